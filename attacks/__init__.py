@@ -1,0 +1,21 @@
+"""The attacks by name."""
+
+from __future__ import annotations
+
+from attacks.base import Attack
+from attacks.dlg import DLG, IDLG
+from attacks.inverting import Inverting
+from attacks.prior_only import PriorOnly
+from fedsim.build import registry
+
+ATTACKS: dict[str, type[Attack]] = {
+    "dlg": DLG,
+    "idlg": IDLG,
+    "inverting": Inverting,
+    "prior_only": PriorOnly,
+}
+
+
+def attack_classes() -> dict[str, type[Attack]]:
+    """The project's attacks and those that installed packages add by entry point."""
+    return registry(ATTACKS, "fedsim.attacks")

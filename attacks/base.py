@@ -1,0 +1,136 @@
+"""What every attack offers. An attack sees observations, a task and a job, never the truth."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.knowledge import Fact, Knowledge
+from fedsim.records import Certificate
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+Grouping: TypeAlias = Literal["each", "same_weights", "same_client"]
+Trace: TypeAlias = tuple[tuple[int, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reconstruction:
+    """An attack's guess; never a score.
+
+    Attributes:
+        guess: examples in any order; text carries a mask, and its labels are classes ``(batch,)``
+            (-1 where the attack does not guess them) or next-token targets.
+        objective: the attacker's own final objective, lower is better; None where it has none.
+        steps: optimisation steps taken.
+        confidence: per guessed example, where the attack can tell.
+        trace: (step, seconds, objective).
+        expired: whether the time budget ended the attack before its schedule did.
+    """
+
+    guess: Batch
+    objective: float | None = None
+    steps: int = 0
+    confidence: tuple[Certificate, ...] | None = None
+    trace: Trace = ()
+    expired: bool = False
+
+
+@dataclass
+class Job:
+    """What a worker gives to the attack that it runs.
+
+    Attributes:
+        device: where the attack has to compute.
+        deadline: ``time.monotonic()`` at which the attack must return the best so far.
+        report: called with (step, objective, text so far) now and then.
+        auxiliary: reads the attacker's own rows; raises ``CannotAttack`` where there are none.
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    deadline: float = float("inf")
+    report: Callable[[int, float, str], None] = lambda step, objective, text: None
+    auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time budget is used up."""
+        return time.monotonic() >= self.deadline
+
+
+def _no_auxiliary() -> Batch:
+    raise CannotAttack(
+        "the attack needs auxiliary rows, which this threat model does not grant. "
+        "Name them under [auxiliary], and leave server_knows.auxiliary on."
+    )
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """A frozen dataclass whose fields are the options.
+
+    Attributes:
+        requires: facts it cannot do without, checked before any computation.
+        modalities: what it can reconstruct.
+        grouping: which observations one call gets: one, all of one broadcast model, or all of one
+            client over the rounds.
+        adaptive: whether it uses the declared defense's surrogate.
+    """
+
+    requires: ClassVar[frozenset[Fact]] = frozenset()
+    modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image", "text"})
+    grouping: ClassVar[Grouping] = "each"
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the attack uses the declared defense."""
+        return bool(getattr(self, "adaptive", False))
+
+    def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
+        """What is learned once from auxiliary rows for given weights and defense; None if nothing."""
+        del observation, task, job, seed
+        return None
+
+    @abstractmethod
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        """One guess for each observation.
+
+        Args:
+            observations: a group as ``grouping`` says.
+            task: the model architecture and loss; no private row is reachable from it.
+            rngs: one CPU generator for each observation, so that a guess does not depend on which
+                observations share its group.
+            job: device, deadline, progress and auxiliary rows.
+            prepared: what ``prepare`` returned.
+
+        Raises:
+            CannotAttack: this observation lacks what the attack needs; the job is skipped.
+        """
+
+
+def check_facts(attack: Attack, knowledge: Knowledge, task: Task, name: str) -> None:
+    """Raise ``CannotAttack`` if the threat model or the task rules the attack out."""
+    if task.modality not in attack.modalities:
+        raise CannotAttack(
+            f"{name} reconstructs {' and '.join(sorted(attack.modalities))}, "
+            f"and this task is {task.modality}. Choose another attack."
+        )
+    if missing := knowledge.missing(attack.requires):
+        raise CannotAttack(
+            f"{name} needs {', '.join(missing)}, which the server does not know in this threat "
+            "model. Grant it under [server_knows], or choose another attack."
+        )

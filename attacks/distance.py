@@ -1,0 +1,52 @@
+"""How far the gradient of a guess lies from the observed one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedsim.types import Tensors
+
+EPSILON = 1e-12
+"""Smallest norm of a gradient: keeps the cosine of a vanishing gradient, and its slope, finite."""
+
+
+def _weight(weights: Mapping[str, Tensor] | None, name: str) -> Tensor | float:
+    return 1.0 if weights is None else weights.get(name, 1.0)
+
+
+def squared_error(
+    guess: Tensors, observed: Tensors, weights: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """Sum over tensors of the squared L2 distance (DLG, 2019), over the observed names only.
+
+    Args:
+        guess: gradients of at least the observed names; a surrogate may add or keep more.
+        observed: the received gradient; frozen parameters are absent.
+        weights: a factor per name, 1 where absent; a 0/1 tensor restricts to some coordinates.
+    """
+    parts = [
+        (_weight(weights, name) * (guess[name] - value).square()).sum()
+        for name, value in observed.items()
+    ]
+    return torch.stack(parts).sum()
+
+
+def cosine_distance(
+    guess: Tensors, observed: Tensors, weights: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """``1 - cosine`` with one inner product over all observed names (Inverting Gradients, 2020).
+
+    In [0, 2]; 1 where either gradient vanishes. Arguments as in ``squared_error``.
+    """
+    sums = []
+    for name, value in observed.items():
+        weight, own = _weight(weights, name), guess[name]
+        pairs = (own * value, own.square(), value.square())
+        sums.append(torch.stack([(weight * pair).sum() for pair in pairs]))
+    inner, own_square, observed_square = torch.stack(sums).sum(0).unbind()
+    # The square root's slope is infinite at 0, hence the epsilon inside and not a clamp outside.
+    norms = (own_square + EPSILON**2).sqrt() * (observed_square + EPSILON**2).sqrt()
+    return 1.0 - inner / norms

@@ -1,0 +1,61 @@
+"""The null baseline: a guess made without looking at the update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import Attack, Job, Reconstruction
+from fedsim.capture import Observation
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+
+@dataclass(frozen=True)
+class PriorOnly(Attack):
+    """What the auxiliary rows alone say: what leaks is what an attack finds beyond this.
+
+    Images: the mean auxiliary image, or grey 0.5. Text: at each position the most frequent
+    auxiliary token there, as long as the median auxiliary row; or an empty sentence. Labels: the
+    granted ones, or else the most frequent auxiliary class; -1 where there is neither.
+    """
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        """The same guess for each example of each observation."""
+        del rngs, prepared
+        return [Reconstruction(_guess(observation, task, job)) for observation in observations]
+
+
+def _guess(observation: Observation, task: Task, job: Job) -> Batch:
+    knowledge = observation.knowledge
+    count = knowledge.num_examples or 1
+    rows = job.auxiliary() if knowledge.auxiliary else None
+    if knowledge.labels is not None:
+        labels = torch.tensor(knowledge.labels)
+    else:
+        classes = rows is not None and task.spec.num_classes > 0
+        usual = int(rows.labels.mode().values) if rows is not None and classes else -1
+        labels = torch.full((count,), usual)
+    if task.modality == "image":
+        image = torch.full(task.spec.input_shape, 0.5) if rows is None else rows.inputs.mean(0)
+        return Batch(image.repeat(count, 1, 1, 1), labels)
+    tokens = torch.zeros(0, dtype=torch.int64) if rows is None else _usual_tokens(rows)
+    return Batch(tokens.repeat(count, 1), labels, torch.ones(count, len(tokens), dtype=torch.int64))
+
+
+def _usual_tokens(rows: Batch) -> Tensor:
+    """The most frequent token of each position, ``(token,)``."""
+    assert rows.mask is not None
+    length = int(rows.mask.sum(1).median())
+    positions = range(length)
+    return torch.stack([rows.inputs[rows.mask[:, p] == 1, p].mode().values for p in positions])

@@ -1,0 +1,99 @@
+"""The client's gradient as a differentiable function of a guessed batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import grad, replace_all_batch_norm_modules_
+
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The broadcast model, and the parameters whose gradient the attacker compares.
+
+    Attributes:
+        network: in eval mode. Where the client trained with batch statistics its normalisation
+            layers use those of the guess; the client's dropout mask is unknown, so dropout is off.
+        parameters: those the client sent, in the model's order; frozen ones are absent.
+    """
+
+    task: Task
+    network: nn.Module
+    parameters: Tensors
+
+    def gradient(self, batch: Batch) -> Tensors:
+        """The gradient with its graph, by autograd: the quickest way for a single batch."""
+        loss = self.task.loss(self.network, batch)
+        gradients = torch.autograd.grad(
+            loss,
+            list(self.parameters.values()),
+            create_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return dict(zip(self.parameters, gradients, strict=True))
+
+    def pure_gradient(self, batch: Batch) -> Tensors:
+        """The gradient as a pure function, for ``torch.func.vmap`` over batches."""
+
+        def loss(parameters: Tensors) -> torch.Tensor:
+            return self.task.functional_loss(self.network, parameters, batch)
+
+        gradient: Tensors = grad(loss)({k: v.detach() for k, v in self.parameters.items()})
+        return gradient
+
+
+def replay(
+    observation: Observation, task: Task, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Replay:
+    """The model as the client received it.
+
+    Raises:
+        CannotAttack: the client sent no parameter.
+    """
+    network = task.model(observation.sent, device=device).to(dtype)
+    if observation.knowledge.train_mode:
+        replace_all_batch_norm_modules_(network)
+    parameters: Tensors = {k: p for k, p in network.named_parameters() if k in observation.received}
+    if not parameters:
+        raise CannotAttack(
+            f"{observation.key}: the client sent no parameter, hence no gradient to match. "
+            "Freeze fewer layers."
+        )
+    return Replay(task, network, parameters)
+
+
+def observed_gradient(observation: Observation) -> Tensors:
+    """The mean gradient in float64 that the update amounts to.
+
+    Several local steps count as one step of their summed length. Exact for a single step of plain
+    or first-step momentum SGD.
+
+    Raises:
+        CannotAttack: the step size is not known, or the optimiser hides the scale.
+    """
+    update = observation.update()
+    if observation.kind == "gradient":
+        return update
+    knowledge = observation.knowledge
+    if missing := knowledge.missing(frozenset({"learning_rate", "local_steps"})):
+        raise CannotAttack(
+            f"{observation.key}: the scale of a FedAvg update needs {' and '.join(missing)}, which "
+            "the server does not know. Grant it under [server_knows], or use 'inverting'."
+        )
+    if knowledge.optimizer not in {None, "sgd", "momentum"}:
+        raise CannotAttack(
+            f"{observation.key}: a FedAvg update by {knowledge.optimizer!r} is no multiple of a "
+            "gradient. Use optimizer = 'sgd', or FedSGD."
+        )
+    assert knowledge.learning_rate is not None
+    assert knowledge.local_steps is not None
+    length = knowledge.learning_rate * knowledge.local_steps
+    return {name: value / length for name, value in update.items()}

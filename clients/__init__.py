@@ -1,0 +1,1 @@
+"""The clients: local training, defenses, and the Flower ClientApp."""

@@ -1,0 +1,176 @@
+"""What one client computes in one round: a gradient for FedSGD, trained weights for FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fedsim.capture import Kind
+from fedsim.cell import FederationConfig
+from fedsim.defenses.chain import Chain
+from fedsim.seeds import derive, generator
+from fedsim.tasks.base import Task, state
+from fedsim.types import Batch, Rows, Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class LocalUpdate:
+    """The reply's tensors and the private facts behind them.
+
+    Attributes:
+        tensors: gradients, or trained weights; frozen parameters are absent.
+        batch: the distinct examples used, in the order of their first use.
+        positions: their positions among the client's rows.
+        steps: for each local step the examples it used, as indices into ``batch``.
+        loss: mean training loss over the steps.
+    """
+
+    kind: Kind
+    tensors: Tensors
+    batch: Batch
+    positions: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+    loss: float
+
+
+@dataclass(frozen=True)
+class LocalTrainer:
+    """One client's training as ``[federation]`` says, with the defenses of the cell.
+
+    Attributes:
+        seed: of the experiment; all randomness is drawn from (seed, round, client).
+    """
+
+    task: Task
+    config: FederationConfig
+    chain: Chain
+    seed: int
+    device: torch.device
+
+    def run(self, sent: Tensors, rows: Rows, round_: int, client: int) -> LocalUpdate:
+        """Train on the client's ``rows`` from the broadcast parameters ``sent``."""
+        steps = list(self._schedule(len(rows), round_, client))
+        used = list(dict.fromkeys(position for step in steps for position in step))
+        index = {position: i for i, position in enumerate(used)}
+        plan = tuple(tuple(index[position] for position in step) for step in steps)
+        batch = self.task.encode(rows.take(used))
+        tensors, loss = self.reply(sent, batch, plan, round_, client)
+        kind: Kind = "gradient" if self.config.protocol == "fedsgd" else "weights"
+        return LocalUpdate(kind, tensors, batch, tuple(used), plan, loss)
+
+    def reply(
+        self,
+        sent: Tensors,
+        batch: Batch,
+        plan: Sequence[Sequence[int]],
+        round_: int,
+        client: int,
+    ) -> tuple[Tensors, float]:
+        """The defended tensors that the client sends, and its training loss.
+
+        ``plan`` holds the examples of each local step as indices into ``batch``.
+        """
+        model = self.task.model(sent, device=self.device)
+        self.chain.on_model(model)
+        model.train(self.config.train_mode)
+        rng = generator(self.seed, "defense", round_, client)
+        with torch.random.fork_rng():  # dropout draws from the global generator
+            torch.manual_seed(derive(self.seed, "dropout", round_, client))
+            if self.config.protocol == "fedsgd":
+                tensors, loss = self._gradient(model, batch.to(self.device), rng)
+                tensors = self.chain.on_update(tensors, rng) | self._buffers(model)
+            else:
+                loss = self._train(model, batch.to(self.device), plan, rng)
+                tensors = self._defended_weights(model, sent, rng)
+        return {name: value.detach().cpu() for name, value in tensors.items()}, loss
+
+    def _schedule(self, count: int, round_: int, client: int) -> Iterator[list[int]]:
+        """Positions of each local step; shuffled anew for each epoch."""
+        rng = generator(self.seed, "batches", round_, client)
+        size = self.config.batch_size
+        order = torch.randperm(count, generator=rng).tolist()
+        if self.config.protocol == "fedsgd":
+            yield order[:size]
+            return
+        order = order[: self.config.client_rows or count]
+        epoch_steps = -(-len(order) // size)
+        total = self.config.local_steps or self.config.local_epochs * epoch_steps
+        for step in range(total):
+            start = step % epoch_steps
+            if start == 0 and step > 0:
+                shuffled = torch.randperm(len(order), generator=rng).tolist()
+                order = [order[i] for i in shuffled]
+            yield order[start * size : (start + 1) * size]
+
+    def _gradient(
+        self, model: nn.Module, batch: Batch, rng: torch.Generator
+    ) -> tuple[Tensors, float]:
+        """Mean gradient and loss; example by example where a defense asks for it."""
+        batch = self.chain.on_batch(batch, rng)
+        if not self.chain.per_example:
+            return self._plain_gradient(model, batch)
+        parts = [self._plain_gradient(model, batch[i]) for i in range(len(batch))]
+        defended = [self.chain.on_gradient(gradient, rng) for gradient, _ in parts]
+        mean = {
+            name: torch.stack([gradient[name] for gradient in defended]).mean(0)
+            for name in defended[0]
+        }
+        return mean, sum(loss for _, loss in parts) / len(parts)
+
+    def _plain_gradient(self, model: nn.Module, batch: Batch) -> tuple[Tensors, float]:
+        parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}
+        loss = self.task.loss(model, batch)
+        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        gradient = {
+            name: torch.zeros_like(parameter) if part is None else part
+            for (name, parameter), part in zip(parameters.items(), found, strict=True)
+        }
+        return gradient, loss.item()
+
+    def _train(
+        self, model: nn.Module, batch: Batch, plan: Sequence[Sequence[int]], rng: torch.Generator
+    ) -> float:
+        parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}
+        optimizer = make_optimizer(self.config, list(parameters.values()))
+        losses = []
+        for step in plan:
+            gradient, loss = self._gradient(model, batch[list(step)], rng)
+            for name, parameter in parameters.items():
+                parameter.grad = gradient[name]
+            optimizer.step()
+            losses.append(loss)
+        return sum(losses) / len(losses)
+
+    def _defended_weights(
+        self, model: nn.Module, sent: Tensors, rng: torch.Generator
+    ) -> Tensors:
+        trained = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
+        if self.chain.changes_update:  # otherwise the weights go out untouched, not re-rounded
+            start = {name: sent[name].to(self.device) for name in trained}
+            update = {name: start[name] - value for name, value in trained.items()}
+            update = self.chain.on_update(update, rng)
+            trained = {name: start[name] - update[name] for name in trained}
+        return trained | self._buffers(model)
+
+    def _buffers(self, model: nn.Module) -> Tensors:
+        """Batch statistics, which only training mode changes."""
+        if not self.config.train_mode:
+            return {}
+        parameters = {name for name, _ in model.named_parameters()}
+        return {name: value for name, value in state(model).items() if name not in parameters}
+
+
+def make_optimizer(
+    config: FederationConfig, parameters: list[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """The client's optimiser of FedAvg."""
+    lr, decay = config.learning_rate, config.weight_decay
+    if config.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=decay)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=decay)
+    momentum = config.momentum if config.optimizer == "momentum" else 0.0
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)

@@ -1,0 +1,1 @@
+"""The stages of an experiment and the command line."""

@@ -1,0 +1,80 @@
+"""What can be named in an experiment, with one sentence each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+
+from experiments.config import read_toml, shipped
+from fedsim.build import registry
+
+
+def _sentences(classes: Mapping[str, object]) -> dict[str, str]:
+    return {name: _first_sentence(inspect.getdoc(cls) or "") for name, cls in classes.items()}
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _attacks() -> dict[str, str]:
+    from attacks import attack_classes
+
+    return _sentences(attack_classes())
+
+
+def _defenses() -> dict[str, str]:
+    from fedsim.defenses import DEFENSES
+
+    return _sentences(registry(DEFENSES, "fedsim.defenses"))
+
+
+def _metrics() -> dict[str, str]:
+    from fedsim.metrics import METRICS
+
+    classes = registry(METRICS, "fedsim.metrics")
+    said = _sentences(classes)
+    return {
+        name: f"{said[name]} The attacker wants it {cls.attacker_wants}."
+        for name, cls in classes.items()
+    }
+
+
+def _models() -> dict[str, str]:
+    from fedsim.models import MODELS
+
+    found = {name: _first_sentence(inspect.getdoc(model) or "") for name, model in MODELS.items()}
+    return {**found, "<hub id or folder>": "Any BERT-type or GPT-2-type model."}
+
+
+def _datasets() -> dict[str, str]:
+    from fedsim.data import DATASETS
+
+    found = {name: _first_sentence(inspect.getdoc(data) or "") for name, data in DATASETS.items()}
+    known = (
+        "uoft-cs/cifar10, uoft-cs/cifar100, ylecun/mnist, nyu-mll/glue:cola, nyu-mll/glue:sst2, "
+        "cornell-movie-review-data/rotten_tomatoes, Salesforce/wikitext:wikitext-2-raw-v1, or any "
+        "data set with an image or a text column."
+    )
+    return {**found, "<hub id or folder>": known}
+
+
+def _experiments() -> dict[str, str]:
+    found = {}
+    for name, path in shipped().items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+        members = read_toml(path).get("suite")
+        suite = f" (runs {', '.join(members)})" if members else ""
+        found[name] = comment.split(". ")[0].rstrip(".") + "." + suite
+    return found
+
+
+CATALOGS: dict[str, Callable[[], dict[str, str]]] = {
+    "attacks": _attacks,
+    "defenses": _defenses,
+    "metrics": _metrics,
+    "models": _models,
+    "datasets": _datasets,
+    "experiments": _experiments,
+}

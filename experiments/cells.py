@@ -1,0 +1,139 @@
+"""An experiment multiplied out: one cell for each seed, swept value and defense."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.config import ExperimentConfig, Plan, parse_experiment, set_value
+from fedsim.cell import CellConfig
+from fedsim.errors import ConfigError
+from fedsim.files import write_json
+
+if TYPE_CHECKING:
+    from fedsim.capture import CaptureStore
+    from fedsim.truth import TruthStore
+
+_SWEPT = ("task", "auxiliary", "federation", "server_knows", "capture")
+_ENGINE = {"engine", "client_workers", "client_timeout", "client_gpus"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulation and the attacks on it.
+
+    Attributes:
+        experiment: with the swept values filled in.
+        config: all that determines the captures.
+        folder: where it lies in the run folder.
+    """
+
+    experiment: ExperimentConfig
+    config: CellConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's name: experiment, defense and a hash of the resolved config."""
+        return self.folder.name
+
+    @property
+    def captures(self) -> CaptureStore:
+        """What the server saw."""
+        from fedsim.capture import CaptureStore
+
+        return CaptureStore(self.folder / "captures")
+
+    @property
+    def truth(self) -> TruthStore:
+        """What it did not see."""
+        from fedsim.truth import TruthStore
+
+        return TruthStore(self.folder / "truth")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the training has ended."""
+        return (self.folder / "simulation.json").exists()
+
+    def write(self) -> None:
+        """Write ``cell.json``, from which clients and server read everything."""
+        write_json(self.folder / "cell.json", self.config)
+
+
+def make_cells(plan: Plan, run: Path) -> list[Cell]:
+    """All cells of a run, checked before anything is computed."""
+    cells = [cell for experiment in plan.experiments for cell in _cells(experiment, run)]
+    if len({cell.name for cell in cells}) < len(cells):
+        raise ConfigError("sweep: two cells come out equal. Remove the doubled value.")
+    return cells
+
+
+def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
+    from fedsim.defenses import build_chain
+
+    for settled in _swept(experiment):
+        for seed in settled.seeds:
+            for i, table in enumerate(settled.defenses):
+                where = f"defenses.{i}"
+                chain = chain_tables(table, where)
+                name = build_chain(chain, where).name
+                config = CellConfig(
+                    seed=seed,
+                    task=settled.task,
+                    auxiliary=settled.auxiliary,
+                    federation=settled.federation,
+                    capture=settled.capture,
+                    server_knows=settled.server_knows,
+                    defense=chain,
+                )
+                folder = run / f"{experiment.name}.{name}.{fingerprint(config)}"
+                yield Cell(settled, config, folder)
+
+
+def chain_tables(table: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
+    """One defense, or ``chain = [...]`` for several in order."""
+    if "chain" not in table:
+        return (table,)
+    parts = table["chain"]
+    if len(table) > 1 or not isinstance(parts, list) or not parts:
+        raise ConfigError(
+            f"{where}.chain: expected a list of defenses and nothing beside it, got {table!r}. "
+            'Write chain = [{ name = "gaussian_noise", std = 0.01 }, { name = "sign" }].'
+        )
+    return tuple(parts)
+
+
+def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
+    table = experiment.model_dump(mode="json", exclude_none=True)
+    sweep = table.pop("sweep")
+    for key, values in sweep.items():
+        if key.split(".")[0] not in _SWEPT or "." not in key:
+            raise ConfigError(
+                f"sweep.{key}: only options of {', '.join(_SWEPT)} can be swept. "
+                "List several [[defenses]], [[attacks]] or seeds instead."
+            )
+        if not values:
+            raise ConfigError(f"sweep.{key}: expected a list of values, got none. Add one.")
+    for choice in itertools.product(*sweep.values()):
+        settled = json.loads(json.dumps(table))
+        for key, value in zip(sweep, choice, strict=True):
+            set_value(settled, key, value)
+        yield parse_experiment(settled)
+
+
+def fingerprint(config: CellConfig) -> str:
+    """Eight hexadecimal digits that stand for all that determines the captures.
+
+    The engine and its workers are left out: they change no bit.
+    """
+    table = config.model_dump(mode="json")
+    for key in _ENGINE:
+        del table["federation"][key]
+    canonical = json.dumps(table, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]

@@ -1,0 +1,83 @@
+"""Progress on stderr: a bar on a terminal, plain lines otherwise, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+_PLAIN_EVERY = 5.0
+
+
+class Console:
+    """One line of progress for each named piece of work; safe to use from several threads."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._tasks: dict[str, _Count] = {}
+        self._bar: Progress | None = None
+        if not quiet and sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[note]}", markup=False),
+                console=RichConsole(stderr=True),
+            )
+
+    def __enter__(self) -> Console:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def expect(self, work: str, more: int) -> None:
+        """``more`` steps are to come in this piece of work."""
+        count = self._tasks.setdefault(work, _Count())
+        count.total += more
+        if self._bar is None:
+            return
+        if count.row is None:
+            count.row = self._bar.add_task(work, total=count.total, note="")
+        self._bar.update(count.row, total=count.total)
+
+    def advance(self, work: str, note: str = "") -> None:
+        """One step is done."""
+        count = self._tasks.setdefault(work, _Count())
+        count.done += 1
+        if self._bar is not None and count.row is not None:
+            self._bar.update(count.row, advance=1, note=note)
+        elif not self._quiet and self._bar is None:
+            now = time.monotonic()
+            if count.done >= count.total or now - count.shown > _PLAIN_EVERY:
+                count.shown = now
+                print(f"{work}: {count.done}/{count.total} {note}".rstrip(), file=sys.stderr)
+
+    def note(self, work: str, note: str) -> None:
+        """Say what a step under way is doing; shown on terminals only."""
+        count = self._tasks.get(work)
+        if self._bar is not None and count is not None and count.row is not None:
+            self._bar.update(count.row, note=note)
+
+
+class _Count:
+    """How far a piece of work is."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.done = 0
+        self.shown = 0.0
+        self.row: Any = None

@@ -1,0 +1,309 @@
+"""Replays each client's step on the true data: is a capture consistent, and can it be attacked?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from clients.train import LocalTrainer
+from experiments.cells import Cell
+from experiments.folder import Run
+from fedsim.capture import CaptureKey, Observation
+from fedsim.defenses import build_chain
+from fedsim.errors import StoreError
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks import load_task
+from fedsim.tasks.base import state
+from fedsim.threads import one_thread
+from fedsim.types import Batch, Tensors
+
+TOLERANCE = 1e-5
+"""Largest relative error of a consistent capture; a replay differs by float rounding alone."""
+_FLAT = 1e-6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a replay says about one capture.
+
+    Attributes:
+        relative_error: ``|received - replayed| / |update|``.
+        update_norm: Euclidean norm of the gradient, or of ``sent - received``.
+        rank: numerical rank of the first attention (else linear) layer's update.
+        width: the layer's input width, which bounds the rank.
+        dtypes: of the received tensors.
+        faults: why the capture is not what it claims to be.
+        obstacles: why an attack cannot work, or works less well, on a sound capture.
+    """
+
+    cell: str
+    key: CaptureKey
+    relative_error: float
+    update_norm: float
+    rank: int | None
+    width: int | None
+    dtypes: tuple[str, ...]
+    faults: tuple[str, ...]
+    obstacles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """The findings of a run."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def faults(self) -> int:
+        """Captures with at least one fault."""
+        return sum(bool(finding.faults) for finding in self.findings)
+
+    def table(self) -> dict[str, Any]:
+        """As JSON data."""
+        rows = [{**vars(finding), "key": str(finding.key)} for finding in self.findings]
+        return {"captures": len(rows), "faulty": self.faults, "findings": rows}
+
+    def text(self) -> str:
+        """One line a capture, then each distinct sentence once with the captures it is about."""
+        lines = []
+        for cell in dict.fromkeys(finding.cell for finding in self.findings):
+            mine = [finding for finding in self.findings if finding.cell == cell]
+            lines.append(f"{cell}")
+            lines += [f"  {_line(finding)}" for finding in mine]
+            for heading, field in (("FAULT", "faults"), ("note", "obstacles")):
+                said = {s: None for finding in mine for s in getattr(finding, field)}
+                for sentence in said:
+                    count = sum(sentence in getattr(finding, field) for finding in mine)
+                    lines.append(f"  {heading} ({count} of {len(mine)}): {sentence}")
+        state_ = "every capture is consistent" if not self.faults else f"{self.faults} are faulty"
+        return "\n".join([*lines, f"{len(self.findings)} captures replayed: {state_}"])
+
+
+def _line(finding: Finding) -> str:
+    rank = "" if finding.rank is None else f"  rank {finding.rank} of {finding.width}"
+    mark = "FAULTY" if finding.faults else "ok"
+    return (
+        f"{finding.key}  {mark:6}  relative error {finding.relative_error:.1e}"
+        f"  update norm {finding.update_norm:.2e}{rank}  {'/'.join(finding.dtypes)}"
+    )
+
+
+def examine(run: Run) -> Checkup:
+    """Replay every capture of the run.
+
+    Raises:
+        StoreError: a cell is not simulated, or a file is broken.
+    """
+    findings: list[Finding] = []
+    for cell in run.cells:
+        if not cell.simulated:
+            raise StoreError(f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first.")
+        examiner = Examiner.of(cell)
+        with one_thread():
+            findings += [examiner.examine(key) for key in cell.captures.keys()]
+    return Checkup(tuple(findings))
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """Replays the captures of one cell with the facts that were declared to the attacker."""
+
+    cell: Cell
+    trainer: LocalTrainer
+
+    @classmethod
+    def of(cls, cell: Cell) -> Examiner:
+        """An examiner that reads everything from the cell's folder."""
+        task = load_task(cell.captures.root)
+        chain = build_chain(cell.config.defense, "defense")
+        config = cell.config.federation
+        trainer = LocalTrainer(task, config, chain, cell.config.seed, torch.device("cpu"))
+        return cls(cell, trainer)
+
+    def examine(self, key: CaptureKey) -> Finding:
+        """Replay one capture."""
+        seen = self.cell.captures.load(key)
+        batch = self.cell.truth.load(key)
+        model = self.trainer.task.model(
+            {k: v for k, v in seen.sent.items() if k in state(self.trainer.task.build())}
+        )
+        declared = seen.knowledge.train_mode
+        mode = self.trainer.config.train_mode if declared is None else declared
+        replayed = self._replay(seen, batch, train_mode=mode)
+        update = seen.update()
+        norm = _norm(update)
+        error = _distance(seen.received, replayed) / max(norm, 1e-30)
+        faults = list(_missing(seen, model))
+        if error > TOLERANCE:
+            faults += self._explain(seen, batch, replayed, mode, error)
+        rank, width = _rank(update, model)
+        return Finding(
+            self.cell.name,
+            key,
+            error,
+            norm,
+            rank,
+            width,
+            tuple(sorted({str(v.dtype).removeprefix("torch.") for v in seen.received.values()})),
+            tuple(faults),
+            tuple(self._obstacles(seen, batch, model, norm, rank, width)),
+        )
+
+    def _replay(self, seen: Observation, batch: Batch, *, train_mode: bool) -> Tensors:
+        config = self.trainer.config.model_copy(update={"train_mode": train_mode})
+        plan = self.cell.truth.record(seen.key).steps
+        trainer = replace(self.trainer, config=config)
+        tensors, _ = trainer.reply(seen.sent, batch, plan, seen.key.round, seen.key.client)
+        return tensors
+
+    def _explain(
+        self, seen: Observation, batch: Batch, replayed: Tensors, mode: bool, error: float
+    ) -> Iterator[str]:
+        """Name the one change that makes the replay fit."""
+        swapped = list(_swapped(seen, replayed))
+        if swapped:
+            yield from swapped
+            return
+        other = self._replay(seen, batch, train_mode=not mode)
+        if _distance(seen.received, other) <= TOLERANCE * _norm(seen.update()):
+            yield (
+                f"the client trained in {'eval' if mode else 'train'} mode, but "
+                f"{'train' if mode else 'eval'} mode is declared. Declare train_mode as it was."
+            )
+            return
+        scale = _scale(seen, replayed)
+        if scale is not None:
+            yield (
+                f"the update is {scale:.4g} times the replayed one: the client scales its loss or "
+                "its step. Use the mean loss, and declare the true learning rate."
+            )
+            return
+        yield (
+            f"the update does not follow from the true data (relative error {error:.1e}), and "
+            "neither order, mode nor scale explains it. Compare the client's loss with the task's."
+        )
+
+    def _obstacles(
+        self,
+        seen: Observation,
+        batch: Batch,
+        model: nn.Module,
+        norm: float,
+        rank: int | None,
+        width: int | None,
+    ) -> Iterator[str]:
+        config = self.trainer.config
+        if norm < _FLAT:
+            yield f"the update is almost zero (norm {norm:.1e}): there is nothing to match."
+        if config.train_mode and any(m.p > 0 for m in model.modules() if isinstance(m, nn.Dropout)):
+            yield "dropout was on: the attacker does not know the masks, so no replay is exact."
+        if config.train_mode and any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
+            yield "batch normalisation used the private batch's statistics."
+        frozen = [name for name, _ in model.named_parameters() if name not in seen.received]
+        if frozen:
+            yield f"not sent, thus out of reach: {', '.join(frozen[:4])}{' ...' * (len(frozen) > 4)}."
+        if not self.trainer.chain.name == "none":
+            yield f"the defense {self.trainer.chain.name} changed the update; a replay includes it."
+        steps = len(self.cell.truth.record(seen.key).steps)
+        if seen.kind == "weights" and (steps > 1 or config.optimizer in ("adam", "adamw")):
+            yield (
+                f"the update sums {steps} steps of {config.optimizer}: it is no gradient, and "
+                "one-step attacks are only approximate."
+            )
+        head, word = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else (
+            None
+        ), embedding_names(model).word
+        if word is not None and head is not None:
+            names = dict(model.named_parameters())
+            if getattr(head, "weight", None) is names.get(word):
+                yield (
+                    "the head is tied to the word embeddings: every row of their gradient is "
+                    "non-zero, so the token set is not simply its support."
+                )
+        if batch.mask is not None and width is not None:
+            tokens = int(batch.mask.sum())
+            if tokens >= width:
+                yield (
+                    f"{tokens} tokens, and the first attention layer is {width} wide: its gradient "
+                    "has full rank, so span tests cannot tell tokens apart."
+                )
+
+
+def _missing(seen: Observation, model: nn.Module) -> Iterator[str]:
+    buffers = {name for name, _ in model.named_buffers()} & set(model.state_dict())
+    lacking = sorted((buffers | {n for n, _ in model.named_parameters()}) - set(seen.sent))
+    if lacking:
+        what = "buffers" if set(lacking) <= buffers else "tensors"
+        yield (
+            f"{what} missing from the broadcast: {', '.join(lacking[:3])}"
+            f"{' ...' * (len(lacking) > 3)}. Send persistent buffers with the parameters."
+        )
+
+
+def _swapped(seen: Observation, replayed: Tensors) -> Iterator[str]:
+    """Tensors that hold what belongs under another name."""
+    for name, value in seen.received.items():
+        if name not in replayed or _close(value, replayed[name]):
+            continue
+        for other, candidate in replayed.items():
+            if other != name and candidate.shape == value.shape and _close(value, candidate):
+                yield (
+                    f"wrong parameter order: {name!r} holds the values of {other!r}. "
+                    "Address tensors by name; safetensors sorts them."
+                )
+                break
+
+
+def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left.shape != right.shape:
+        return False
+    scale = float(right.double().norm())
+    return scale > 0 and float((left.double() - right.double()).norm()) <= 1e-4 * scale
+
+
+def _scale(seen: Observation, replayed: Tensors) -> float | None:
+    """The factor between the two updates if nothing else differs."""
+    theirs = seen.update()
+    ours = replace(seen, received=replayed).update()
+    dot = sum(float((theirs[k] * ours[k]).sum()) for k in theirs if k in ours)
+    power = _norm(ours) ** 2
+    if power == 0:
+        return None
+    scale = dot / power
+    rest = {k: theirs[k] - scale * ours[k] for k in theirs if k in ours}
+    return scale if _norm(rest) <= 1e-4 * _norm(theirs) and abs(scale - 1) > 1e-3 else None
+
+
+def _distance(left: Tensors, right: Tensors) -> float:
+    """Euclidean distance over all names; infinite where names or shapes differ."""
+    if left.keys() != right.keys() or any(left[k].shape != right[k].shape for k in left):
+        return math.inf
+    return _norm({name: left[name].double() - right[name].double() for name in left})
+
+
+def _norm(tensors: Tensors) -> float:
+    return math.sqrt(sum(float(value.double().square().sum()) for value in tensors.values()))
+
+
+def _rank(update: Tensors, model: nn.Module) -> tuple[int | None, int | None]:
+    """Rank of the update of the first attention projection, else of the first linear layer."""
+    layers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    ]
+    attention = [layer for layer in layers if "attn" in layer[0] or "attention" in layer[0]]
+    for name, module in attention or layers:
+        gradient = update.get(f"{name}.weight")
+        if gradient is None:
+            continue
+        width = gradient.shape[0] if type(module).__name__ == "Conv1D" else gradient.shape[1]
+        values = torch.linalg.svdvals(gradient)
+        rank = int((values > 1e-6 * values[0].clamp_min(1e-30)).sum())
+        return rank, width
+    return None, None

@@ -1,0 +1,160 @@
+"""What a run found: leakage, utility and the fate of every job, without any private content."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from fedsim.files import SCHEMA, Record
+from fedsim.statistics import Summary as Statistics
+
+Modality: TypeAlias = Literal["image", "text"]
+HEADLINE: dict[Modality, tuple[str, ...]] = {
+    "image": ("mse", "psnr", "ssim", "label_accuracy"),
+    "text": (
+        *("rouge1", "rouge2", "rougeL"),
+        *("exact_match", "token_precision", "token_recall"),
+    ),
+}
+"""Metrics of the result table; the others are in the table of all metrics."""
+MAIN: dict[Modality, str] = {"image": "psnr", "text": "rougeL"}
+"""The metric of the curves and of the choice of examples; the higher, the more leaked."""
+Place: TypeAlias = tuple[str, str, str]
+"""Setting, defense and defense options."""
+PRIOR_ONLY = "prior_only"
+OTHER_CLIENT = "other_client"
+
+
+class Data(Record):
+    """A record whose infinities are written as strings, so that the file is strict JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Leakage(Statistics):
+    """One metric over private examples, with the unit of the metric."""
+
+    unit: str
+
+
+class Problem(Data):
+    """A reason why jobs did not end well."""
+
+    status: str
+    reason: str
+    jobs: int
+
+
+class Result(Data):
+    """One attack under one defense.
+
+    Attributes:
+        cells: the cells pooled, which differ in their seeds.
+        setting: how these cells differ from others of the section beside seed and defense.
+        jobs: jobs by status; all four statuses are there.
+        leakage: by metric, over all rounds; a metric without a value is absent.
+        rounds: by headline metric and round.
+        seconds: wall time of all jobs; not in the file, as it differs from run to run.
+    """
+
+    cells: tuple[str, ...]
+    setting: str
+    defense: str
+    defense_options: str
+    attack: str
+    attack_options: str
+    adaptive: bool
+    control: str
+    jobs: dict[str, int]
+    problems: tuple[Problem, ...]
+    leakage: dict[str, Leakage]
+    rounds: dict[str, dict[int, Leakage]]
+    seconds: float = Field(exclude=True)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the attack saw nothing of the victim."""
+        return self.attack == PRIOR_ONLY or self.control == OTHER_CLIENT
+
+    @property
+    def n(self) -> int:
+        """Scored examples; 0 where every job was skipped."""
+        return max((found.n for found in self.leakage.values()), default=0)
+
+    @property
+    def place(self) -> Place:
+        """The cells that the result is about."""
+        return self.setting, self.defense, self.defense_options
+
+
+class Utility(Data):
+    """The global model after a round, the mean over seeds; round 0 is before training."""
+
+    setting: str
+    defense: str
+    defense_options: str
+    round: int
+    seeds: int
+    values: dict[str, float]
+    epsilon: float | None
+    bytes_up: int
+
+    @property
+    def place(self) -> Place:
+        """The cells that were measured."""
+        return self.setting, self.defense, self.defense_options
+
+
+class Section(Data):
+    """All that was found for one task, data set, model and protocol.
+
+    Attributes:
+        victims: distinct private examples under attack.
+        clients: distinct clients that own them.
+        levels: rungs of the ladder of realism, where the rows name them.
+    """
+
+    cells: tuple[str, ...]
+    task: str
+    dataset: str
+    model: str
+    protocol: str
+    modality: Modality
+    victims: int
+    clients: int
+    levels: tuple[str, ...]
+    results: tuple[Result, ...]
+    utility: tuple[Utility, ...]
+
+    @property
+    def main(self) -> str:
+        """The metric of the curves."""
+        return MAIN[self.modality]
+
+    def null(self, result: Result, kind: str) -> Result | None:
+        """The null baseline: ``prior_only``, or ``other_client`` of the same attack."""
+        attack = (result.attack, result.attack_options)
+        for other in self.results:
+            prior = (other.attack, other.control) == (PRIOR_ONLY, "none")
+            swapped = ((other.attack, other.attack_options), other.control) == (attack, kind)
+            if other.place == result.place and (prior if kind == PRIOR_ONLY else swapped):
+                return other
+        return None
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Settings and defenses in their order."""
+        return tuple(dict.fromkeys(result.place for result in self.results))
+
+    def at_end(self, place: Place) -> Utility | None:
+        """Utility of the cells after their last round."""
+        measured = [utility for utility in self.utility if utility.place == place]
+        return max(measured, key=lambda utility: utility.round, default=None)
+
+
+class Findings(Data):
+    """``summary.json``: the same rows give the same bytes, in whatever order they come."""
+
+    schema_version: int = SCHEMA
+    sections: tuple[Section, ...]

@@ -1,0 +1,112 @@
+"""The run folder: one plan, its cells, and where everything came from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from experiments.cells import Cell, make_cells
+from experiments.config import Plan
+from fedsim.build import explain
+from fedsim.errors import ConfigError
+from fedsim.files import SCHEMA, write_bytes, write_json
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and the plan that it was made from."""
+
+    root: Path
+    plan: Plan
+    cells: tuple[Cell, ...]
+
+    @classmethod
+    def create(cls, plan: Plan, root: Path) -> Run:
+        """Make the folder, or go on with one of the same name; finished cells are kept."""
+        if root.exists() and not (root / "experiment.toml").exists() and any(root.iterdir()):
+            raise ConfigError(
+                f"--out {root}: the folder holds something that is no run. Name another one."
+            )
+        run = cls(root, plan, tuple(make_cells(plan, root)))
+        if (root / "experiment.toml").exists():
+            check_version(root)
+        table = plan.model_dump(mode="json", exclude_none=True)
+        write_bytes(root / "experiment.toml", tomli_w.dumps({"schema": SCHEMA, **table}).encode())
+        for cell in run.cells:
+            cell.write()
+        return run
+
+    @classmethod
+    def open(cls, root: Path) -> Run:
+        """Read the plan back from the folder."""
+        table = check_version(root)
+        try:
+            plan = Plan.model_validate_json(json.dumps(table))
+        except ValidationError as error:
+            raise ConfigError(f"{root / 'experiment.toml'}: {explain(error, '')}") from None
+        return cls(root, plan, tuple(make_cells(plan, root)))
+
+
+def check_version(root: Path) -> dict[str, Any]:
+    """The parsed ``experiment.toml`` without its schema number, which must be ours."""
+    path = root / "experiment.toml"
+    if not path.exists():
+        raise ConfigError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}. Restore the file.") from None
+    schema = table.pop("schema", None)
+    if schema != SCHEMA:
+        raise ConfigError(
+            f"{root}: a run folder of version {schema!r}, and this fedsim reads version {SCHEMA}. "
+            "Use the fedsim that wrote it, or run the experiment again with another --out."
+        )
+    return table
+
+
+def note_provenance(run: Run, stage: str, seconds: float) -> None:
+    """Record what ran, from which commit, on what, and how long; one entry a stage."""
+    path = run.root / "provenance.json"
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    stages = {**known.get("seconds", {}), stage: round(seconds, 3)}
+    write_json(
+        path,
+        {
+            "fedsim": version("fedsim"),
+            "schema": SCHEMA,
+            "commit": _git("rev-parse", "HEAD"),
+            "dirty": bool(_git("status", "--porcelain")),
+            "python": platform.python_version(),
+            "packages": {name: version(name) for name in ("torch", "flwr", "ray", "transformers")},
+            "machine": f"{platform.system()} {platform.machine()}",
+            "cpus": os.cpu_count(),
+            "command": " ".join(["fedsim", *sys.argv[1:]]),
+            "seeds": sorted({seed for e in run.plan.experiments for seed in e.seeds}),
+            "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
+            "seconds": stages,
+        },
+    )
+
+
+def _git(*arguments: str) -> str | None:
+    root = Path(__file__).resolve().parent.parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None  # not a checkout
+    return done.stdout.strip()

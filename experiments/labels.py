@@ -1,0 +1,111 @@
+"""How names, options and numbers are printed in tables, figures and the page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedsim.cell import CellConfig
+
+TITLES = {
+    "mse": "MSE",
+    "psnr": "PSNR",
+    "ssim": "SSIM",
+    "lpips": "LPIPS",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "bleu": "BLEU",
+    "nerr": "NERR",
+    "mcc": "MCC",
+    "fedsgd": "FedSGD",
+    "fedavg": "FedAvg",
+    "other_client": "other client's update",
+}
+
+
+def title(name: str) -> str:
+    """A metric, protocol or control as a reader knows it; else the name with spaces."""
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def show(value: float | None, unit: str = "") -> str:
+    """A number with the digits that its unit deserves; a dash for none."""
+    if value is None or math.isnan(value):
+        return "\N{EN DASH}"
+    if math.isinf(value):
+        return "∞" if value > 0 else "\N{MINUS SIGN}∞"
+    if unit in {"dB", "points"}:
+        text = f"{value:.1f}"
+    elif unit == "1":
+        text = f"{value:.2f}"
+    else:
+        text = f"{value:.3g}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def option(value: object) -> str:
+    """A value of an option as an experiment file would write it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def options(text: str) -> str:
+    """Canonical JSON of one part, or of a chain, as ``std=0.01, stage=client``."""
+    try:
+        parsed = json.loads(text or "{}")
+    except json.JSONDecodeError:
+        return text
+    tables = parsed if isinstance(parsed, list) else [parsed]
+    if not all(isinstance(table, dict) for table in tables):
+        return text
+    shown = (
+        ", ".join(f"{key}={option(value)}" for key, value in table.items() if key != "name")
+        for table in tables
+    )
+    return " + ".join(part for part in shown if part)
+
+
+def describe(name: str, text: str) -> str:
+    """A defense or an attack with its options: ``gaussian_noise (std=0.01, stage=client)``."""
+    shown = options(text)
+    return f"{name} ({shown})" if shown else name
+
+
+def differing(text: str, others: Iterable[str]) -> str:
+    """Of the canonical JSON options ``text``, those that differ in ``others``: ``steps=300``."""
+    tables = [json.loads(other) for other in {text, *others}]
+    mine = json.loads(text)
+    differ = {k: v for k, v in mine.items() if any(table.get(k) != v for table in tables)}
+    return options(json.dumps(differ))
+
+
+def natural(text: str) -> tuple[str | float, ...]:
+    """A sort key that puts ``std=0.01`` before ``std=0.1``, and ``batch_size=4`` before 16."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
+    return tuple(float(part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"task": {"model": "lenet"}}`` -> ``{"task.model": "lenet"}``."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = isinstance(value, Mapping)
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+    return flat
+
+
+def settings(cells: Mapping[str, CellConfig], runs: Mapping[str, str]) -> dict[str, str]:
+    """Cell -> how it differs from the others beside seed and defense, as ``batch_size=4``."""
+    flat = {
+        name: {"run": runs.get(name, "")} | flatten(cell.model_dump(exclude={"seed", "defense"}))
+        for name, cell in cells.items()
+    }
+    keys = dict.fromkeys(key for values in flat.values() for key in values)
+    differ = [key for key in keys if len({json.dumps(v.get(key)) for v in flat.values()}) > 1]
+    return {
+        name: ", ".join(f"{key.rpartition('.')[2]}={option(v.get(key))}" for key in differ)
+        for name, v in flat.items()
+    }

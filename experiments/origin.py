@@ -1,0 +1,23 @@
+"""All five packages must come from one checkout: their names are common, and others use them too."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from fedsim.errors import ConfigError
+
+PACKAGES = ("fedsim", "clients", "server", "attacks", "experiments")
+
+
+def check_origin() -> None:
+    """Raise ``ConfigError`` if another project shadows one of the packages."""
+    home = Path(__file__).resolve().parent.parent
+    for name in PACKAGES:
+        spec = find_spec(name)
+        found = Path(spec.origin).resolve().parent.parent if spec and spec.origin else None
+        if found != home:
+            raise ConfigError(
+                f"the package {name!r} was found in {found}, not next to experiments in {home}. "
+                "Install fedsim into a virtual environment of its own, with pip install -e ."
+            )

@@ -1,0 +1,130 @@
+"""The stages one after another; each reads only what the one before has written."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from attacks.ledger import Ledger
+from experiments.attack import Attackers, attackers, entries
+from experiments.cells import Cell
+from experiments.console import Console
+from experiments.folder import Run, note_provenance
+from experiments.simulate import Simulator
+from fedsim.errors import ConfigError
+
+Stage: TypeAlias = Literal["simulate", "attack", "score", "report"]
+
+
+@dataclass
+class Outcome:
+    """What a command did.
+
+    Attributes:
+        statuses: how many jobs of the run ended how.
+        page: the report, if it was written.
+    """
+
+    run: Path
+    stages: tuple[Stage, ...]
+    seconds: float = 0.0
+    statuses: Counter[str] = field(default_factory=Counter)
+    page: Path | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a job failed or ran out of time."""
+        return "attack" in self.stages and self.statuses["failed"] + self.statuses["timeout"] > 0
+
+    def table(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "run": str(self.run),
+            "stages": self.stages,
+            "seconds": round(self.seconds, 3),
+            "jobs": dict(self.statuses),
+            "report": None if self.page is None else str(self.page),
+        }
+
+    def line(self) -> str:
+        """The last line of the command."""
+        words = [f"{'+'.join(self.stages)} of {self.run}: {self.seconds:.0f} s"]
+        if "attack" in self.stages:
+            counts = [
+                f"{self.statuses[status]} {status}"
+                for status in ("done", "skipped", "failed", "timeout")
+                if self.statuses[status] or status == "done"
+            ]
+            words.append(f"jobs: {', '.join(counts)}")
+        if self.page is not None:
+            words.append(f"report: {self.page}")
+        return "; ".join(words)
+
+
+def execute(run: Run, stages: Sequence[Stage], *, quiet: bool) -> Outcome:
+    """Run the stages; what is done already is not done again."""
+    outcome = Outcome(run.root, tuple(stages))
+    started = time.monotonic()
+    for experiment in run.plan.experiments:
+        entries(experiment)  # a mistake in an attack shows before the training
+    with Console(quiet) as console, Ledger(run.root / "jobs.sqlite") as ledger:
+        if "simulate" in stages or "attack" in stages:
+            with attackers(run, ledger, console) as team:
+                _simulate_and_attack(run, stages, team, console)
+            outcome.statuses = Counter(row.state for row in ledger.rows())
+        if "score" in stages:
+            from experiments.score import score
+
+            _timed(run, "score", lambda: score(run))
+        if "report" in stages:
+            from experiments.report import write_report
+            from experiments.score import gallery
+
+            _timed(run, "report", lambda: write_report(run.root, gallery(run)))
+            outcome.page = run.root / "report" / "index.html"
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def _timed(run: Run, stage: str, work: Any) -> None:  # noqa: ANN401
+    started = time.monotonic()
+    work()
+    note_provenance(run, stage, time.monotonic() - started)
+
+
+def _listener(
+    cell: Cell, stages: Sequence[Stage], team: Attackers
+) -> Callable[[int], None] | None:
+    if "attack" in stages and cell.experiment.attack_stage.when == "round":
+        return lambda round_: team.submit(cell, round_)
+    return None
+
+
+def _simulate_and_attack(
+    run: Run, stages: Sequence[Stage], team: Attackers, console: Console
+) -> None:
+    if "simulate" in stages:
+        started = time.monotonic()
+        todo = [cell for cell in run.cells if not cell.simulated]
+        console.expect("simulate", len(run.cells))
+        with Simulator() as simulator:
+            for cell in run.cells:
+                if cell in todo:
+                    simulator.simulate(cell, _listener(cell, stages, team))
+                console.advance("simulate", cell.name)
+        if todo:
+            note_provenance(run, "simulate", time.monotonic() - started)
+    if "attack" in stages:
+        started = time.monotonic()
+        for cell in run.cells:
+            if not cell.simulated:
+                raise ConfigError(
+                    f"{cell.folder}: the cell is not simulated. Run fedsim simulate {run.root} first."
+                )
+            team.submit(cell)
+        team.drain()
+        note_provenance(run, "attack", time.monotonic() - started)

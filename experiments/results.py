@@ -1,0 +1,215 @@
+"""The tables of one section of the report."""
+
+from __future__ import annotations
+
+from experiments.findings import HEADLINE, OTHER_CLIENT, PRIOR_ONLY, Leakage, Result, Section
+from experiments.labels import describe, differing, title
+from experiments.tables import Number, Table, Value
+
+STATUSES = ("done", "skipped", "failed", "timeout")
+
+
+def tables(section: Section, stem: str) -> dict[str, Table]:
+    """By kind: headline, leakage, rounds, utility, jobs and problems; ``stem`` begins each name."""
+    where = f"{section.dataset}, {section.model}, {title(section.protocol)}"
+    made = (
+        headline(section, where),
+        leakage(section, where),
+        rounds(section, where),
+        utility(section, where),
+        jobs(section, where),
+        problems(section, where),
+    )
+    return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in made}
+
+
+def attack_name(section: Section, result: Result) -> str:
+    """The attack, the options that tell it from its namesakes, and what it was fed."""
+    namesakes = [r.attack_options for r in section.results if r.attack == result.attack]
+    notes = [differing(result.attack_options, namesakes), "adaptive" if result.adaptive else ""]
+    shown = ", ".join(filter(None, notes))
+    name = f"{title(result.attack)} ({shown})" if shown else title(result.attack)
+    return name if result.control == "none" else f"{name}, {title(result.control)}"
+
+
+def shown_metrics(section: Section) -> tuple[str, ...]:
+    """The headline metrics that some attack has."""
+    found = {metric for result in section.results for metric in result.leakage}
+    return tuple(metric for metric in HEADLINE[section.modality] if metric in found)
+
+
+def unit_of(section: Section, metric: str) -> str:
+    """The unit of a metric that some attack has."""
+    return next(r.leakage[metric].unit for r in section.results if metric in r.leakage)
+
+
+def headline(section: Section, where: str) -> Table:
+    """One row an attack and defense: means with intervals, jobs, utility."""
+    metrics = shown_metrics(section)
+    useful = sorted({name for measured in section.utility for name in measured.values})
+    rows = []
+    for result in section.results:
+        end = section.at_end(result.place)
+        values = end.values if end else {}
+        rows.append(
+            (
+                *_who(section, result),
+                result.n,
+                "/".join(str(result.jobs[status]) for status in STATUSES),
+                *(_interval(result.leakage.get(metric)) for metric in metrics),
+                *(_number(values.get(name)) for name in useful),
+            )
+        )
+    return Table(
+        "headline",
+        f"Mean leakage with its 95 % interval, clustered by client, and utility after the last "
+        f"round: {where}. Jobs are done/skipped/failed/timeout.",
+        ("setting", "defense", "attack", "n", "jobs", *map(title, metrics), *map(title, useful)),
+        tuple(rows),
+    )
+
+
+def leakage(section: Section, where: str) -> Table:
+    """One row an attack, defense and metric, with the null baselines beside."""
+    rows = []
+    for result in section.results:
+        prior, other = (section.null(result, kind) for kind in (PRIOR_ONLY, OTHER_CLIENT))
+        for metric, found in result.leakage.items():
+            nulls = (null.leakage.get(metric) if null else None for null in (prior, other))
+            rows.append(
+                (
+                    *_who(section, result),
+                    title(metric),
+                    *_statistics(found),
+                    *(_number(null.mean, null.unit) if null else None for null in nulls),
+                    *(result.jobs[status] for status in STATUSES),
+                )
+            )
+    return Table(
+        "leakage",
+        f"Leakage by every metric, with the null baselines beside: {where}.",
+        (
+            *("setting", "defense", "attack", "metric"),
+            *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
+            *("prior only", "other client"),
+            *STATUSES,
+        ),
+        tuple(rows),
+    )
+
+
+def rounds(section: Section, where: str) -> Table:
+    """One row an attack, defense, headline metric and round."""
+    return Table(
+        "rounds",
+        f"Leakage by round: {where}.",
+        (
+            *("setting", "defense", "attack", "metric", "round"),
+            *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
+        ),
+        tuple(
+            (
+                *_who(section, result),
+                title(metric),
+                number,
+                *_statistics(found),
+            )
+            for result in section.results
+            for metric, by_round in result.rounds.items()
+            for number, found in by_round.items()
+        ),
+    )
+
+
+def utility(section: Section, where: str) -> Table:
+    """One row a defense and round."""
+    metrics = sorted({name for measured in section.utility for name in measured.values})
+    return Table(
+        "utility",
+        f"The global model on held-out rows, the mean over seeds; round 0 is before training: "
+        f"{where}.",
+        ("setting", "defense", "round", "seeds", *map(title, metrics), "epsilon", "bytes up"),
+        tuple(
+            (
+                measured.setting,
+                describe(title(measured.defense), measured.defense_options),
+                measured.round,
+                measured.seeds,
+                *(_number(measured.values.get(name)) for name in metrics),
+                _number(measured.epsilon),
+                measured.bytes_up,
+            )
+            for measured in section.utility
+        ),
+    )
+
+
+def jobs(section: Section, where: str) -> Table:
+    """One row an attack and defense: what became of its jobs, and what they cost."""
+    return Table(
+        "jobs",
+        f"What became of each job, and its mean wall time in seconds: {where}.",
+        ("setting", "defense", "attack", *STATUSES, "seconds per job"),
+        tuple(
+            (
+                *_who(section, result),
+                *(result.jobs[status] for status in STATUSES),
+                Number(result.seconds / sum(result.jobs.values())),
+            )
+            for result in section.results
+        ),
+    )
+
+
+def problems(section: Section, where: str) -> Table:
+    """One row a reason for which jobs were skipped, failed or ran out of time."""
+    return Table(
+        "problems",
+        f"Jobs that were skipped, failed or ran out of time: {where}. Skipped jobs have no score; "
+        "failed ones, and timed-out ones without a guess, are scored as a blank guess.",
+        ("setting", "defense", "attack", "status", "jobs", "reason"),
+        tuple(
+            (
+                *_who(section, result),
+                problem.status,
+                problem.jobs,
+                problem.reason,
+            )
+            for result in section.results
+            for problem in result.problems
+        ),
+    )
+
+
+def _who(section: Section, result: Result) -> tuple[str, str, str]:
+    defense = describe(title(result.defense), result.defense_options)
+    return result.setting, defense, attack_name(section, result)
+
+
+def _number(value: float | None, unit: str = "") -> Number | None:
+    return None if value is None else Number(value, unit)
+
+
+def _interval(found: Leakage | None) -> Number | None:
+    return None if found is None else Number(found.mean, found.unit, found.low, found.high)
+
+
+def _statistics(found: Leakage) -> tuple[Value, ...]:
+    values = (found.mean, found.low, found.high, found.median, found.worst)
+    return (found.n, found.clusters, *(_number(value, found.unit) for value in values))
+
+
+def _without_empty(
+    table: Table,
+) -> tuple[str, tuple[str, ...], tuple[tuple[Value, ...], ...]]:
+    """Leave out columns such as setting and epsilon where no row has a value."""
+    kept = [
+        i
+        for i in range(len(table.columns))
+        if not table.rows or any(row[i] not in {None, ""} for row in table.rows)
+    ]
+    return (
+        table.caption,
+        tuple(table.columns[i] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in table.rows),
+    )

@@ -1,0 +1,252 @@
+"""The score stage: guesses against the truth. Nothing else reads ``truth/``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from experiments.attack import Entry, entries, guess_folder
+from experiments.cells import Cell
+from experiments.folder import Run
+from experiments.gallery import Example
+from fedsim.capture import CaptureKey, batch_from
+from fedsim.errors import StoreError
+from fedsim.files import Record, load_tensors, read_record
+from fedsim.build import registry
+from fedsim.metrics import METRICS
+from fedsim.metrics.base import Examples, Metric
+from fedsim.metrics.match import Match, align, match, nothing
+from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
+from fedsim.tasks import load_task
+from fedsim.tasks.base import Task
+from fedsim.threads import one_thread
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What one job left."""
+
+    record: JobRecord
+    examples: Examples | None
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores the jobs of one cell."""
+
+    cell: Cell
+
+    @cached_property
+    def task(self) -> Task:
+        """The cell's task, from its captures."""
+        return load_task(self.cell.captures.root)
+
+    @cached_property
+    def keys(self) -> list[CaptureKey]:
+        """The captures of the cell."""
+        return self.cell.captures.keys()
+
+    @cached_property
+    def truths(self) -> dict[CaptureKey, Examples]:
+        """The private examples, by capture."""
+        return {key: self.task.examples(self.cell.truth.load(key)) for key in self.keys}
+
+    @cached_property
+    def defense(self) -> dict[str, str]:
+        """The columns ``defense`` and ``defense_options``."""
+        return defense_columns(self.cell)
+
+    @cached_property
+    def metrics(self) -> list[Metric]:
+        """The metrics asked for, or all that fit and are available."""
+        known = registry(METRICS, "fedsim.metrics")
+        wanted = self.cell.experiment.metrics
+        chosen = [known[name]() for name in wanted or known]
+        fitting = [m for m in chosen if m.modality in ("any", self.task.modality)]
+        return [metric for metric in fitting if not metric.available()]
+
+    def guess(self, label: str, key: CaptureKey) -> Guess:
+        """Read one guess, checked against its hash."""
+        path = guess_folder(self.cell, label) / f"{key}.json"
+        record = read_record(path, JobRecord)
+        if record.sha256 is None:
+            return Guess(record, None)
+        tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)
+        return Guess(record, self.task.examples(batch_from(tensors)))
+
+    def rows(self) -> Iterator[ScoreRow]:
+        """All rows of the cell."""
+        for entry in entries(self.cell.experiment):
+            guesses = {key: self.guess(entry.label, key) for key in self.keys}
+            for key, guess in guesses.items():
+                yield from self._score(entry, key, guess, "none")
+                other = other_client(key, self.keys)
+                if other is not None and entry.table["name"] != "prior_only":
+                    yield from self._score(entry, key, guesses[other], "other_client")
+
+    def values(
+        self, guess: Examples | None, truth: Examples
+    ) -> tuple[dict[str, list[float]], Match, Examples]:
+        """Metric -> one value an example; the assignment; the guesses in the truth's order."""
+        guess = nothing(truth, self.task.modality) if guess is None else guess
+        assignment = match(guess, truth, self.task.modality)
+        aligned = align(guess, assignment, self.task.modality)
+        scores = {metric.name: metric.score(aligned, truth).tolist() for metric in self.metrics}
+        return scores, assignment, aligned
+
+    def _score(
+        self, entry: Entry, key: CaptureKey, guess: Guess, control: str
+    ) -> Iterator[ScoreRow]:
+        truth, record, config = self.truths[key], guess.record, self.cell.config
+        values, assignment, _ = self.values(guess.examples, truth)
+        common = {
+            "run": self.cell.experiment.name,
+            "cell": self.cell.name,
+            "seed": config.seed,
+            "task": self.task.spec.kind,
+            "model": config.task.model,
+            "dataset": config.task.dataset,
+            "split": config.task.split,
+            "protocol": config.federation.protocol,
+            "batch_size": config.federation.batch_size,
+            "local_steps": len(self.cell.truth.record(key).steps),
+            **self.defense,
+            "attack": entry.table["name"],
+            "attack_options": entry.options,
+            "adaptive": entry.adaptive,
+            "control": control,
+            "round": key.round,
+            "client": key.client,
+            "status": record.status,
+            "reason": record.reason,
+            "objective": record.objective,
+            "level": None,
+            "seconds": record.seconds,
+        }
+        for metric in self.metrics:
+            for example, value in enumerate(values[metric.name]):
+                yield ScoreRow(
+                    **common,
+                    example=example,
+                    metric=metric.name,
+                    unit=metric.unit,
+                    value=None if record.status == "skipped" else value,
+                    certified=certified(record, assignment[example]),
+                )
+
+
+def certified(record: JobRecord, index: int | None) -> bool | None:
+    """Whether the attack certified the guess matched to an example; None where it never does."""
+    if record.confidence is None:
+        return None
+    return index is not None and record.confidence[index] == "certified"
+
+
+def other_client(key: CaptureKey, keys: Sequence[CaptureKey]) -> CaptureKey | None:
+    """The next client of the same round, else the same client's next round, else None.
+
+    An attack depends on its observation alone, so its guess on that client's update is the guess
+    it makes when it is fed another client's update.
+    """
+    for near in (
+        [k for k in keys if k.round == key.round],
+        [k for k in keys if k.client == key.client],
+    ):
+        if len(near) > 1:
+            return near[(near.index(key) + 1) % len(near)]
+    return None
+
+
+def defense_columns(cell: Cell) -> dict[str, str]:
+    """The bare name of the chain, and its options as canonical JSON."""
+    from fedsim.defenses import build_chain
+
+    chain = build_chain(cell.config.defense, "defenses")
+    return {"defense": chain.name, "defense_options": chain.options_json}
+
+
+def score(run: Run) -> None:
+    """Write ``scores.parquet`` and ``utility.parquet``."""
+    with one_thread():  # images are small
+        rows = [row for cell in run.cells for row in Scorer(cell).rows()]
+    _write(run.root / "scores.parquet", ScoreRow, rows)
+    _write(run.root / "utility.parquet", UtilityRow, [r for c in run.cells for r in utility(c)])
+
+
+def utility(cell: Cell) -> Iterator[UtilityRow]:
+    """The utility of the cell's global model, round by round."""
+    record = read_record(cell.folder / "simulation.json", SimulationRecord)
+    defense = defense_columns(cell)
+    for point in record.utility:
+        yield UtilityRow(
+            run=cell.experiment.name,
+            cell=cell.name,
+            seed=cell.config.seed,
+            **defense,
+            round=point.round,
+            metric=point.metric,
+            value=point.value,
+            epsilon=None,
+            bytes_up=record.bytes_up.get(point.round, 0),
+            seconds=point.seconds,
+        )
+
+
+_TYPES: dict[object, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    str | None: pa.string(),
+    float | None: pa.float64(),
+    bool | None: pa.bool_(),
+}
+
+
+def _write(path: Path, kind: type[Record], rows: Sequence[Record]) -> None:
+    hints = {k: v for k, v in get_type_hints(kind).items() if k in kind.model_fields}
+    schema = pa.schema([(name, _TYPES[hint]) for name, hint in hints.items()])
+    table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=schema)
+    temporary = path.with_name(f".{path.name}.tmp")
+    pq.write_table(table, temporary)
+    temporary.replace(path)
+
+
+def gallery(run: Run) -> list[Example]:
+    """Every victim beside its guess, for the page; private, and never part of a table."""
+    if not (run.root / "scores.parquet").exists():
+        raise StoreError(f"{run.root}: nothing is scored. Run fedsim score {run.root} first.")
+    return [example for cell in run.cells for example in _examples(Scorer(cell))]
+
+
+def _examples(scorer: Scorer) -> Iterator[Example]:
+    image = scorer.task.modality == "image"
+    for entry in entries(scorer.cell.experiment):
+        for key in scorer.keys:
+            guess, truth = scorer.guess(entry.label, key), scorer.truths[key]
+            if guess.record.status == "skipped":
+                continue
+            values, assignment, aligned = scorer.values(guess.examples, truth)
+            for index, matched in enumerate(assignment):
+                yield Example(
+                    cell=scorer.cell.name,
+                    attack=entry.label,
+                    key=key,
+                    index=index,
+                    modality=scorer.task.modality,
+                    original=_shown(truth, index, image),
+                    guess=None if matched is None else _shown(aligned, index, image),
+                    metrics={name: column[index] for name, column in values.items()},
+                    certified=certified(guess.record, matched),
+                )
+
+
+def _shown(examples: Examples, index: int, image: bool) -> torch.Tensor | tuple[str, ...]:
+    return examples.batch.inputs[index] if image else tuple(examples.words[index].split())

@@ -1,0 +1,168 @@
+"""From rows to findings: pool the seeds, count every job, and never average over survivors."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from experiments.findings import (
+    HEADLINE,
+    Findings,
+    Leakage,
+    Modality,
+    Problem,
+    Result,
+    Section,
+    Utility,
+)
+from experiments.labels import natural, settings
+from fedsim.build import registry
+from fedsim.cell import CellConfig
+from fedsim.metrics import METRICS
+from fedsim.metrics.base import Metric
+from fedsim.records import ScoreRow, UtilityRow
+from fedsim.statistics import summary
+
+Names: TypeAlias = tuple[str, str, str, str]
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+def metric_classes() -> dict[str, type[Metric]]:
+    """The project's metrics and those of installed packages."""
+    return registry(METRICS, "fedsim.metrics")
+
+
+def section_names(cells: Mapping[str, CellConfig], rows: Iterable[ScoreRow]) -> dict[str, Names]:
+    """Cell -> (task, dataset, model, protocol); a cell without scores is read from its config."""
+    names: dict[str, Names] = {
+        name: (cell.task.kind, cell.task.dataset, cell.task.model, cell.federation.protocol)
+        for name, cell in cells.items()
+    }
+    return names | {row.cell: (row.task, row.dataset, row.model, row.protocol) for row in rows}
+
+
+def summarise(
+    rows: Sequence[ScoreRow], utility: Sequence[UtilityRow], cells: Mapping[str, CellConfig]
+) -> Findings:
+    """Cells that differ in nothing but their seed count as one; the order of rows does not."""
+    rows = sorted(rows, key=lambda row: row.model_dump_json(exclude={"seconds"}))
+    utility = sorted(utility, key=lambda row: row.model_dump_json(exclude={"seconds"}))
+    names = section_names(cells, rows)
+    runs = {row.cell: row.run for row in rows} | {row.cell: row.run for row in utility}
+    sections = []
+    for section in sorted(set(names.values())):
+        mine = {name: cell for name, cell in sorted(cells.items()) if names[name] == section}
+        found = _section(
+            section,
+            [row for row in rows if row.cell in mine],
+            [row for row in utility if row.cell in mine],
+            settings(mine, runs),
+        )
+        sections.append(found)
+    return Findings(sections=tuple(sections))
+
+
+def _group(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    groups: dict[K, list[V]] = defaultdict(list)
+    for key, item in items:
+        groups[key].append(item)
+    return dict(groups)
+
+
+def _section(
+    names: Names, rows: list[ScoreRow], utility: list[UtilityRow], labels: Mapping[str, str]
+) -> Section:
+    modality: Modality = "image" if names[0].startswith("image") else "text"
+
+    def place(row: ScoreRow | UtilityRow) -> tuple[str, str, str]:
+        return labels[row.cell], row.defense, row.defense_options
+
+    attacked = _group(
+        ((place(r), r.attack, r.attack_options, r.adaptive, r.control), r) for r in rows
+    )
+    measured = _group(((place(r), r.round), r) for r in utility)
+    owned = {(labels[r.cell], r.seed, r.client, r.round, r.example) for r in rows}
+    results = [_result(key[0][0], group, modality) for key, group in attacked.items()]
+    curve = [_utility(key[0][0], group) for key, group in measured.items()]
+    return Section(
+        cells=tuple(labels),
+        task=names[0],
+        dataset=names[1],
+        model=names[2],
+        protocol=names[3],
+        modality=modality,
+        victims=len(owned),
+        clients=len({key[:3] for key in owned}),
+        levels=tuple(sorted({row.level for row in rows if row.level})),
+        results=tuple(
+            sorted(results, key=lambda r: (*_order(r), r.is_null, natural(r.attack), r.control))
+        ),
+        utility=tuple(sorted(curve, key=lambda u: (*_order(u), u.round))),
+    )
+
+
+def _order(found: Result | Utility) -> tuple[Any, ...]:
+    setting, defense, options = found.place
+    return natural(setting), defense != "none", defense, natural(options)
+
+
+def _result(setting: str, rows: list[ScoreRow], modality: Modality) -> Result:
+    jobs = {(row.cell, row.round, row.client): row for row in rows}
+    status = Counter(row.status for row in jobs.values())
+    problems = Counter((row.status, row.reason) for row in jobs.values() if row.status != "done")
+    metrics = _group((row.metric, row) for row in rows if row.value is not None)
+    return Result(
+        cells=tuple(sorted({row.cell for row in rows})),
+        setting=setting,
+        defense=rows[0].defense,
+        defense_options=rows[0].defense_options,
+        attack=rows[0].attack,
+        attack_options=rows[0].attack_options,
+        adaptive=rows[0].adaptive,
+        control=rows[0].control,
+        jobs={name: status[name] for name in ("done", "skipped", "failed", "timeout")},
+        problems=tuple(
+            Problem(status=name, reason=reason, jobs=count)
+            for (name, reason), count in sorted(problems.items())
+        ),
+        leakage={name: _leakage(metrics[name]) for name in metric_classes() if name in metrics},
+        rounds={
+            metric: {
+                number: _leakage(part)
+                for number, part in sorted(_group((r.round, r) for r in metrics[metric]).items())
+            }
+            for metric in HEADLINE[modality]
+            if metric in metrics
+        },
+        seconds=sum(row.seconds for row in jobs.values()),
+    )
+
+
+def _leakage(rows: list[ScoreRow]) -> Leakage:
+    better = metric_classes()[rows[0].metric].attacker_wants
+    found = summary(
+        [row.value for row in rows if row.value is not None],
+        [(row.seed, row.client) for row in rows],
+        better=better,
+        seed=0,
+    )
+    return Leakage(unit=rows[0].unit, **found.model_dump())
+
+
+def _utility(setting: str, rows: list[UtilityRow]) -> Utility:
+    values = _group((row.metric, row.value) for row in rows)
+    # Replies and budget are told once for each metric; over seeds, the mean and the larger budget.
+    cells = {row.cell: row for row in rows}.values()
+    epsilons = [row.epsilon for row in cells if row.epsilon is not None]
+    return Utility(
+        setting=setting,
+        defense=rows[0].defense,
+        defense_options=rows[0].defense_options,
+        round=rows[0].round,
+        seeds=len(cells),
+        values={metric: sum(group) / len(group) for metric, group in values.items()},
+        epsilon=max(epsilons, default=None),
+        bytes_up=sum(row.bytes_up for row in cells) // len(cells),
+    )

@@ -1,0 +1,157 @@
+"""Tables for papers: CSV in full precision, Markdown, and LaTeX with booktabs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from experiments.labels import show
+from fedsim.files import write_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that is printed with the digits of its unit, and its interval where it has one."""
+
+    value: float
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        text = show(self.value, self.unit)
+        if self.low is None:
+            return text
+        return f"{text} [{show(self.low, self.unit)}, {show(self.high, self.unit)}]"
+
+
+Value: TypeAlias = str | int | Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a header.
+
+    Attributes:
+        name: file name without its ending.
+        caption: one sentence in plain text.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+
+def to_csv(table: Table) -> str:
+    """Comma-separated values; numbers in full, nothing for none, intervals left to other tables."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(table.columns)
+    for row in table.rows:
+        writer.writerow([repr(v.value) if isinstance(v, Number) else v for v in row])
+    return buffer.getvalue()
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table; markup in the data is escaped."""
+    right = _numeric(table)
+    lines = [
+        _pipes([_markdown(name) for name in table.columns]),
+        _pipes(["---:" if numeric else "---" for numeric in right]),
+        *(_pipes([_markdown(_text(value)) for value in row]) for row in table.rows),
+    ]
+    return f"{_markdown(table.caption)}\n\n" + "\n".join(lines) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    r"""A ``table`` float with ``\toprule``; needs the package booktabs."""
+    spec = "".join("r" if numeric else "l" for numeric in _numeric(table))
+    lines = [" & ".join(map(_latex, row)) + r" \\" for row in _texts(table)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex(table.caption)}}}",
+            rf"\label{{tab:{table.name}}}",
+            rf"\begin{{tabular}}{{{spec}}}",
+            r"\toprule",
+            " & ".join(map(_latex, table.columns)) + r" \\",
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+WRITERS: dict[str, Callable[[Table], str]] = {
+    "csv": to_csv,
+    "md": to_markdown,
+    "tex": to_latex,
+}
+
+
+def write_table(table: Table, folder: Path) -> None:
+    """Write the table in all three forms."""
+    for ending, form in WRITERS.items():
+        write_bytes(folder / f"{table.name}.{ending}", form(table).encode())
+
+
+def _text(value: Value) -> str:
+    return "\N{EN DASH}" if value is None else str(value)
+
+
+def _texts(table: Table) -> list[list[str]]:
+    return [[_text(value) for value in row] for row in table.rows]
+
+
+def _numeric(table: Table) -> list[bool]:
+    """Per column: whether all its values are numbers."""
+    return [
+        bool(column) and all(not isinstance(value, str) for value in column)
+        for column in zip(*table.rows, strict=True)
+    ] or [False] * len(table.columns)
+
+
+def _pipes(texts: list[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
+
+
+_MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|#~"})
+_MARKDOWN |= str.maketrans({"<": "&lt;", ">": "&gt;", "&": "&amp;", "\n": " ", "\r": " "})
+
+_LATEX = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"})
+_LATEX |= str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "\N{EN DASH}": "--",
+        "\N{MINUS SIGN}": r"\ensuremath{-}",
+        "∞": r"\ensuremath{\infty}",
+        "↑": r"\ensuremath{\uparrow}",
+        "↓": r"\ensuremath{\downarrow}",
+        "[": "{[}",
+        "]": "{]}",
+        "\n": " ",
+        "\r": " ",
+    }
+)
+
+
+def _markdown(text: str) -> str:
+    return text.translate(_MARKDOWN)
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)

@@ -1,0 +1,78 @@
+"""Build a frozen dataclass from one table of an experiment file, strictly."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedsim.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """``Did you mean 'std'?`` if something known is near, else the list of what is known."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names) or 'nothing'}."
+
+
+def registry(builtin: Mapping[str, type[T]], group: str) -> dict[str, type[T]]:
+    """The project's own classes and those that installed packages add by entry point."""
+    added = {point.name: cast(type[T], point.load()) for point in entry_points(group=group)}
+    if clash := sorted(builtin.keys() & added.keys()):
+        raise ConfigError(f"{group}: {clash[0]!r} is already taken. Rename the entry point.")
+    return {**builtin, **added}
+
+
+def locate(where: str, *parts: str | int) -> str:
+    """``locate("defenses", 0, "std")`` -> ``defenses[0].std``."""
+    for part in parts:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
+    return where
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """The first fault of a pydantic error as ``<where>.<key>: <what is wrong>, got <value>.``."""
+    first = error.errors()[0]
+    path = locate(where, *first["loc"]) or "experiment"
+    value = first["input"]
+    shown = "" if first["type"] == "missing" else f", got {str(value)[:80]!r}"
+    return f"{path}: {first['msg'].removeprefix('Value error, ')}{shown}."
+
+
+def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str) -> T:
+    """``build(ATTACKS, {"name": "dlg", "steps": 300}, "attacks[0]")`` -> ``DLG(steps=300)``.
+
+    Raises:
+        ConfigError: the name or an option is not known, or a value is wrong.
+    """
+    options = dict(table)
+    if "name" not in options:
+        raise ConfigError(f"{where}.name: is missing. {suggest('', known)}")
+    name = str(options.pop("name"))
+    if name not in known:
+        raise ConfigError(f"{where}.name: {name!r} is not known. {suggest(name, known)}")
+    cls = known[name]
+    fields = [field.name for field in dataclasses.fields(cast(Any, cls)) if field.init]
+    for key in options:
+        if key not in fields:
+            raise ConfigError(f"{where}.{key}: {name} has no such option. {suggest(key, fields)}")
+    try:
+        return TypeAdapter(cls).validate_json(json.dumps(options, default=str), strict=True)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where)) from None
+
+
+def options_of(part: object) -> dict[str, Any]:
+    """The options of a built part, defaults included, as JSON data."""
+    adapter: TypeAdapter[object] = TypeAdapter(type(part))
+    data: dict[str, Any] = adapter.dump_python(part, mode="json")
+    return data
+

@@ -1,0 +1,144 @@
+"""What the curious server holds, and how it lies on disk.
+
+``captures/`` needs nothing beside it: the task, the tokenizer and the auxiliary rows that the
+threat model grants lie there too, so that the folder can be carried to another machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from fedsim.errors import StoreError
+from fedsim.files import Record, load_tensors, read_record
+from fedsim.knowledge import Knowledge
+from fedsim.types import Batch, Tensors
+
+Kind: TypeAlias = Literal["gradient", "weights"]
+_NAME = re.compile(r"round-(\d+)[-/]client-(\d+)")
+
+
+class CaptureKey(Record):
+    """One client in one round. Rounds count from 1, clients from 0."""
+
+    round: int
+    client: int
+
+    def __str__(self) -> str:
+        return f"round-{self.round:04d}-client-{self.client:04d}"
+
+    def __lt__(self, other: CaptureKey) -> bool:
+        return (self.round, self.client) < (other.round, other.client)
+
+    def __hash__(self) -> int:
+        return hash((self.round, self.client))
+
+    @classmethod
+    def parse(cls, text: str) -> CaptureKey:
+        """Read ``round-0001-client-0003``."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            raise StoreError(f"{text!r} does not name a capture. Write round-0001-client-0003.")
+        return cls(round=int(match[1]), client=int(match[2]))
+
+
+class CaptureRecord(Record):
+    """The sidecar of one reply. Written last: a capture without it does not exist.
+
+    Attributes:
+        kind: whether ``received`` is a gradient (FedSGD) or weights (FedAvg).
+        order: names of the received tensors in the order of the message; safetensors sorts names.
+        sent_sha256: hash, and file name under ``models/``, of the broadcast parameters.
+        bytes: size of the received tensors on the wire.
+    """
+
+    key: CaptureKey
+    kind: Kind
+    order: tuple[str, ...]
+    sha256: str
+    bytes: int
+    sent_sha256: str
+    sent_order: tuple[str, ...]
+    knowledge: Knowledge
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """ALL that an attack may see of one client in one round.
+
+    Attributes:
+        sent: the parameters and buffers that the server broadcast.
+        received: the reply as it crossed the wire, wire dtype kept; frozen parameters are absent.
+        kind: what ``received`` is.
+    """
+
+    key: CaptureKey
+    sent: Tensors
+    received: Tensors
+    kind: Kind
+    knowledge: Knowledge
+
+    def update(self) -> Tensors:
+        """The descent direction in float64: the gradient, or ``sent - received`` for weights.
+
+        For one step of plain SGD ``sent - received`` is ``learning_rate * gradient``. Buffers that
+        are integers are left out.
+        """
+        received = {k: v.double() for k, v in self.received.items() if v.is_floating_point()}
+        if self.kind == "gradient":
+            return received
+        return {name: self.sent[name].double() - value for name, value in received.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStore:
+    """The ``captures/`` folder of one cell: what the server saw, and nothing else."""
+
+    root: Path
+
+    def tensors_path(self, key: CaptureKey) -> Path:
+        """Where the received tensors of ``key`` lie; its record lies beside, as ``.json``."""
+        return self.root / f"round-{key.round:04d}" / f"client-{key.client:04d}.safetensors"
+
+    def sent_path(self, sha256: str) -> Path:
+        """Where broadcast parameters with this hash lie; equal models are stored once."""
+        return self.root / "models" / f"{sha256}.safetensors"
+
+    def keys(self) -> list[CaptureKey]:
+        """All captures, by round and client."""
+        return sorted(self._keys())
+
+    def _keys(self) -> Iterator[CaptureKey]:
+        for path in self.root.glob("round-*/client-*.json"):
+            yield CaptureKey.parse(f"{path.parent.name}-{path.stem}")
+
+    def record(self, key: CaptureKey) -> CaptureRecord:
+        """The sidecar of ``key``."""
+        return read_record(self.tensors_path(key).with_suffix(".json"), CaptureRecord)
+
+    def load(self, key: CaptureKey) -> Observation:
+        """Read one observation; every file is checked against its hash."""
+        record = self.record(key)
+        sent = load_tensors(
+            self.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order
+        )
+        received = load_tensors(self.tensors_path(key), record.sha256, record.order)
+        return Observation(key, sent, received, record.kind, record.knowledge)
+
+    def auxiliary(self) -> Batch:
+        """The public rows that the attacker owns; they share no row with the private ones."""
+        return batch_from(load_tensors(self.root / "auxiliary.safetensors"))
+
+
+def batch_from(tensors: Tensors) -> Batch:
+    """A batch from its tensors ``inputs``, ``labels`` and, for text, ``mask``."""
+    return Batch(tensors["inputs"], tensors["labels"], tensors.get("mask"))
+
+
+def batch_tensors(batch: Batch) -> Tensors:
+    """The inverse of ``batch_from``."""
+    tensors = {"inputs": batch.inputs, "labels": batch.labels}
+    return tensors if batch.mask is None else {**tensors, "mask": batch.mask}

@@ -1,0 +1,148 @@
+"""One resolved setting of an experiment: what a simulation needs to know, and nothing of attacks."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from fedsim.files import Record
+from fedsim.knowledge import Fact
+
+TaskKind = Literal["image-classification", "text-classification", "language-modelling"]
+
+
+class Section(Record):
+    """A table of an experiment file: typed strictly, and every number finite."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class TaskConfig(Section):
+    """``[task]``: the model, the private rows and the rows held out for utility.
+
+    Attributes:
+        model: a hub id, a local folder, or a built-in (``fedsim list models``).
+        dataset: a hub id with an optional ``:config``, a local folder, or a built-in.
+        split: the clients' private rows; slices as in ``train[100:900]``.
+        kind: inferred from the model where it is ``auto``.
+        weights: ``pretrained``, ``random``, or ``<cell folder>@<round>`` for the global model that
+            an earlier run broadcast in that round; ``auto`` is ``random`` for a built-in model and
+            ``pretrained`` for any other.
+        input_column: the image or text column; found by its type where it is empty.
+        label_column: the label column; found by its type where it is empty.
+        heldout_split: rows for utility; the data set's validation or test split where empty.
+        max_length: longest sentence in tokens, special tokens included.
+    """
+
+    model: str
+    dataset: str
+    split: str = "train"
+    kind: TaskKind | Literal["auto"] = "auto"
+    weights: str = "auto"
+    input_column: str = ""
+    label_column: str = ""
+    heldout_split: str = ""
+    heldout_rows: int = Field(default=256, ge=1)
+    max_length: int = Field(default=32, ge=3)
+
+
+class AuxiliaryConfig(Section):
+    """``[auxiliary]``: public rows that the attacker may own; the task's data set where empty."""
+
+    dataset: str = ""
+    split: str = ""
+    rows: int = Field(default=1000, ge=1)
+
+
+class FederationConfig(Section):
+    """``[federation]``: the protocol.
+
+    Attributes:
+        engine: where clients and attacks run.
+        clients: how many there are; each owns one part of the private rows.
+        participation: share of the clients drawn in each round, at least one.
+        local_epochs: FedAvg: passes over the client's rows (at most ``client_rows``).
+        local_steps: FedAvg: steps instead of epochs, where it is not 0.
+        client_rows: FedAvg: how many of its rows a client uses in a round; 0 for all.
+        partition: how the private rows are dealt out.
+        alpha: concentration of the Dirichlet partition.
+        classes_per_client: for the by-label partition.
+        train_mode: dropout and batch statistics on at the client.
+        server_learning_rate: step of FedSGD on the mean gradient, or on the mean FedAvg update.
+        strategy: the Flower strategy that aggregates FedAvg replies.
+        client_workers: client processes of the Ray engine.
+        client_timeout: seconds until a client counts as hung.
+        client_gpus: GPU share of a client worker.
+    """
+
+    engine: Literal["ray", "in-process"] = "ray"
+    protocol: Literal["fedsgd", "fedavg"] = "fedsgd"
+    clients: int = Field(default=4, ge=1, le=10_000)
+    rounds: int = Field(default=1, ge=1)
+    participation: float = Field(default=1.0, gt=0, le=1)
+    batch_size: int = Field(default=1, ge=1)
+    local_epochs: int = Field(default=1, ge=1)
+    local_steps: int = Field(default=0, ge=0)
+    client_rows: int = Field(default=0, ge=0)
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = "sgd"
+    learning_rate: float = Field(default=0.1, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    train_mode: bool = False
+    partition: Literal["iid", "dirichlet", "by-label"] = "iid"
+    alpha: float = Field(default=0.5, gt=0)
+    classes_per_client: int = Field(default=2, ge=1)
+    server_learning_rate: float = Field(default=1.0, gt=0)
+    strategy: Literal["fedavg", "fedadam", "fedmedian"] = "fedavg"
+    client_workers: int = Field(default=2, ge=1)
+    client_timeout: float = Field(default=600.0, gt=0)
+    client_gpus: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> FederationConfig:
+        if self.protocol == "fedsgd" and self.strategy != "fedavg":
+            raise ValueError(
+                f"strategy {self.strategy!r} aggregates weights, but fedsgd clients send gradients; "
+                "set protocol = 'fedavg' or leave strategy out"
+            )
+        return self
+
+
+class CaptureConfig(Section):
+    """``[capture]``: which rounds and clients the server keeps; empty for all."""
+
+    rounds: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+
+
+class ServerKnows(Section):
+    """``[server_knows]``: the threat model. The public protocol is known unless it is withheld."""
+
+    labels: bool = False
+    num_examples: bool = True
+    lengths: bool = False
+    batch_size: bool = True
+    local_steps: bool = True
+    learning_rate: bool = True
+    optimizer: bool = True
+    train_mode: bool = True
+    defense: bool = True
+    auxiliary: bool = True
+
+    def grants(self) -> frozenset[Fact]:
+        """The facts granted."""
+        granted: dict[Fact, bool] = self.model_dump()
+        return frozenset(fact for fact, known in granted.items() if known)
+
+
+class CellConfig(Section):
+    """``cell.json``: all that determines the captures of one cell, and thus its hash."""
+
+    seed: int
+    task: TaskConfig
+    auxiliary: AuxiliaryConfig | None
+    federation: FederationConfig
+    capture: CaptureConfig
+    server_knows: ServerKnows
+    defense: tuple[dict[str, Any], ...]

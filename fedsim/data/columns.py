@@ -1,0 +1,116 @@
+"""Which columns of a table hold the image, the text and the label, and how they are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.errors import ConfigError
+
+TEXT_COLUMNS = ("sentence", "text", "content", "review")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "target")
+
+_HEADING = re.compile(r"=.*=")
+
+
+def find_input(
+    features: dict[str, Any], modality: Literal["image", "text"], column: str, dataset: str
+) -> str:
+    """The column named, else the first of the right type; common names of text come first."""
+    fits = _is_image if modality == "image" else _is_text
+    if column:
+        _check_exists(features, column, dataset)
+        if not fits(features[column]):
+            raise ConfigError(
+                f"{dataset}: the column {column!r} holds no {modality}s. "
+                f"Its columns are {', '.join(features)}."
+            )
+        return column
+    found = [name for name, feature in features.items() if fits(feature)]
+    if not found:
+        raise ConfigError(
+            f"{dataset}: there is no {modality} column among {', '.join(features)}. "
+            f"Choose a data set of {modality}s, or a model for what this one holds."
+        )
+    return next((name for name in TEXT_COLUMNS if name in found), found[0])
+
+
+def find_label(features: dict[str, Any], column: str, dataset: str) -> str:
+    """The column named, else one of the common names or the first with classes; may be empty."""
+    if column:
+        _check_exists(features, column, dataset)
+        if not _is_class(features[column]):
+            raise ConfigError(
+                f"{dataset}: the column {column!r} holds no class numbers. "
+                f"Its columns are {', '.join(features)}."
+            )
+        return column
+    named = [name for name in LABEL_COLUMNS if name in features and _is_class(features[name])]
+    typed = [name for name, feature in features.items() if hasattr(feature, "names")]
+    return next(iter(named + typed), "")
+
+
+def read_images(images: Sequence[Any], numbers: Sequence[int], dataset: str) -> Tensor:
+    """PIL images as uint8 ``(row, channel, height, width)``; one channel if all are grey."""
+    pictures = []
+    try:
+        for image in images:
+            if image is None:
+                raise OSError("it is empty")
+            pictures.append(image)
+    except OSError as error:
+        raise ConfigError(
+            f"{dataset}: the image of row {numbers[len(pictures)]} cannot be read ({error}). "
+            "Choose a slice without it."
+        ) from None
+    for number, picture in zip(numbers, pictures, strict=True):
+        if picture.size != pictures[0].size:
+            raise ConfigError(
+                f"{dataset}: the images differ in size, {'x'.join(map(str, pictures[0].size))} in "
+                f"row {numbers[0]} and {'x'.join(map(str, picture.size))} in row {number}. "
+                "Choose a data set whose images have one size."
+            )
+    mode = "L" if all(picture.mode in ("1", "L") for picture in pictures) else "RGB"
+    pixels = torch.from_numpy(np.stack([np.array(picture.convert(mode)) for picture in pictures]))
+    return pixels.unsqueeze(1) if mode == "L" else pixels.permute(0, 3, 1, 2).contiguous()
+
+
+def read_text(text: str | None) -> str:
+    """The text without outer spaces; empty for a heading such as WikiText's `` = Title = ``."""
+    stripped = (text or "").strip()
+    return "" if _HEADING.fullmatch(stripped) else stripped
+
+
+def read_labels(values: Sequence[int | None], numbers: Sequence[int], dataset: str) -> Tensor:
+    """Classes int64 ``(row,)``."""
+    for number, value in zip(numbers, values, strict=True):
+        if value is None or value < 0:
+            raise ConfigError(
+                f"{dataset}: row {number} has no label (its value is {value}). "
+                "Choose a split with labels, or another label_column."
+            )
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def _check_exists(features: dict[str, Any], column: str, dataset: str) -> None:
+    if column not in features:
+        raise ConfigError(
+            f"{dataset}: there is no column {column!r}. Its columns are {', '.join(features)}."
+        )
+
+
+def _is_image(feature: Any) -> bool:  # noqa: ANN401
+    return type(feature).__name__ == "Image"
+
+
+def _is_text(feature: Any) -> bool:  # noqa: ANN401
+    return getattr(feature, "dtype", "") in ("string", "large_string")
+
+
+def _is_class(feature: Any) -> bool:  # noqa: ANN401
+    return str(getattr(feature, "dtype", "")).startswith(("int", "uint", "bool"))

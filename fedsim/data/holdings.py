@@ -1,0 +1,166 @@
+"""Who holds which rows: the clients, the attacker and the evaluation of the global model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedsim import seeds
+from fedsim.cell import AuxiliaryConfig, CellConfig, TaskConfig
+from fedsim.data.rows import is_builtin, load_rows, split_sizes
+from fedsim.data.splits import Split
+from fedsim.data.tables import locate
+from fedsim.errors import ConfigError
+from fedsim.types import Rows
+
+Modality: TypeAlias = Literal["image", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """The rows of a cell. The private ones overlap with neither of the others.
+
+    Attributes:
+        private: what the clients share out among themselves.
+        auxiliary: what the attacker may own; None where the experiment names nothing.
+        heldout: what the utility is measured on.
+    """
+
+    private: Rows
+    auxiliary: Rows | None
+    heldout: Rows
+
+
+def load_holdings(config: CellConfig, modality: Modality) -> Holdings:
+    """Load the rows of a cell and refuse overlaps.
+
+    Private and other rows of the same split must differ in number, and auxiliary rows with the
+    content of a private one are left out, whatever their data set. The auxiliary split defaults to
+    ``public`` for a built-in data set and to ``train`` for another data set than the task's.
+
+    Raises:
+        ConfigError: rows overlap, or a data set, split or column is not there.
+    """
+    task = config.task
+    private = _load_task(task, task.split, modality)
+    heldout_split = task.heldout_split or _heldout_split(task)
+    heldout = _load_task(task, heldout_split, modality)
+    _check_apart(task, private, "task.heldout_split", heldout_split, heldout)
+    auxiliary = config.auxiliary and _load_auxiliary(
+        config.auxiliary, task, private, modality, config.seed
+    )
+    return Holdings(
+        private, auxiliary or None, _draw(heldout, task.heldout_rows, config.seed, "heldout")
+    )
+
+
+def _load_task(task: TaskConfig, split: str, modality: Modality) -> Rows:
+    return load_rows(
+        task.dataset,
+        split,
+        modality=modality,
+        input_column=task.input_column,
+        label_column=task.label_column,
+    )
+
+
+def _heldout_split(task: TaskConfig) -> str:
+    private = Split.parse(task.split, task.dataset).name
+    sizes = split_sizes(task.dataset)
+    for name in ("validation", "test"):
+        if name in sizes and name != private:
+            return name
+    raise ConfigError(
+        f"task.heldout_split: {task.dataset} has no validation or test split beside {private!r}, "
+        f"only {', '.join(sizes)}. Name rows that no client owns, for example '{private}[90%:]' "
+        f"beside split = '{private}[:90%]'."
+    )
+
+
+def _load_auxiliary(
+    config: AuxiliaryConfig, task: TaskConfig, private: Rows, modality: Modality, seed: int
+) -> Rows:
+    dataset = config.dataset or task.dataset
+    same = is_same(dataset, task.dataset)
+    split = config.split or _auxiliary_split(dataset, same)
+    if same:
+        rows = _load_task(task, split, modality)
+        _check_apart(task, private, "auxiliary.split", split, rows)
+    else:
+        rows = load_rows(dataset, split, modality=modality)
+    _check_shapes(dataset, rows, private)
+    known = set(_contents(private))
+    rows = rows.take([i for i, content in enumerate(_contents(rows)) if content not in known])
+    if not rows:
+        raise ConfigError(
+            f"auxiliary: every row of {dataset} {split!r} equals a private row. "
+            "Name another data set or split."
+        )
+    return _draw(rows, config.rows, seed, "auxiliary")
+
+
+def is_same(dataset: str, other: str) -> bool:
+    """Whether two names mean the same data set, for example an id and its folder."""
+    if is_builtin(dataset) or is_builtin(other):
+        return dataset == other
+    return locate(dataset) == locate(other)
+
+
+def _auxiliary_split(dataset: str, same: bool) -> str:
+    if is_builtin(dataset):
+        return "public"
+    if not same:
+        return "train"
+    raise ConfigError(
+        f"auxiliary.split: it is empty, and {dataset} has no public split. "
+        "Name rows that no client owns, for example 'train[50%:]'."
+    )
+
+
+def _check_apart(task: TaskConfig, private: Rows, where: str, split: str, rows: Rows) -> None:
+    """Refuse the same row number in the same split of the task's data set."""
+    name = Split.parse(split, task.dataset).name
+    if name != Split.parse(task.split, task.dataset).name:
+        return
+    common = set(private.numbers) & set(rows.numbers)
+    if not common:
+        return
+    size = split_sizes(task.dataset)[name]
+    first, last = min(private.numbers), max(private.numbers)
+    if last + 1 < size:
+        fix = f"Use '{name}[{last + 1}:]'"
+    elif first > 0:
+        fix = f"Use '{name}[:{first}]'"
+    else:
+        fix = f"Use '{name}[50%:]' beside task.split = '{name}[:50%]'"
+    raise ConfigError(
+        f"{where}: row {min(common)} of {task.dataset} {split!r} is private, since task.split is "
+        f"{task.split!r}. {fix}."
+    )
+
+
+def _check_shapes(dataset: str, rows: Rows, private: Rows) -> None:
+    if not (isinstance(rows.inputs, Tensor) and isinstance(private.inputs, Tensor)):
+        return
+    if rows.inputs.shape[1:] != private.inputs.shape[1:]:
+        shapes = ["x".join(map(str, images.shape[1:])) for images in (rows.inputs, private.inputs)]
+        raise ConfigError(
+            f"auxiliary.dataset: the images of {dataset} are {shapes[0]}, the private ones "
+            f"{shapes[1]} (channels, height, width). Choose a data set of the same size."
+        )
+
+
+def _contents(rows: Rows) -> list[bytes | str]:
+    """What makes two rows the same: pixels, or words whatever their case and spacing."""
+    if isinstance(rows.inputs, Tensor):
+        return [image.numpy().tobytes() for image in rows.inputs]
+    return [" ".join(text.casefold().split()) for text in rows.inputs]
+
+
+def _draw(rows: Rows, most: int, seed: int, stage: str) -> Rows:
+    """At most ``most`` rows, drawn by the seed, in their old order."""
+    drawn = torch.randperm(len(rows), generator=seeds.generator(seed, stage))[:most]
+    return rows.take(sorted(drawn.tolist()))

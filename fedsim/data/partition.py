@@ -1,0 +1,102 @@
+"""How the private rows are dealt out to the clients."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsim import seeds
+from fedsim.cell import FederationConfig
+from fedsim.errors import ConfigError
+
+Positions: TypeAlias = NDArray[np.int64]
+
+ATTEMPTS = 100
+"""Dirichlet draws until every client has a row."""
+
+
+def partition(labels: Tensor, clients: int, config: FederationConfig, seed: int) -> list[list[int]]:
+    """The positions of each client's rows, ascending; no position belongs to two clients.
+
+    ``dirichlet`` draws for each class the clients' shares (Hsu et al. 2019, over clients instead of
+    classes as in Li et al. 2022). ``by-label`` gives each client ``classes_per_client`` classes in
+    turn and splits a class evenly among its owners; rows of a class that nobody owns stay unused.
+
+    Args:
+        labels: classes int64 ``(row,)``.
+        clients: how many parts.
+        config: kind of partition and its options.
+        seed: the cell's seed.
+
+    Raises:
+        ConfigError: a client would have no row.
+    """
+    if clients > len(labels):
+        raise ConfigError(
+            f"federation.clients: {clients} clients cannot share {len(labels)} private rows. "
+            f"Use at most {len(labels)} clients, or a longer task.split."
+        )
+    rng = seeds.numpy_generator(seed, "partition")
+    classes = labels.numpy()
+    if config.partition == "dirichlet":
+        parts = _dirichlet(classes, clients, config.alpha, rng)
+    elif config.partition == "by-label":
+        parts = _by_label(classes, clients, config.classes_per_client, rng)
+    else:
+        parts = np.array_split(rng.permutation(len(labels)), clients)
+    return [sorted(part.tolist()) for part in parts]
+
+
+def _dirichlet(
+    labels: Positions, clients: int, alpha: float, rng: np.random.Generator
+) -> list[Positions]:
+    for _ in range(ATTEMPTS):
+        dealt: list[list[Positions]] = [[] for _ in range(clients)]
+        for rows in _by_class(labels, rng):
+            shares = rng.dirichlet(np.full(clients, alpha))
+            cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+            for part, piece in zip(dealt, np.split(rows, cuts), strict=True):
+                part.append(piece)
+        parts = [np.concatenate(part) for part in dealt]
+        if all(len(part) for part in parts):
+            return parts
+    raise ConfigError(
+        f"federation.alpha: with {alpha} some of the {clients} clients got none of the "
+        f"{len(labels)} private rows in {ATTEMPTS} draws. "
+        "Use a larger alpha, fewer clients or a longer task.split."
+    )
+
+
+def _by_label(
+    labels: Positions, clients: int, classes_per_client: int, rng: np.random.Generator
+) -> list[Positions]:
+    rows = _by_class(labels, rng)
+    if classes_per_client > len(rows):
+        raise ConfigError(
+            f"federation.classes_per_client: {classes_per_client} is more than the {len(rows)} "
+            f"classes of the private rows. Use at most {len(rows)}."
+        )
+    order = rng.permutation(len(rows))
+    turns = np.arange(clients * classes_per_client).reshape(clients, classes_per_client)
+    owned = order[turns % len(rows)]
+    dealt: list[list[Positions]] = [[] for _ in range(clients)]
+    for label, positions in enumerate(rows):
+        owners = [client for client in range(clients) if label in owned[client]]
+        pieces = np.array_split(positions, len(owners)) if owners else []
+        for owner, piece in zip(owners, pieces, strict=True):
+            dealt[owner].append(piece)
+    parts = [np.concatenate(part) for part in dealt]
+    if empty := sum(len(part) == 0 for part in parts):
+        raise ConfigError(
+            f"federation.clients: {empty} of {clients} clients got no row, as their classes have "
+            "too few. Use fewer clients, a larger classes_per_client or a longer task.split."
+        )
+    return parts
+
+
+def _by_class(labels: Positions, rng: np.random.Generator) -> list[Positions]:
+    """The shuffled positions of each class that occurs."""
+    return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]

@@ -1,0 +1,125 @@
+"""Rows of any data set, by name, split and columns."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+
+from fedsim.data.builtin import Builtin
+from fedsim.data.columns import find_input, find_label, read_images, read_labels, read_text
+from fedsim.data.splits import Split
+from fedsim.data.tables import locate, open_tables
+from fedsim.errors import ConfigError
+from fedsim.types import Rows
+
+
+def load_rows(
+    dataset: str,
+    split: str,
+    *,
+    modality: Literal["image", "text"],
+    input_column: str = "",
+    label_column: str = "",
+) -> Rows:
+    """Read the rows of a split; ``Rows.numbers`` count in the split before it was sliced.
+
+    Blank texts and headings are left out. Rows without a label column have the label 0. Equal calls
+    share their tensors: do not change them in place.
+
+    Args:
+        dataset: a built-in, or a hub id or local folder with an optional ``:configuration``.
+        split: as in ``train``, ``train[100:900]`` or ``train[:50%]``.
+        modality: what the inputs have to be.
+        input_column: found by its type where it is empty.
+        label_column: found by its name or type where it is empty.
+
+    Raises:
+        ConfigError: the data set, the split or a column is not there or does not fit.
+    """
+    location = ("", "") if is_builtin(dataset) else locate(dataset)
+    return _read(dataset, location, split, modality, input_column, label_column)
+
+
+def split_sizes(dataset: str) -> dict[str, int]:
+    """Number of rows in each split of a data set."""
+    if (builtin := _builtin(dataset)) is not None:
+        return dict(builtin.sizes)
+    return {name: len(table) for name, table in open_tables(*locate(dataset), dataset).items()}
+
+
+def is_builtin(dataset: str) -> bool:
+    """Whether the data set comes with fedsim."""
+    return _builtin(dataset) is not None
+
+
+# The location is a part of the key, since FEDSIM_HUB may name another folder the next time.
+@lru_cache(maxsize=8)
+def _read(
+    dataset: str,
+    location: tuple[str, str],
+    split: str,
+    modality: Literal["image", "text"],
+    input_column: str,
+    label_column: str,
+) -> Rows:
+    part = Split.parse(split, dataset)
+    builtin = _builtin(dataset)
+    tables = {} if builtin else open_tables(*location, dataset)
+    sizes = builtin.sizes if builtin else {name: len(table) for name, table in tables.items()}
+    if part.name not in sizes:
+        raise ConfigError(
+            f"{dataset}: there is no split {part.name!r}. Its splits are {', '.join(sizes)}."
+        )
+    numbers = part.numbers(sizes[part.name], dataset)
+    if builtin is None:
+        table = tables[part.name]
+        return _read_table(table, dataset, numbers, modality, input_column, label_column)
+    if column := input_column or label_column:
+        raise ConfigError(
+            f"{dataset}: there is no column {column!r} to choose. "
+            "Leave input_column and label_column out for a built-in data set."
+        )
+    if modality != builtin.modality:
+        raise ConfigError(
+            f"{dataset}: it holds {builtin.modality}s, and the task needs {modality}s. "
+            f"Choose a data set of {modality}s, or a model for {builtin.modality}s."
+        )
+    inputs, labels = builtin.read(part.name, numbers)
+    return Rows(inputs, labels, tuple(numbers), builtin.class_names)
+
+
+def _read_table(
+    table: Any,  # noqa: ANN401
+    dataset: str,
+    numbers: range,
+    modality: Literal["image", "text"],
+    input_column: str,
+    label_column: str,
+) -> Rows:
+    column = find_input(table.features, modality, input_column, dataset)
+    label = find_label(table.features, label_column, dataset)
+    sliced = table.select(numbers)
+    labels = torch.zeros(len(numbers), dtype=torch.int64)
+    names: tuple[str, ...] = ()
+    if label:
+        labels = read_labels(sliced[label][:], numbers, dataset)
+        names = tuple(getattr(table.features[label], "names", ()))
+    if modality == "image":
+        return Rows(read_images(sliced[column], numbers, dataset), labels, tuple(numbers), names)
+    texts = tuple(read_text(text) for text in sliced[column][:])
+    kept = [position for position, text in enumerate(texts) if text]
+    if not kept:
+        raise ConfigError(
+            f"{dataset}: the texts of the rows {numbers[0]} to {numbers[-1]} are blank. "
+            "Choose a longer slice."
+        )
+    return Rows(texts, labels, tuple(numbers), names).take(kept)
+
+
+def _builtin(dataset: str) -> Builtin | None:
+    # Imported here, because the package with the dict imports this module.
+    from fedsim.data import DATASETS
+
+    return DATASETS[dataset]() if dataset in DATASETS else None

@@ -1,0 +1,62 @@
+"""Splits as a user writes them: a name with an optional slice, as in ``train[100:900]``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fedsim.errors import ConfigError
+
+_FORM = re.compile(
+    r"\s*(?P<name>[^\s\[\]:+]+)(?:\[(?P<start>(-?\d+%?)?):(?P<stop>(-?\d+%?)?)\])?\s*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a data set, sliced as the datasets library slices: rows, or percent with ``%``.
+
+    Attributes:
+        start: first row, from the end where negative; empty for the beginning.
+        stop: the row after the last one; empty for the end.
+    """
+
+    name: str
+    start: str = ""
+    stop: str = ""
+
+    @classmethod
+    def parse(cls, text: str, dataset: str) -> Split:
+        """Read ``name``, ``name[a:b]`` or ``name[a%:b%]``."""
+        if (form := _FORM.fullmatch(text)) is None:
+            raise ConfigError(
+                f"{dataset}: {text!r} is not a split. "
+                "Write it like 'train', 'train[100:900]' or 'train[:50%]'."
+            )
+        split = cls(form["name"], form["start"] or "", form["stop"] or "")
+        for bound in (split.start, split.stop):
+            if bound.endswith("%") and abs(int(bound[:-1])) > 100:
+                raise ConfigError(f"{dataset}: {bound} in {text!r} is more than 100 %. Lower it.")
+        return split
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.start}:{self.stop}]" if self.start or self.stop else self.name
+
+    def numbers(self, rows: int, dataset: str) -> range:
+        """The row numbers, of a split that has ``rows`` rows before it is sliced."""
+        numbers = range(rows)[_row(self.start, rows) : _row(self.stop, rows)]
+        if not numbers:
+            raise ConfigError(
+                f"{dataset}: {str(self)!r} holds no row. "
+                f"{self.name!r} has the rows 0 to {rows - 1}; choose a slice within them."
+                if rows
+                else f"{dataset}: the split {self.name!r} holds no row. Choose another split."
+            )
+        return numbers
+
+
+def _row(bound: str, rows: int) -> int | None:
+    if not bound:
+        return None
+    # Percent are rounded to the nearest row, as the datasets library does by default.
+    return round(int(bound[:-1]) * rows / 100) if bound.endswith("%") else int(bound)

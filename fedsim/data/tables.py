@@ -1,0 +1,100 @@
+"""Data sets of the hub or of a local folder, opened by the datasets library."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fedsim.errors import ConfigError
+from fedsim.hub import resolve
+
+Tables: TypeAlias = dict[str, Any]
+"""Split name -> ``datasets.Dataset``, memory-mapped: rows are read when they are asked for."""
+
+
+def locate(dataset: str) -> tuple[str, str]:
+    """The folder or hub id, and the configuration (may be empty), of ``id[:configuration]``."""
+    identifier, _, configuration = dataset.partition(":")
+    return resolve(identifier, "datasets"), configuration
+
+
+@lru_cache(maxsize=16)
+def open_tables(path: str, configuration: str, dataset: str) -> Tables:
+    """All splits; the library converts the files once into its cache, behind a file lock.
+
+    Args:
+        path: the folder or hub id.
+        configuration: empty for the only or default one.
+        dataset: the name that the user wrote, for messages.
+    """
+    import datasets
+
+    if not Path(path).is_dir():
+        _check_hub(path)
+    datasets.disable_progress_bars()
+    try:
+        return dict(datasets.load_dataset(path, configuration or None))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{dataset}: there are no data files in {path!r}. "
+            "Name a folder with Parquet, CSV or JSON files, or a clone of a hub repository."
+        ) from None
+    except ConnectionError:
+        raise ConfigError(_no_hub(dataset, "and it is not in the cache")) from None
+    except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
+        identifier, names = dataset.partition(":")[0], _configurations(path)
+        if names and (configuration or "default") not in names:
+            wrong = f"there is no configuration {configuration!r}"
+            raise ConfigError(
+                f"{dataset}: {wrong if configuration else 'a configuration is missing'}. "
+                f"Write {' or '.join(repr(f'{identifier}:{name}') for name in names)}."
+            ) from None
+        cause = error.__cause__ or error
+        raise ConfigError(
+            f"{dataset}: the files cannot be read ({str(cause).splitlines()[0]}). "
+            "Repair them, or choose another data set."
+        ) from None
+
+
+def _configurations(path: str) -> list[str]:
+    import datasets
+
+    try:
+        return list(datasets.get_dataset_config_names(path))
+    except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError):
+        return []
+
+
+def _check_hub(identifier: str) -> None:
+    """Ask the hub once, so that a wrong name or a missing network shows at once.
+
+    The datasets library would try six times within 23 seconds.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        HfApi().dataset_info(identifier, timeout=10)
+    except OfflineModeIsEnabled:
+        return  # The library's cache may hold it.
+    except (RepositoryNotFoundError, HFValidationError):
+        raise ConfigError(
+            f"{identifier}: the hub has no such data set, or it needs a login. "
+            "Correct the name, or see `fedsim list datasets` for the built-in ones."
+        ) from None
+    # Which error a dead network gives depends on the HTTP library that the hub library uses.
+    except Exception as error:
+        raise ConfigError(_no_hub(identifier, str(error))) from error
+
+
+def _no_hub(dataset: str, reason: str) -> str:
+    return (
+        f"{dataset}: it is no built-in, no folder, and the hub cannot be reached ({reason}). "
+        "Correct the name, put a clone under $FEDSIM_HUB/datasets, or set HF_HUB_OFFLINE=1 if "
+        "this machine has downloaded it before."
+    )

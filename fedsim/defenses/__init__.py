@@ -1,0 +1,48 @@
+"""The defenses by name, and how a chain of them is built from an experiment's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fedsim.build import build, registry
+from fedsim.defenses.base import Defense
+from fedsim.defenses.chain import Chain
+from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
+from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.defenses.none import NoDefense
+from fedsim.defenses.prune import Prune
+from fedsim.defenses.sign import Sign
+from fedsim.errors import ConfigError
+
+DEFENSES: dict[str, type[Defense]] = {
+    "none": NoDefense,
+    "gaussian_noise": GaussianNoise,
+    "prune": Prune,
+    "sign": Sign,
+    "freeze_embeddings": FreezeEmbeddings,
+}
+
+
+def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
+    """``build_chain([{"name": "prune", "fraction": 0.9}], "defenses")``; ``none`` adds nothing.
+
+    Raises:
+        ConfigError: a name or an option is wrong, or the order of the stages cannot be kept.
+    """
+    known = registry(DEFENSES, "fedsim.defenses")
+    names: list[str] = []
+    defenses: list[Defense] = []
+    late = ""
+    for index, table in enumerate(tables):
+        defense, name = build(known, table, f"{where}[{index}]"), str(table["name"])
+        if late and defense.per_example:
+            raise ConfigError(
+                f"{where}[{index}]: {name!r} changes single gradients, which happens before "
+                f"{late!r} changes the update, and yet follows it. "
+                "List it first, or set its stage to 'client'."
+            )
+        late = name if defense.changes_update else late
+        if not isinstance(defense, NoDefense):
+            names.append(name)
+            defenses.append(defense)
+    return Chain(tuple(names), tuple(defenses))

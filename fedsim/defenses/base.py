@@ -1,0 +1,88 @@
+"""What a defense may do at the client. Every hook does nothing unless a defense overrides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from fedsim.types import Batch, Tensors
+
+Stage: TypeAlias = Literal["sample", "client"]
+
+
+@dataclass(frozen=True)
+class Defense:
+    """A no-op. The hooks are called in this order; a chain calls each hook in the chain's order.
+
+    Under FedSGD the update is the gradient of the batch; under FedAvg it is
+    ``sent - trained weights``, and the hook's result is subtracted from ``sent`` again.
+    """
+
+    def on_model(self, model: nn.Module) -> None:
+        """Change the client's model before training; ``requires_grad = False`` is not sent."""
+
+    def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
+        """The examples that are trained on instead of ``batch``."""
+        del rng
+        return batch
+
+    def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
+        """Change one example's gradient, before the mean over the batch is taken."""
+        del rng
+        return gradient
+
+    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """Change the update that the client sends."""
+        del rng
+        return update
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """A differentiable stand-in for the defense, for an adaptive attacker."""
+        return update
+
+    @property
+    def per_example(self) -> bool:
+        """Whether ``on_gradient`` does anything, so that examples must be taken one by one."""
+        return type(self).on_gradient is not Defense.on_gradient
+
+    @property
+    def changes_update(self) -> bool:
+        """Whether ``on_update`` does anything."""
+        return type(self).on_update is not Defense.on_update
+
+
+@dataclass(frozen=True)
+class StagedDefense(Defense):
+    """A defense that is one function of an update, applied per example or to the whole update.
+
+    Attributes:
+        stage: ``sample`` transforms each example's gradient before the mean (as Learning To Invert
+            does), ``client`` what the client sends (as DLG and LAMP do).
+    """
+
+    stage: Stage = "client"
+
+    def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The defense itself."""
+        raise NotImplementedError
+
+    def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
+        """``transform`` if the stage is ``sample``."""
+        return self.transform(gradient, rng) if self.stage == "sample" else gradient
+
+    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """``transform`` if the stage is ``client``."""
+        return self.transform(update, rng) if self.stage == "client" else update
+
+    @property
+    def per_example(self) -> bool:
+        """Whether the stage is ``sample``."""
+        return self.stage == "sample"
+
+    @property
+    def changes_update(self) -> bool:
+        """Whether the stage is ``client``."""
+        return self.stage == "client"

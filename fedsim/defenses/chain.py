@@ -1,0 +1,84 @@
+"""A client's defenses, applied one after another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedsim.build import options_of
+from fedsim.defenses.base import Defense
+from fedsim.types import Batch, Tensors
+
+
+@dataclass(frozen=True)
+class Chain(Defense):
+    """Calls each hook of its defenses in their order; an empty chain is no defense.
+
+    Attributes:
+        names: what the defenses are registered as, one for each.
+        defenses: the defenses.
+    """
+
+    names: tuple[str, ...] = ()
+    defenses: tuple[Defense, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The names joined by ``+``, or ``none``."""
+        return "+".join(self.names) or "none"
+
+    @property
+    def tables(self) -> tuple[dict[str, Any], ...]:
+        """For each defense its name and all its options, as ``build_chain`` reads them."""
+        return tuple(
+            {"name": name, **options_of(defense)}
+            for name, defense in zip(self.names, self.defenses, strict=True)
+        )
+
+    @property
+    def options_json(self) -> str:
+        """``tables`` as canonical JSON: a list of objects with sorted keys and no spaces."""
+        return json.dumps(self.tables, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def per_example(self) -> bool:
+        """Whether any of the defenses changes single examples' gradients."""
+        return any(defense.per_example for defense in self.defenses)
+
+    @property
+    def changes_update(self) -> bool:
+        """Whether any of the defenses changes what the client sends."""
+        return any(defense.changes_update for defense in self.defenses)
+
+    def on_model(self, model: nn.Module) -> None:
+        """Each defense's ``on_model``."""
+        for defense in self.defenses:
+            defense.on_model(model)
+
+    def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
+        """Each defense's ``on_batch``, on what the one before made of the batch."""
+        for defense in self.defenses:
+            batch = defense.on_batch(batch, rng)
+        return batch
+
+    def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
+        """Each defense's ``on_gradient``."""
+        for defense in self.defenses:
+            gradient = defense.on_gradient(gradient, rng)
+        return gradient
+
+    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """Each defense's ``on_update``."""
+        for defense in self.defenses:
+            update = defense.on_update(update, rng)
+        return update
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """Each defense's ``surrogate``."""
+        for defense in self.defenses:
+            update = defense.surrogate(update)
+        return update

@@ -1,0 +1,39 @@
+"""Gaussian noise on every coordinate of the update."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedsim.defenses.base import StagedDefense
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(StagedDefense):
+    """Adds N(0, std^2) to every floating-point coordinate (Zhu et al. 2019, "DLG", section 5).
+
+    Nothing is clipped, so this is no differential privacy. At stage ``sample`` the mean over ``B``
+    examples carries noise of ``std / sqrt(B)``. The surrogate is the identity, the mean of the
+    noise.
+
+    Attributes:
+        std: standard deviation in units of the update, which differ from model to model.
+    """
+
+    std: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+    def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The noisy update; noise is drawn in float32 where ``rng`` lives, in the model's order."""
+        return {
+            name: value + self._noise(value, rng) if value.is_floating_point() else value
+            for name, value in update.items()
+        }
+
+    def _noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        drawn = torch.randn(value.shape, generator=rng, device=rng.device, dtype=torch.float32)
+        return (self.std * drawn).to(value)

@@ -1,0 +1,65 @@
+"""Magnitude pruning: only the largest coordinates of the update are sent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedsim.defenses.base import StagedDefense
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prune(StagedDefense):
+    """Zeroes all but the largest coordinates (Zhu et al. 2019; as in Wu et al. 2023, "LTI").
+
+    Of ``m`` coordinates the nearest whole number to ``m * (1 - fraction)`` is kept, at least one;
+    LTI rounds down. No residual is carried to the next round, as deep gradient compression would.
+
+    Attributes:
+        fraction: share of the coordinates that is zeroed.
+        scope: ``global`` ranks all tensors together (LTI), so that small layers may vanish whole;
+            ``tensor`` ranks each alone (GradAttack).
+    """
+
+    fraction: Annotated[float, Field(ge=0, lt=1)]
+    scope: Literal["global", "tensor"] = "global"
+
+    def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The pruned update; nothing is drawn."""
+        del rng
+        return self.surrogate(update)
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """The same pruning; its mask is a constant for the derivative."""
+        floating = {name: value for name, value in update.items() if value.is_floating_point()}
+        if self.scope == "global":
+            return {**update, **self._prune(floating)}
+        pruned = update.copy()
+        for name, value in floating.items():
+            pruned |= self._prune({name: value})
+        return pruned
+
+    def _prune(self, tensors: Tensors) -> Tensors:
+        flat = torch.cat([value.flatten() for value in tensors.values()])
+        keep = max(1, round(flat.numel() * (1 - self.fraction)))
+        kept = flat.where(largest(flat, keep), 0)
+        parts = torch.split(kept, [value.numel() for value in tensors.values()])
+        return {
+            name: part.view_as(value).to(value.dtype)
+            for (name, value), part in zip(tensors.items(), parts, strict=True)
+        }
+
+
+def largest(values: Tensor, keep: int) -> Tensor:
+    """Mask ``(coordinate,)`` of the ``keep`` largest magnitudes; of equal ones the first win."""
+    magnitude = values.detach().abs()
+    # Not torch.quantile, which refuses more than 16 million elements.
+    threshold = magnitude.kthvalue(magnitude.numel() - keep + 1).values
+    above = magnitude > threshold
+    equal = magnitude == threshold
+    return above | (equal & (equal.cumsum(0) <= keep - above.sum()))

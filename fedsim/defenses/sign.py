@@ -1,0 +1,59 @@
+"""Sign compression: one bit for each coordinate of the update."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedsim.defenses.base import StagedDefense
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign(StagedDefense):
+    """Sends -1, 0 or 1 for each coordinate (Bernstein et al. 2018, "signSGD").
+
+    The sign of 0 is 0, so an embedding row that no token touched stays 0 and the set of tokens
+    stays readable. The surrogate is ``tanh(g / tau)`` (Wu et al. 2023, "LTI", which has no tau).
+
+    Attributes:
+        scale: ``mean`` multiplies each tensor's signs by the mean of its magnitudes.
+        tau: width of the surrogate, which the client does not use; None for the median magnitude of
+            the coordinates that are not 0, over all tensors.
+    """
+
+    scale: Literal["none", "mean"] = "none"
+    tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The signs; nothing is drawn."""
+        del rng
+        return {
+            name: self._scaled(value.sign(), value) if value.is_floating_point() else value
+            for name, value in update.items()
+        }
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """``tanh(g / tau)``, scaled as the signs are; tau is a constant for the derivative."""
+        tau = self._width(update)
+        return {
+            name: self._scaled((value / tau).tanh(), value) if value.is_floating_point() else value
+            for name, value in update.items()
+        }
+
+    def _scaled(self, signs: Tensor, value: Tensor) -> Tensor:
+        return signs * value.abs().mean() if self.scale == "mean" else signs
+
+    def _width(self, update: Tensors) -> Tensor | float:
+        if self.tau is not None:
+            return self.tau
+        floating = [
+            value.detach().flatten() for value in update.values() if value.is_floating_point()
+        ]
+        magnitude = torch.cat(floating).abs()
+        # An update that is 0 everywhere has no median, and any width gives tanh(0) = 0.
+        return magnitude.where(magnitude > 0, torch.nan).nanmedian().nan_to_num(1.0)

@@ -1,0 +1,149 @@
+"""Files that are either whole or absent, and that are known by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedsim.errors import StoreError
+
+if TYPE_CHECKING:  # torch takes a second to import, and the command line has to answer before
+    from fedsim.types import Tensors
+
+
+Buffer: TypeAlias = bytes | memoryview
+
+
+SCHEMA = 1
+"""Version of the run folder. A folder of another version is refused, never guessed at."""
+
+
+class Record(BaseModel):
+    """A frozen record that crosses the disk as JSON; infinities and NaN survive."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+def digest(*parts: Buffer) -> str:
+    """SHA-256 of the parts one after another, hexadecimal."""
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(part)
+    return sha.hexdigest()
+
+
+def write_bytes(path: Path, *parts: Buffer) -> None:
+    """Write to a temporary name, sync, rename: a reader sees the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        for part in parts:
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, record: Record | Mapping[str, object] | Sequence[object]) -> None:
+    """Write a record, or plain JSON data, atomically."""
+    if isinstance(record, Record):
+        text = record.model_dump_json(indent=1)
+    else:
+        text = json.dumps(record, indent=1, sort_keys=isinstance(record, Mapping))
+    write_bytes(path, text.encode())
+
+
+R = TypeVar("R", bound=Record)
+
+
+def read_record(path: Path, kind: type[R]) -> R:
+    """Read a record; a missing or broken file is an error that names it."""
+    if not path.exists():
+        raise StoreError(f"{path}: the file is missing. Restore it, or run the stage before again.")
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "JSON"
+        raise StoreError(
+            f"{path}: not a valid {kind.__name__} ({where}: {first['msg']}). "
+            "The file is cut or altered; run the stage that wrote it again."
+        ) from None
+
+
+def save_tensors(path: Path, tensors: Tensors) -> str:
+    """Write safetensors atomically; returns the file's SHA-256. Names come back sorted on load."""
+    from safetensors.torch import save
+
+    data = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    write_bytes(path, data)
+    return digest(data)
+
+
+def safetensors_parts(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
+    """The bytes of a safetensors file, the arrays' own memory uncopied.
+
+    The library's ``save`` copies each tensor twice, which is most of what capturing costs.
+    """
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    header: dict[str, object] = {}
+    parts: list[Buffer] = []
+    end = 0
+    for name in names:
+        array = np.ascontiguousarray(arrays[name]).reshape(arrays[name].shape)
+        start, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": _DTYPES[array.dtype.str.lstrip("<|")],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+        if array.nbytes:
+            parts.append(memoryview(array).cast("B"))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [struct.pack("<Q", len(text)), text, *parts]
+
+
+_DTYPES = {
+    "f8": "F64",
+    "f4": "F32",
+    "f2": "F16",
+    "i8": "I64",
+    "i4": "I32",
+    "i2": "I16",
+    "i1": "I8",
+    "u1": "U8",
+    "b1": "BOOL",
+}
+
+
+def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = ()) -> Tensors:
+    """Read safetensors, check the hash if one is given, and restore the order of names."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    if not path.exists():
+        raise StoreError(f"{path}: the file is missing. Restore it, or run the stage before again.")
+    data = path.read_bytes()
+    if sha256 is not None and digest(data) != sha256:
+        raise StoreError(
+            f"{path}: the file is cut or altered (SHA-256 differs from the recorded "
+            f"{sha256[:12]}). Restore it, or run the stage that wrote it again."
+        )
+    try:
+        tensors: Tensors = load(data)
+    except SafetensorError as error:
+        raise StoreError(f"{path}: not a whole safetensors file ({error}).") from None
+    if missing := [name for name in order if name not in tensors]:
+        raise StoreError(f"{path}: the tensor {missing[0]!r} is missing. The file was altered.")
+    return {name: tensors[name] for name in order} if order else tensors
+

@@ -1,0 +1,30 @@
+"""Where models and data sets are: a local folder, the folder ``FEDSIM_HUB``, or the hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from fedsim.errors import ConfigError
+
+
+def resolve(identifier: str, kind: Literal["models", "datasets"]) -> str:
+    """A local folder if there is one, else the identifier itself for the hub libraries.
+
+    Order: ``$FEDSIM_HUB/<kind>/<identifier>``, then ``identifier`` as a path, then the hub.
+
+    Raises:
+        ConfigError: ``FEDSIM_HUB`` is set but names no folder.
+    """
+    if root := os.environ.get("FEDSIM_HUB"):
+        if not Path(root).is_dir():
+            raise ConfigError(f"FEDSIM_HUB: {root!r} is not a folder. Correct it or unset it.")
+        local = Path(root) / kind / identifier
+        if local.is_dir():
+            return str(local.resolve())
+    if Path(identifier).is_dir():
+        return str(Path(identifier).resolve())
+    if identifier.startswith((".", "/", "~")):
+        raise ConfigError(f"{kind}: there is no folder {identifier!r}. Correct the path.")
+    return identifier

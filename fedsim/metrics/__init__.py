@@ -1,0 +1,35 @@
+"""The metrics by name."""
+
+from fedsim.metrics.base import Metric
+from fedsim.metrics.bleu import Bleu
+from fedsim.metrics.images import MeanSquaredError, PeakSignalToNoise, StructuralSimilarity
+from fedsim.metrics.labels import LabelAccuracy
+from fedsim.metrics.lpips import PerceptualDistance
+from fedsim.metrics.rouge import (
+    Rouge1,
+    Rouge1Special,
+    Rouge2,
+    Rouge2Special,
+    RougeL,
+    RougeLSpecial,
+)
+from fedsim.metrics.tokens import ExactMatch, TokenAccuracy, TokenPrecision, TokenRecall
+
+METRICS: dict[str, type[Metric]] = {
+    "mse": MeanSquaredError,
+    "psnr": PeakSignalToNoise,
+    "ssim": StructuralSimilarity,
+    "lpips": PerceptualDistance,
+    "label_accuracy": LabelAccuracy,
+    "rouge1": Rouge1,
+    "rouge2": Rouge2,
+    "rougeL": RougeL,
+    "rouge1_special": Rouge1Special,
+    "rouge2_special": Rouge2Special,
+    "rougeL_special": RougeLSpecial,
+    "token_accuracy": TokenAccuracy,
+    "token_precision": TokenPrecision,
+    "token_recall": TokenRecall,
+    "exact_match": ExactMatch,
+    "bleu": Bleu,
+}

@@ -1,0 +1,58 @@
+"""What a score is: a number for each private example, from aligned guesses and truths."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from fedsim.types import Batch
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Aligned examples as the metrics see them: row ``i`` of the guess belongs to row ``i`` of the truth.
+
+    Attributes:
+        batch: the tensors.
+        words: per example the text without special tokens; empty for images.
+        words_special: per example the text with special tokens (LAMP's convention).
+        tokens: per example the token ids without special tokens; empty for images.
+    """
+
+    batch: Batch
+    words: tuple[str, ...] = ()
+    words_special: tuple[str, ...] = ()
+    tokens: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric(ABC):
+    """One number per example.
+
+    Attributes:
+        name: as in the rows.
+        unit: ``1`` for a ratio in [0, 1], ``dB``, ``squared pixel``, ``points``.
+        attacker_wants: which direction is the more leaked one.
+        modality: what the metric applies to.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+    attacker_wants: ClassVar[Literal["higher", "lower"]]
+    modality: ClassVar[Literal["image", "text", "any"]]
+
+    @abstractmethod
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """Float64 ``(batch,)``; row ``i`` compares guess ``i`` with truth ``i``."""
+
+    def available(self) -> str:
+        """Empty, or the reason why the metric cannot be computed on this machine."""
+        return ""
+
+
+def describe(metric: type[Metric]) -> dict[str, Any]:
+    """Name, unit and direction, for tables and ``fedsim list metrics``."""
+    return {"name": metric.name, "unit": metric.unit, "attacker_wants": metric.attacker_wants}

@@ -1,0 +1,34 @@
+"""BLEU of the guessed text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedsim.metrics.base import Examples
+from fedsim.metrics.text import TextMetric, compare
+
+
+@dataclass(frozen=True)
+class Bleu(TextMetric):
+    """Sentence BLEU (Papineni et al. 2002) by sacrebleu, divided by 100.
+
+    Signature ``nrefs:1|case:mixed|eff:yes|tok:13a|smooth:exp``: a text of fewer than four words is
+    scored by the orders it has.
+    """
+
+    name: ClassVar[str] = "bleu"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 1]."""
+        from sacrebleu.metrics import BLEU
+
+        scorer = BLEU(effective_order=True)
+
+        def ratio(guess: str, truth: str) -> float:
+            # sacrebleu takes the exponential of a logarithm: 100.00000000000004 for equal texts.
+            return min(1.0, float(scorer.sentence_score(guess, [truth]).score) / 100)
+
+        return compare([g.strip() for g in guess.words], [t.strip() for t in truth.words], ratio)

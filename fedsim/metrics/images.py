@@ -1,0 +1,100 @@
+"""How near a guessed image is to the private one, pixel by pixel and by structure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedsim.errors import ConfigError
+from fedsim.metrics.base import Examples, Metric
+
+_PSNR_CAP = 100.0
+
+
+@dataclass(frozen=True)
+class ImageMetric(Metric):
+    """A metric of two images with pixels in [0, 1]."""
+
+    modality: ClassVar[Literal["image", "text", "any"]] = "image"
+
+
+@dataclass(frozen=True)
+class MeanSquaredError(ImageMetric):
+    """Mean over channels and pixels of the squared difference."""
+
+    name: ClassVar[str] = "mse"
+    unit: ClassVar[str] = "squared pixel"
+    attacker_wants: ClassVar[Literal["higher", "lower"]] = "lower"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 1]."""
+        return squared_error(guess, truth)
+
+
+@dataclass(frozen=True)
+class PeakSignalToNoise(ImageMetric):
+    """``10 log10(1 / mse)`` of each image alone, not of the batch's mean error.
+
+    At most 100 dB (an error of 1e-10), so that an exact guess has a finite value.
+    """
+
+    name: ClassVar[str] = "psnr"
+    unit: ClassVar[str] = "dB"
+    attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 100] dB."""
+        floor = 10 ** (-_PSNR_CAP / 10)
+        return -10 * squared_error(guess, truth).clamp_min(floor).log10()
+
+
+@dataclass(frozen=True)
+class StructuralSimilarity(ImageMetric):
+    """SSIM (Wang et al. 2004) of torchmetrics: Gaussian window of 11 pixels, sigma 1.5.
+
+    Every pixel is the centre of a window, with the edges reflected, so images need 6 pixels a side;
+    papers that leave the edges out have slightly different values.
+    """
+
+    name: ClassVar[str] = "ssim"
+    unit: ClassVar[str] = "1"
+    attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [-1, 1]."""
+        from torchmetrics.functional.image import structural_similarity_index_measure
+
+        guessed, private = pixels(guess, truth)
+        if min(private.shape[2:]) < 6:
+            raise ConfigError(
+                f"ssim: needs images of 6 pixels a side or more, got {tuple(private.shape[2:])}. "
+                "Leave the metric out."
+            )
+        similarity: Tensor = structural_similarity_index_measure(
+            guessed, private, data_range=1.0, reduction="none"
+        )
+        return similarity
+
+
+def squared_error(guess: Examples, truth: Examples) -> Tensor:
+    """Mean squared error of each image, float64 ``(batch,)``."""
+    guessed, private = pixels(guess, truth)
+    return (guessed - private).square().flatten(1).mean(1)
+
+
+def pixels(guess: Examples, truth: Examples) -> tuple[Tensor, Tensor]:
+    """Both images in float64, clamped to [0, 1]; a pixel that is not a number counts as grey."""
+    if guess.batch.inputs.shape[1:] != truth.batch.inputs.shape[1:]:
+        raise ConfigError(
+            f"guess: images of {tuple(guess.batch.inputs.shape[1:])}, but the private ones are "
+            f"{tuple(truth.batch.inputs.shape[1:])}. The attack has to return the task's shape."
+        )
+    return clamped(guess.batch.inputs), clamped(truth.batch.inputs)
+
+
+def clamped(images: Tensor) -> Tensor:
+    """Float64 in [0, 1]; a pixel that is not a number counts as grey, 0.5."""
+    return images.detach().cpu().to(torch.float64).nan_to_num(0.5, 1.0, 0.0).clamp(0, 1)

@@ -1,0 +1,59 @@
+"""Perceptual distance of images; an optional extra, since it needs weights trained on ImageNet."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from fedsim.metrics.base import Examples
+from fedsim.metrics.images import ImageMetric, pixels
+
+_WEIGHTS = "alexnet-owt-7be5be79.pth"
+_SIDE = 64
+
+
+@dataclass(frozen=True)
+class PerceptualDistance(ImageMetric):
+    """LPIPS 0.1 with AlexNet (Zhang et al. 2018), by torchmetrics, on inputs scaled to [-1, 1].
+
+    Images below 64 pixels a side are first enlarged to 64 (bilinear), and grey ones get three equal
+    channels; so values on CIFAR are not those of papers that feed 32 pixels. Nothing is
+    downloaded: torchvision's AlexNet has to lie in torch's cache.
+    """
+
+    name: ClassVar[str] = "lpips"
+    unit: ClassVar[str] = "1"
+    attacker_wants: ClassVar[Literal["higher", "lower"]] = "lower"
+
+    def available(self) -> str:
+        """Empty, or what has to be installed or fetched first."""
+        if importlib.util.find_spec("torchvision") is None:
+            return "torchvision is not installed; pip install 'fedsim[lpips]'"
+        weights = Path(torch.hub.get_dir()) / "checkpoints" / _WEIGHTS
+        if not weights.is_file():
+            return f"the AlexNet weights are missing; put torchvision's {_WEIGHTS} at {weights}"
+        return ""
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """0 for equal images, about 1 for unrelated ones."""
+        from torchmetrics.functional.image.lpips import learned_perceptual_image_patch_similarity
+
+        guessed, private = (_enlarged(images) for images in pixels(guess, truth))
+        distance: Tensor = learned_perceptual_image_patch_similarity(
+            guessed, private, net_type="alex", reduction="none", normalize=True
+        )
+        return distance.detach().flatten().to(torch.float64)
+
+
+def _enlarged(images: Tensor) -> Tensor:
+    colour = images.to(torch.float32).expand(-1, 3, -1, -1)
+    side = min(colour.shape[2:])
+    if side >= _SIDE:
+        return colour
+    return interpolate(colour, scale_factor=_SIDE / side, mode="bilinear", align_corners=False)

@@ -1,0 +1,94 @@
+"""Which guess belongs to which private example: one assignment for a batch and all its metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedsim.metrics.base import Examples
+from fedsim.metrics.images import pixels
+from fedsim.metrics.tokens import Tokens, same_places
+from fedsim.types import Batch
+
+Modality: TypeAlias = Literal["image", "text"]
+Match: TypeAlias = tuple[int | None, ...]
+
+
+def match(guess: Examples, truth: Examples, modality: Modality) -> Match:
+    """For each private example the index of its guess; None where the guesses run out.
+
+    The assignment with the least total cost (Hungarian method). It knows the truth, so where there
+    are more guesses than examples the spare ones help the attacker. The cost of a pair of images
+    is their mean squared error, of a pair of texts ``text_distance``; labels play no part.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    if modality == "image":
+        cost = _image_costs(guess, truth)
+    else:
+        cost = _text_costs(guess.tokens, truth.tokens)
+    rows, columns = linear_sum_assignment(cost.numpy())
+    chosen = dict(zip(rows.tolist(), columns.tolist(), strict=True))
+    return tuple(chosen.get(row) for row in range(len(cost)))
+
+
+def align(guess: Examples, matched: Match, modality: Modality) -> Examples:
+    """The guesses in the order of the private examples, with a blank one where there is none.
+
+    A blank guess is a grey image (0.5) or an empty text, and its label is -1. Soft labels become
+    the likeliest class. Where there is no guess at all, use ``nothing``.
+    """
+    rows = [len(guess.batch) if index is None else index for index in matched]
+    batch = guess.batch
+    labels = batch.labels.argmax(1) if batch.labels.is_floating_point() else batch.labels
+    inputs = _with_blank(batch.inputs, 0.5 if modality == "image" else 0)[rows]
+    mask = None if batch.mask is None else _with_blank(batch.mask, 0)[rows]
+    aligned = Batch(inputs, _with_blank(labels, -1)[rows], mask)
+    if modality == "image":
+        return Examples(aligned)
+    words, special, tokens = (*guess.words, ""), (*guess.words_special, ""), (*guess.tokens, ())
+    return Examples(
+        aligned,
+        tuple(words[row] for row in rows),
+        tuple(special[row] for row in rows),
+        tuple(tokens[row] for row in rows),
+    )
+
+
+def nothing(truth: Examples, modality: Modality) -> Examples:
+    """A blank guess for each private example: what a failed job is scored as."""
+    empty = Examples(truth.batch[:0])
+    return align(empty, (None,) * len(truth.batch), modality)
+
+
+def text_distance(first: Tokens, second: Tokens) -> float:
+    """1 minus the mean of two overlaps of token ids; 0 for equal texts, 1 for nothing in common.
+
+    One overlap ignores the order (F measure of the token counts, ROUGE-1 on ids), the other is the
+    share of the longer text's positions that agree. Symmetric; cheaper than ROUGE on words.
+    """
+    if not first or not second:
+        return float(first != second)
+    common = (Counter(first) & Counter(second)).total()
+    unordered = 2 * common / (len(first) + len(second))
+    ordered = same_places(first, second) / max(len(first), len(second))
+    return 1 - (unordered + ordered) / 2
+
+
+def _text_costs(guesses: tuple[Tokens, ...], truths: tuple[Tokens, ...]) -> Tensor:
+    cost = [text_distance(guess, truth) for truth in truths for guess in guesses]
+    return torch.tensor(cost, dtype=torch.float64).reshape(len(truths), len(guesses))
+
+
+def _image_costs(guess: Examples, truth: Examples) -> Tensor:
+    guesses, truths = (images.flatten(1) for images in pixels(guess, truth))
+    # Without matrix products, whose rounding would make equal images differ.
+    distance = torch.cdist(truths, guesses, compute_mode="donot_use_mm_for_euclid_dist")
+    return distance.square() / truths.shape[1]
+
+
+def _with_blank(rows: Tensor, value: float) -> Tensor:
+    return torch.cat([rows, rows.new_full((1, *rows.shape[1:]), value)])

@@ -1,0 +1,66 @@
+"""How many of the private tokens were guessed, by position and as a set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from torch import Tensor
+
+from fedsim.metrics.base import Examples
+from fedsim.metrics.text import TextMetric, compare
+
+Tokens: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TokenAccuracy(TextMetric):
+    """Share of the private text's positions at which the guess has the same token."""
+
+    name: ClassVar[str] = "token_accuracy"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 1]; tokens beyond the private text's end cost nothing."""
+        return compare(guess.tokens, truth.tokens, lambda g, t: same_places(g, t) / len(t))
+
+
+@dataclass(frozen=True)
+class TokenPrecision(TextMetric):
+    """Share of the distinct guessed tokens that the private text holds."""
+
+    name: ClassVar[str] = "token_precision"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 1]."""
+        return compare(guess.tokens, truth.tokens, lambda g, t: _both(g, t) / len(set(g)))
+
+
+@dataclass(frozen=True)
+class TokenRecall(TextMetric):
+    """Share of the private text's distinct tokens that the guess holds."""
+
+    name: ClassVar[str] = "token_recall"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 1]."""
+        return compare(guess.tokens, truth.tokens, lambda g, t: _both(g, t) / len(set(t)))
+
+
+@dataclass(frozen=True)
+class ExactMatch(TextMetric):
+    """1 where the guess has the private text's tokens, all of them in their order, and no more."""
+
+    name: ClassVar[str] = "exact_match"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """0 or 1."""
+        return compare(guess.tokens, truth.tokens, lambda g, t: float(g == t))
+
+
+def same_places(guess: Tokens, truth: Tokens) -> int:
+    """At how many positions both have the same token."""
+    return sum(ours == theirs for ours, theirs in zip(guess, truth, strict=False))
+
+
+def _both(guess: Tokens, truth: Tokens) -> int:
+    return len(set(guess) & set(truth))

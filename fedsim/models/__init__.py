@@ -1,0 +1,23 @@
+"""The built-in models: image networks by class, text models by folder, as they lie on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsim.models.lenet import LeNet
+from fedsim.models.mlp import MLP
+from fedsim.models.network import ImageNetwork
+from fedsim.models.resnet20 import ResNet20
+
+IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
+    "lenet": LeNet,
+    "resnet20": ResNet20,
+    "mlp": MLP,
+}
+
+TEXT_MODELS: dict[str, Path] = {
+    "tiny-bert": Path(__file__).parent / "tiny_bert",
+    "tiny-gpt2": Path(__file__).parent / "tiny_gpt2",
+}
+
+MODELS: dict[str, type[ImageNetwork] | Path] = {**IMAGE_MODELS, **TEXT_MODELS}

@@ -1,0 +1,35 @@
+"""The two embedding tables of a text model, by the names of their parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+_POSITION_TABLES = {"position_embeddings", "wpe"}
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """Parameter names as in ``named_parameters()``; None where the model has no such table.
+
+    Attributes:
+        word: the table ``(vocabulary, width)``; for GPT-2 it is the tied head too.
+        position: the learned table ``(position, width)``.
+    """
+
+    word: str | None
+    position: str | None
+
+
+def embedding_names(module: nn.Module) -> Embeddings:
+    """The word and position tables of a transformer of the BERT or GPT-2 type; else two None."""
+    find = getattr(module, "get_input_embeddings", None)
+    if find is None:
+        return Embeddings(None, None)
+    table = find().weight
+    word = next((name for name, own in module.named_parameters() if own is table), None)
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding) and name.rsplit(".", 1)[-1] in _POSITION_TABLES:
+            return Embeddings(word, f"{name}.weight")
+    return Embeddings(word, None)

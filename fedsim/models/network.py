@@ -1,0 +1,38 @@
+"""What every built-in image model offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+class ImageNetwork(nn.Module, ABC):
+    """Built as ``Network(input_shape, num_classes, **options)``.
+
+    Attributes:
+        options: further keyword arguments and their values in an experiment.
+        smallest: least height and width in pixels.
+    """
+
+    options: ClassVar[dict[str, int]] = {}
+    smallest: ClassVar[int] = 1
+
+    @abstractmethod
+    def initialise(self, rng: torch.Generator) -> None:
+        """Draw all weights anew from a CPU generator."""
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits ``(batch, class)`` of images ``(batch, channel, height, width)`` in [0, 1]."""
+
+
+def kaiming(network: nn.Module, rng: torch.Generator) -> None:
+    """He et al. 2015 for ReLU: normal weights of variance ``2 / fan_in``, biases 0."""
+    for part in network.modules():
+        if isinstance(part, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(part.weight, nonlinearity="relu", generator=rng)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)

@@ -1,0 +1,62 @@
+"""The 20-layer residual network for CIFAR (He et al. 2016, section 4.2)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsim.models.network import ImageNetwork, kaiming
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions with batch normalisation around an identity shortcut.
+
+    Where the size halves, the shortcut takes every second pixel and pads the new channels with
+    zeros (option A): it has no parameters.
+    """
+
+    def __init__(self, channels: int, planes: int) -> None:
+        super().__init__()
+        self.stride = planes // channels
+        self.new_channels = planes - channels
+        self.conv1 = nn.Conv2d(
+            channels, planes, kernel_size=3, stride=self.stride, padding=1, bias=False
+        )
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, kernel_size=3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Feature maps ``(batch, planes, height / stride, width / stride)``."""
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        half = self.new_channels // 2
+        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, half))
+        return F.relu(out + shortcut)
+
+
+class ResNet20(ImageNetwork):
+    """Three stages of three blocks, 16, 32 and 64 channels; 269,722 parameters at 10 classes."""
+
+    smallest: ClassVar[int] = 4
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
+        self.blocks = nn.Sequential(*(Block(before, after) for before, after in pairwise(widths)))
+        self.fc = nn.Linear(64, num_classes)
+
+    def initialise(self, rng: torch.Generator) -> None:
+        """He et al. 2015; batch normalisation starts as the identity."""
+        kaiming(self, rng)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits ``(batch, class)``."""
+        x = self.blocks(F.relu(self.bn1(self.conv1(images))))
+        logits: Tensor = self.fc(x.mean(dim=(2, 3)))
+        return logits

@@ -1,0 +1,186 @@
+"""Text models: found by name, built from a configuration, filled with weights."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fedsim.build import suggest
+from fedsim.cell import TaskKind
+from fedsim.errors import ConfigError
+from fedsim.hub import resolve
+from fedsim.models import MODELS, TEXT_MODELS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FAMILIES: dict[str, tuple[TaskKind, ...]] = {
+    **dict.fromkeys(
+        ("albert", "bert", "distilbert", "electra", "mpnet", "roberta"), ("text-classification",)
+    ),
+    "gpt2": ("language-modelling", "text-classification"),
+}
+"""What a ``model_type`` of transformers can learn, the usual kind first."""
+
+
+def locate(name: str) -> str:
+    """The folder of a built-in, a local folder, or the identifier for the hub."""
+    if name in TEXT_MODELS:
+        return str(TEXT_MODELS[name])
+    source = resolve(name, "models")
+    if source == name and difflib.get_close_matches(name, MODELS, n=1, cutoff=0.8):
+        raise ConfigError(f"task.model: {name!r} is not known. {suggest(name, MODELS)}")
+    return source
+
+
+def model_type(name: str) -> str:
+    """The architecture's name in transformers, read from ``config.json``."""
+    source = locate(name)
+    path = Path(source) / "config.json" if Path(source).is_dir() else _download(source)
+    try:
+        kind = json.loads(path.read_text()).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        kind = None
+    if not isinstance(kind, str):
+        raise ConfigError(
+            f"task.model: {str(path)!r} is missing or names no model_type. "
+            "Name a folder as transformers' save_pretrained writes it."
+        )
+    return kind
+
+
+def _download(identifier: str) -> Path:
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        with contextlib.suppress(LocalEntryNotFoundError):
+            return Path(hf_hub_download(identifier, "config.json", local_files_only=True))
+        # Asked first because a download tries again for half a minute where there is no network.
+        HfApi().model_info(identifier, timeout=10)
+        return Path(hf_hub_download(identifier, "config.json"))
+    except Exception as error:  # The hub's HTTP library, and thus its errors, change by version.
+        raise ConfigError(
+            f"task.model: {identifier!r} is no built-in ({', '.join(MODELS)}) and no local folder, "
+            f"and the hub does not give it ({type(error).__name__}). Correct the name, or put the "
+            "model under $FEDSIM_HUB/models."
+        ) from None
+
+
+def tokenizer(folder: str) -> PreTrainedTokenizerBase:
+    """The fast tokenizer of a model or of a saved task."""
+    from transformers import AutoTokenizer
+
+    try:
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise _no_tokenizer(folder, type(error).__name__) from None
+    # transformers answers a folder without tokenizer files with an empty vocabulary.
+    if len(found) <= len(found.all_special_ids):
+        raise _no_tokenizer(folder, "no vocabulary")
+    if not found.is_fast:
+        raise _no_tokenizer(folder, "only a slow one")
+    return found
+
+
+def _no_tokenizer(folder: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"task.model: {folder!r} has no usable tokenizer ({reason}). "
+        "Put its tokenizer.json beside config.json."
+    )
+
+
+def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
+    """The configuration as JSON data: with it ``build`` needs neither folder nor hub."""
+    from transformers import AutoConfig
+
+    classes = {"num_labels": num_classes} if num_classes else {}
+    config = AutoConfig.from_pretrained(source, pad_token_id=pad_id, **classes)
+    data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    public = {key: value for key, value in data.items() if not key.startswith("_")}
+    return public | {"dtype": "float32"}
+
+
+def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Module:
+    """The network in float32 and eval mode, with the library's own random weights."""
+    with _seeded(seed):
+        network: nn.Module = _loader(kind).from_config(
+            _config(architecture), attn_implementation="eager", dtype=torch.float32
+        )
+    return network.eval()
+
+
+def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: int) -> nn.Module:
+    """The network with the weights of a folder or the hub; a head that they lack is random."""
+    try:
+        with _seeded(seed), _quiet():
+            network, report = _loader(kind).from_pretrained(
+                locate(name),
+                config=_config(architecture),
+                # The double backward of gradient matching has no fused attention kernel.
+                attn_implementation="eager",
+                dtype=torch.float32,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"task.weights: {name!r} has no usable safetensors weights ({first}). "
+            "Set weights = 'random', or name another model."
+        ) from None
+    body = f"{network.base_model_prefix}."
+    absent = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+    # A model trained without a pooler gets a random one, as it gets a random head.
+    if lost := sorted(key for key in absent if key.startswith(body) and "pooler" not in key):
+        raise ConfigError(
+            f"task.weights: {name!r} has no fitting tensor for {lost[0]!r} ({len(lost)} in all). "
+            "Set weights = 'random', or name another model."
+        )
+    module: nn.Module = network
+    return module.eval()
+
+
+def _config(architecture: dict[str, Any]) -> Any:  # noqa: ANN401
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**architecture)
+
+
+def _loader(kind: TaskKind) -> Any:  # noqa: ANN401
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    return (
+        AutoModelForCausalLM if kind == "language-modelling" else AutoModelForSequenceClassification
+    )
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    # transformers draws from the global generator, so it is set for a moment and put back.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,124 @@
+"""The records of a run: one per job, one per score, one per measure of utility."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from fedsim.capture import CaptureKey
+from fedsim.files import Record
+
+Status: TypeAlias = Literal["done", "skipped", "failed", "timeout"]
+Certificate: TypeAlias = Literal["certified", "in_span", "guess"]
+
+
+class JobRecord(Record):
+    """What became of one attack on one observation. Always written, also when the worker died.
+
+    Attributes:
+        attack: the attack's label in the experiment, unique there.
+        key: the observation attacked.
+        reason: why a job was skipped or failed; empty for ``done``.
+        seconds: wall time in the worker.
+        peak_bytes: the worker's largest resident memory, or GPU memory where it had one.
+        objective: the attacker's own final objective; None where it has none.
+        confidence: per guessed example, where the attack can tell.
+        trace: (step, seconds, objective), thinned to at most some hundreds.
+        sha256: hash of the guess file; None where there is no guess.
+    """
+
+    attack: str
+    key: CaptureKey
+    status: Status
+    reason: str = ""
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    objective: float | None = None
+    steps: int = 0
+    confidence: tuple[Certificate, ...] | None = None
+    trace: tuple[tuple[int, float, float], ...] = ()
+    attempts: int = 1
+    sha256: str | None = None
+
+
+class ScoreRow(Record):
+    """One value of one metric on one private example; a row of ``scores.parquet``.
+
+    ``value`` is None where the job was skipped. A failed job, a timed-out job without a guess and
+    an example that no guess was matched to are scored as a blank guess. ``control`` is
+    ``none`` for the attack itself and ``other_client`` for its guess on another client's update.
+    """
+
+    run: str
+    cell: str
+    seed: int
+    task: str
+    model: str
+    dataset: str
+    split: str
+    protocol: str
+    batch_size: int
+    local_steps: int
+    defense: str
+    defense_options: str
+    attack: str
+    attack_options: str
+    adaptive: bool
+    control: str
+    round: int
+    client: int
+    example: int
+    metric: str
+    value: float | None
+    unit: str
+    status: str
+    reason: str
+    objective: float | None
+    certified: bool | None
+    level: str | None
+    seconds: float
+
+
+class UtilityRow(Record):
+    """One utility metric of the global model after a round; a row of ``utility.parquet``.
+
+    Round 0 is the model before training. ``epsilon`` is None where nothing private is claimed.
+    ``bytes_up`` is the size of all replies of the round.
+    """
+
+    run: str
+    cell: str
+    seed: int
+    defense: str
+    defense_options: str
+    round: int
+    metric: str
+    value: float
+    epsilon: float | None
+    bytes_up: int
+    seconds: float
+
+
+class UtilityPoint(Record):
+    """One utility metric of the global model after ``round``; round 0 is before training.
+
+    ``seconds`` is the wall time since the measurement before.
+    """
+
+    round: int
+    metric: str
+    value: float
+    seconds: float
+
+
+class SimulationRecord(Record):
+    """``simulation.json``: written when the training has ended, so its presence says so.
+
+    Attributes:
+        bytes_up: size of all replies, by round.
+        incidents: workers that died or hung and were replaced.
+    """
+
+    seconds: float
+    utility: tuple[UtilityPoint, ...]
+    bytes_up: dict[int, int]
+    incidents: tuple[str, ...]

@@ -1,0 +1,98 @@
+"""The tasks: made from a model's name and rows, saved beside the captures, loaded by attacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsim.build import registry
+from fedsim.cell import TaskConfig, TaskKind
+from fedsim.errors import ConfigError, StoreError
+from fedsim.files import read_record, write_json
+from fedsim.models import IMAGE_MODELS, transformer
+from fedsim.tasks.base import Task, TaskSpec
+from fedsim.tasks.images import ImageClassification, image_spec
+from fedsim.tasks.language_modelling import LanguageModelling
+from fedsim.tasks.text import TextTask, text_spec
+from fedsim.tasks.text_classification import TextClassification
+from fedsim.tasks.weights import initial_weights
+from fedsim.types import Rows
+
+__all__ = [
+    "TASKS",
+    "initial_weights",
+    "load_task",
+    "make_task",
+    "save_task",
+    "task_kind",
+]
+
+TASKS: dict[str, type[Task]] = {
+    "image-classification": ImageClassification,
+    "text-classification": TextClassification,
+    "language-modelling": LanguageModelling,
+}
+
+
+def task_kind(config: TaskConfig) -> TaskKind:
+    """What the model learns: as the experiment says, else as the model's family does.
+
+    Raises:
+        ConfigError: the model is not known, or does not fit the kind that is asked for.
+    """
+    if config.model in IMAGE_MODELS:
+        fits: tuple[TaskKind, ...] = ("image-classification",)
+        family = "built-in image"
+    else:
+        family = transformer.model_type(config.model)
+        fits = transformer.FAMILIES.get(family, ())
+    if config.kind == "auto":
+        if fits:
+            return fits[0]
+        raise ConfigError(
+            f"task.kind: {config.model!r} is of the type {family!r}, whose task is not known. "
+            "Set 'text-classification' or 'language-modelling'."
+        )
+    known = fits or ("text-classification", "language-modelling")
+    if config.kind not in known:
+        raise ConfigError(
+            f"task.kind: {config.model!r}, a {family} model, does not fit {config.kind!r}. "
+            f"Set {' or '.join(map(repr, known))}, or choose another model."
+        )
+    return config.kind
+
+
+def make_task(config: TaskConfig, rows: Rows) -> Task:
+    """The task of a model on rows like these; needs the hub for a model that lies there."""
+    kind = task_kind(config)
+    cls = registry(TASKS, "fedsim.tasks")[kind]
+    if not issubclass(cls, TextTask):
+        return cls(image_spec(config, rows))
+    tokenizer = transformer.tokenizer(transformer.locate(config.model))
+    return cls(text_spec(config, kind, rows, tokenizer), tokenizer)
+
+
+def save_task(task: Task, folder: Path) -> None:
+    """Write ``task.json`` and, for text, ``tokenizer/``."""
+    if isinstance(task, TextTask):
+        task.tokenizer.save_pretrained(str(folder / "tokenizer"))
+    # Last: a folder that holds task.json is whole.
+    write_json(folder / "task.json", task.spec)
+
+
+def load_task(folder: Path) -> Task:
+    """Read what ``save_task`` wrote; neither the hub nor the model's own folder is needed.
+
+    Raises:
+        StoreError: a file is missing or broken.
+    """
+    spec = read_record(folder / "task.json", TaskSpec)
+    cls = registry(TASKS, "fedsim.tasks")[spec.kind]
+    if not issubclass(cls, TextTask):
+        return cls(spec)
+    path = folder / "tokenizer"
+    try:
+        return cls(spec, transformer.tokenizer(str(path)))
+    except ConfigError:
+        raise StoreError(
+            f"{path}: the tokenizer is missing or broken. Run the simulation again."
+        ) from None

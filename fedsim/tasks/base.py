@@ -1,0 +1,130 @@
+"""What is learned: a model architecture and a loss, without any private row."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedsim.cell import TaskKind
+from fedsim.files import Record
+from fedsim.metrics.base import Examples
+from fedsim.types import Batch, Rows, Tensors
+
+Network: TypeAlias = Callable[..., Any]
+"""A module, or a function with the signature of the module's forward."""
+
+
+class TaskSpec(Record):
+    """``captures/task.json``: all public facts of a task, enough to rebuild the model anywhere.
+
+    Attributes:
+        model: the model as the experiment names it.
+        architecture: keyword arguments of a built-in image model, or a transformers configuration.
+        num_classes: classes of a classifier; 0 for a language model.
+        input_shape: ``(channel, height, width)``, or ``(max_length,)`` in tokens.
+        class_names: names of the classes, where the data set has them.
+        pad_id: token id of padding; None for images.
+        special_ids: token ids that are no words: padding, starts, ends, separators.
+    """
+
+    kind: TaskKind
+    model: str
+    architecture: dict[str, Any]
+    num_classes: int
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...] = ()
+    pad_id: int | None = None
+    special_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """A model architecture and its loss."""
+
+    spec: TaskSpec
+    modality: ClassVar[Literal["image", "text"]]
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """The architecture in float32 on the CPU, in eval mode; its weights mean nothing yet."""
+
+    @abstractmethod
+    def encode(self, rows: Rows) -> Batch:
+        """Turn rows into a batch: pixels to [0, 1], texts to padded token ids, mask and labels."""
+
+    @abstractmethod
+    def examples(self, batch: Batch) -> Examples:
+        """The batch as the metrics see it: texts decoded, special tokens stripped."""
+
+    @abstractmethod
+    def loss(self, network: Network, batch: Batch) -> Tensor:
+        """Scalar loss, the mean over examples (over predicted tokens for a language model).
+
+        Classification also takes soft labels ``(batch, class)``.
+        """
+
+    @abstractmethod
+    def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Utility on held-out rows, for example ``{"loss": ..., "accuracy": ...}``."""
+
+    def model(self, tensors: Tensors, *, device: torch.device | str = "cpu") -> nn.Module:
+        """The architecture with the given parameters and buffers, in eval mode."""
+        network = self.build()
+        load_state(network, tensors)
+        return network.to(device).eval()
+
+    def gradient(self, network: nn.Module, batch: Batch) -> Tensors:
+        """Gradient of the loss for each parameter that requires one, detached, in model order."""
+        parameters = {k: p for k, p in network.named_parameters() if p.requires_grad}
+        gradients = torch.autograd.grad(
+            self.loss(network, batch), list(parameters.values()), allow_unused=True
+        )
+        return {
+            name: torch.zeros_like(parameter) if gradient is None else gradient
+            for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)
+        }
+
+    def functional_loss(self, network: nn.Module, parameters: Tensors, batch: Batch) -> Tensor:
+        """``loss`` as a pure function of the parameters, for ``torch.func``."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            return functional_call(network, parameters, args, kwargs)
+
+        return self.loss(call, batch)
+
+
+def state(network: nn.Module) -> Tensors:
+    """What crosses the wire: parameters, tied ones once, then persistent buffers.
+
+    ``state_dict`` would list GPT-2's tied head twice, and the stale copy would undo an update.
+    """
+    persistent = network.state_dict()
+    tensors = {name: value.detach().clone() for name, value in network.named_parameters()}
+    tensors |= {
+        name: value.detach().clone()
+        for name, value in network.named_buffers()
+        if name in persistent
+    }
+    return tensors
+
+
+def load_state(network: nn.Module, tensors: Tensors) -> None:
+    """Copy parameters and buffers into ``network`` in place; tied parameters stay tied.
+
+    Raises:
+        KeyError: a name is not one of the network's.
+        ValueError: a shape differs; copying would broadcast.
+    """
+    own = dict(network.named_parameters()) | dict(network.named_buffers())
+    with torch.no_grad():
+        for name, value in tensors.items():
+            if own[name].shape != value.shape:
+                shapes = f"{tuple(own[name].shape)}, not {tuple(value.shape)}"
+                raise ValueError(f"{name}: the network's tensor has the shape {shapes}")
+            own[name].copy_(value)

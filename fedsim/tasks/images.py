@@ -1,0 +1,79 @@
+"""Image classification: pixels in [0, 1], one class an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsim.build import suggest
+from fedsim.cell import TaskConfig
+from fedsim.errors import ConfigError
+from fedsim.metrics.base import Examples
+from fedsim.models import IMAGE_MODELS
+from fedsim.tasks.base import Network, Task, TaskSpec
+from fedsim.tasks.classification import count_classes, utility
+from fedsim.types import Batch, Rows
+
+
+class ImageClassification(Task):
+    """Cross-entropy on pixels as they are: no normalisation, so that a guess is an image."""
+
+    modality: ClassVar[Literal["image", "text"]] = "image"
+
+    def build(self) -> nn.Module:
+        """The built-in network in eval mode."""
+        spec = self.spec
+        network = IMAGE_MODELS[spec.model](spec.input_shape, spec.num_classes, **spec.architecture)
+        return network.eval()
+
+    def encode(self, rows: Rows) -> Batch:
+        """Bytes to float32 in [0, 1]."""
+        return Batch(_pixels(rows, self.spec.model).to(torch.float32) / 255, rows.labels)
+
+    def examples(self, batch: Batch) -> Examples:
+        """The pixels alone."""
+        return Examples(batch)
+
+    def loss(self, network: Network, batch: Batch) -> Tensor:
+        """Mean cross-entropy over the images."""
+        return F.cross_entropy(network(batch.inputs), batch.labels)
+
+    def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Loss, accuracy and, for two classes, Matthews' correlation."""
+        return utility(network, batches, lambda batch: network(batch.inputs))
+
+
+def image_spec(config: TaskConfig, rows: Rows) -> TaskSpec:
+    """The public facts of an image task, the shape and the classes taken from the rows."""
+    if config.model not in IMAGE_MODELS:
+        raise ConfigError(
+            f"task.model: {config.model!r} is no image model. {suggest(config.model, IMAGE_MODELS)}"
+        )
+    network = IMAGE_MODELS[config.model]
+    shape = tuple(_pixels(rows, config.model).shape[1:])
+    if min(shape[1:]) < network.smallest:
+        raise ConfigError(
+            f"task.dataset: its images are {shape[1]} x {shape[2]} pixels, and {config.model} "
+            f"needs {network.smallest} x {network.smallest}. Choose larger images or another model."
+        )
+    return TaskSpec(
+        kind="image-classification",
+        model=config.model,
+        architecture=dict(network.options),
+        num_classes=count_classes(rows),
+        input_shape=shape,
+        class_names=rows.class_names,
+    )
+
+
+def _pixels(rows: Rows, model: str) -> Tensor:
+    if isinstance(rows.inputs, Tensor):
+        return rows.inputs
+    raise ConfigError(
+        f"task.model: {model!r} takes images, but the data set holds texts. "
+        "Choose a text model, or set task.input_column to a column of images."
+    )

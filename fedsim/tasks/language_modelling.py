@@ -1,0 +1,61 @@
+"""Language modelling: the next token of each text by a transformer of the GPT-2 type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsim.tasks.base import Network
+from fedsim.tasks.text import TextTask
+from fedsim.types import Batch, Rows
+
+IGNORED = -100
+
+
+class LanguageModelling(TextTask):
+    """Cross-entropy of each next token; padding is masked in the attention and in the labels."""
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """The text between the tokenizer's start and end tokens, where it has them."""
+        tokenizer = self.tokenizer
+        start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        encoded = tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            truncation=True,
+            max_length=self.max_length - len(start) - len(end),
+        )
+        return [start + ids + end for ids in encoded["input_ids"]]
+
+    def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
+        """The inputs themselves ``(batch, token)``, -100 on padding; the loss shifts them."""
+        del rows
+        return inputs.masked_fill(mask == 0, IGNORED)
+
+    def loss(self, network: Network, batch: Batch) -> Tensor:
+        """Mean cross-entropy over the predicted tokens of the whole batch."""
+        return F.cross_entropy(*self._predictions(network, batch), ignore_index=IGNORED)
+
+    def _predictions(self, network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits: Tensor = network(input_ids=batch.inputs, attention_mask=batch.mask).logits
+        return logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten()
+
+    @torch.no_grad()
+    def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Mean loss over all predicted tokens, and its exponential, the perplexity."""
+        device = next(network.parameters()).device
+        training = network.training
+        network.eval()
+        total, count = torch.zeros((), dtype=torch.float64), 0
+        for batch in batches:
+            logits, targets = self._predictions(network, batch.to(device))
+            summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+            total += summed.cpu()
+            count += int((targets != IGNORED).sum())
+        network.train(training)
+        loss = total / count
+        return {"loss": loss.item(), "perplexity": loss.exp().item()}

@@ -1,0 +1,126 @@
+"""What all text tasks share: a tokenizer, padding, and texts read back from token ids."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.cell import TaskConfig, TaskKind
+from fedsim.errors import ConfigError
+from fedsim.metrics.base import Examples
+from fedsim.models import transformer
+from fedsim.tasks.base import Task, TaskSpec
+from fedsim.tasks.classification import count_classes
+from fedsim.types import Batch, Rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class TextTask(Task):
+    """A task whose network is a transformer and whose rows are texts."""
+
+    tokenizer: PreTrainedTokenizerBase = field(repr=False, compare=False)
+    modality: ClassVar[Literal["image", "text"]] = "text"
+
+    def build(self) -> nn.Module:
+        """The transformer with eager attention, in eval mode."""
+        return transformer.build(self.spec.architecture, self.spec.kind)
+
+    @property
+    def max_length(self) -> int:
+        """Longest sentence in tokens, special tokens included."""
+        return self.spec.input_shape[0]
+
+    @abstractmethod
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids with the model's own start and end, cut to ``max_length``."""
+
+    def encode(self, rows: Rows) -> Batch:
+        """Ids padded on the right to the longest text of the batch, mask, and labels."""
+        ids = self.tokens(texts_of(rows, self.spec.model))
+        longest = max(map(len, ids))
+        pad = self.spec.pad_id or 0
+        inputs = torch.tensor([line + [pad] * (longest - len(line)) for line in ids])
+        lengths = torch.tensor([len(line) for line in ids])
+        mask = (torch.arange(longest) < lengths[:, None]).to(torch.int64)
+        return Batch(inputs, self.labels(rows, inputs, mask), mask)
+
+    @abstractmethod
+    def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
+        """What the model learns to predict, as ``Batch.labels`` says."""
+
+    def examples(self, batch: Batch) -> Examples:
+        """Texts with and without special tokens; padding is in neither."""
+        mask = torch.ones_like(batch.inputs) if batch.mask is None else batch.mask
+        pairs = zip(batch.inputs.tolist(), mask.tolist(), strict=True)
+        real = [[i for i, own in zip(ids, kept, strict=True) if own] for ids, kept in pairs]
+        special = set(self.spec.special_ids)
+        tokens = [[i for i in ids if i not in special] for ids in real]
+        return Examples(
+            batch,
+            words=tuple(map(self.text, tokens)),
+            words_special=tuple(map(self.text, real)),
+            tokens=tuple(map(tuple, tokens)),
+        )
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The ids as text, special tokens written out."""
+        decoded: str = self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+        return decoded
+
+
+def text_spec(
+    config: TaskConfig, kind: TaskKind, rows: Rows, tokenizer: PreTrainedTokenizerBase
+) -> TaskSpec:
+    """The public facts of a text task, the classes taken from the rows."""
+    texts_of(rows, config.model)
+    pad_id = tokenizer.pad_token_id
+    if pad_id is None:
+        # GPT-2 has no padding token. The mask and the labels hide whatever stands there.
+        pad_id = tokenizer.eos_token_id or 0
+    num_classes = 0 if kind == "language-modelling" else count_classes(rows)
+    architecture = transformer.architecture(
+        transformer.locate(config.model), num_classes, int(pad_id)
+    )
+    if len(tokenizer) > architecture["vocab_size"]:
+        raise ConfigError(
+            f"task.model: the tokenizer of {config.model!r} has {len(tokenizer)} tokens and its "
+            f"embedding {architecture['vocab_size']} rows. Use the tokenizer it was trained with."
+        )
+    positions = architecture.get("n_positions") or architecture["max_position_embeddings"]
+    longest = min(int(positions), tokenizer.model_max_length)
+    if config.max_length > longest:
+        raise ConfigError(
+            f"task.max_length: {config.model!r} takes at most {longest} tokens, "
+            f"got {config.max_length}. Set {longest} or less."
+        )
+    # An unknown word is a word: [UNK] stays, unless the same id also ends a text, as in GPT-2.
+    ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    words = {tokenizer.unk_token_id} - ends
+    return TaskSpec(
+        kind=kind,
+        model=config.model,
+        architecture=architecture,
+        num_classes=num_classes,
+        input_shape=(config.max_length,),
+        class_names=rows.class_names if num_classes else (),
+        pad_id=pad_id,
+        special_ids=tuple(sorted(set(tokenizer.all_special_ids) - words)),
+    )
+
+
+def texts_of(rows: Rows, model: str) -> list[str]:
+    """The texts of ``rows``."""
+    if isinstance(rows.inputs, tuple):
+        return list(rows.inputs)
+    raise ConfigError(
+        f"task.model: {model!r} takes texts, but the data set holds images. "
+        "Choose an image model, or set task.input_column to a column of texts."
+    )

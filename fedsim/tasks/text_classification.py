@@ -1,0 +1,40 @@
+"""Text classification by a transformer of the BERT type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsim.tasks.base import Network
+from fedsim.tasks.classification import utility
+from fedsim.tasks.text import TextTask
+from fedsim.types import Batch, Rows
+
+
+class TextClassification(TextTask):
+    """Cross-entropy of the sentence's class; the real attention mask is passed."""
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """``[CLS] text [SEP]`` for BERT, or whatever the tokenizer puts around a sentence."""
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length)
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
+
+    def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
+        """Classes ``(batch,)``."""
+        del inputs, mask
+        return rows.labels
+
+    def loss(self, network: Network, batch: Batch) -> Tensor:
+        """Mean cross-entropy over the sentences."""
+        return F.cross_entropy(self._logits(network, batch), batch.labels)
+
+    def _logits(self, network: Network, batch: Batch) -> Tensor:
+        logits: Tensor = network(input_ids=batch.inputs, attention_mask=batch.mask).logits
+        return logits
+
+    def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """Loss, accuracy and, for two classes, Matthews' correlation (CoLA's own measure)."""
+        return utility(network, batches, lambda batch: self._logits(network, batch))

@@ -1,0 +1,92 @@
+"""The weights that the first round broadcasts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsim.capture import CaptureStore
+from fedsim.cell import TaskConfig
+from fedsim.errors import ConfigError
+from fedsim.files import load_tensors
+from fedsim.models import MODELS, transformer
+from fedsim.models.network import ImageNetwork
+from fedsim.seeds import derive, generator
+from fedsim.tasks.base import Task, state
+from fedsim.types import Tensors
+
+
+def initial_weights(task: Task, config: TaskConfig, seed: int) -> Tensors:
+    """Parameters and buffers as ``config.weights`` says; what is random depends on ``seed``."""
+    source = config.weights
+    if source == "auto":
+        source = "random" if config.model in MODELS else "pretrained"
+    if source == "random":
+        return _random(task, seed)
+    if source == "pretrained":
+        return _pretrained(task, config, seed)
+    folder, at, number = source.rpartition("@")
+    if not at or not number.isdecimal():
+        raise ConfigError(
+            f"task.weights: {source!r} is not known. "
+            "Write 'auto', 'random', 'pretrained' or '<cell folder>@<round>'."
+        )
+    return _broadcast(task, Path(folder), int(number))
+
+
+def _random(task: Task, seed: int) -> Tensors:
+    if task.modality == "text":
+        spec = task.spec
+        return state(transformer.build(spec.architecture, spec.kind, _seed(seed)))
+    network = task.build()
+    if isinstance(network, ImageNetwork):
+        network.initialise(generator(seed, "initial weights"))
+    return state(network)
+
+
+def _pretrained(task: Task, config: TaskConfig, seed: int) -> Tensors:
+    if config.model in MODELS:
+        raise ConfigError(
+            f"task.weights: there are no pretrained weights of the built-in {config.model!r}. "
+            "Set 'random', or '<cell folder>@<round>' for a model that an earlier run trained."
+        )
+    spec = task.spec
+    return state(transformer.pretrained(spec.model, spec.architecture, spec.kind, _seed(seed)))
+
+
+def _seed(seed: int) -> int:
+    return derive(seed, "initial weights")
+
+
+def _broadcast(task: Task, cell: Path, number: int) -> Tensors:
+    store = CaptureStore(cell / "captures")
+    keys = store.keys()
+    if not keys:
+        raise ConfigError(
+            f"task.weights: {str(cell)!r} holds no captures. "
+            "Name the folder of a simulated cell, <run>/<cell>."
+        )
+    found = [key for key in keys if key.round == number]
+    if not found:
+        rounds = ", ".join(str(known) for known in sorted({key.round for key in keys}))
+        raise ConfigError(
+            f"task.weights: {str(cell)!r} holds no capture of round {number}. "
+            f"Rounds there: {rounds}."
+        )
+    record = store.record(found[0])
+    tensors = load_tensors(
+        store.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order
+    )
+    own = {name: tuple(value.shape) for name, value in state(task.build()).items()}
+    sent = {name: tuple(value.shape) for name, value in tensors.items()}
+    for name in own | sent:
+        if own.get(name) != sent.get(name):
+            raise ConfigError(
+                f"task.weights: {name!r} has shape {_shown(sent.get(name))} in {str(cell)!r} and "
+                f"{_shown(own.get(name))} in {task.spec.model!r}. "
+                "Use the model and the data set of that run."
+            )
+    return tensors
+
+
+def _shown(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else str(shape)

@@ -1,0 +1,74 @@
+"""The tensors everything else is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Tensors: TypeAlias = dict[str, Tensor]
+"""Parameter or buffer name -> tensor, in the model's own order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Examples and their labels.
+
+    Attributes:
+        inputs: images float32 ``(batch, channel, height, width)`` in [0, 1], or token ids int64
+            ``(batch, token)``.
+        labels: classes int64 ``(batch,)``, soft classes float32 ``(batch, class)``, or next-token
+            targets int64 ``(batch, token)`` with -100 where nothing is predicted.
+        mask: 1 where a token is real and 0 where it is padding, int64 ``(batch, token)``; None for
+            images.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    mask: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.inputs.shape[0]
+
+    def __getitem__(self, index: int | slice | list[int] | Tensor) -> Batch:
+        rows = slice(index, index + 1) if isinstance(index, int) else index
+        mask = None if self.mask is None else self.mask[rows]
+        return Batch(self.inputs[rows], self.labels[rows], mask)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device), mask=mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a data set before a task turns them into a batch.
+
+    Attributes:
+        inputs: images uint8 ``(row, channel, height, width)``, or texts.
+        labels: classes int64 ``(row,)``; zeros where the data set has none.
+        numbers: the row numbers in the data set's split, one per row.
+        class_names: names of the classes; empty where the data set has none.
+    """
+
+    inputs: Tensor | tuple[str, ...]
+    labels: Tensor
+    numbers: tuple[int, ...]
+    class_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, positions: Sequence[int]) -> Rows:
+        """The rows at these positions, in this order."""
+        index = torch.tensor(list(positions), dtype=torch.int64)
+        if isinstance(self.inputs, Tensor):
+            inputs: Tensor | tuple[str, ...] = self.inputs[index]
+        else:
+            inputs = tuple(self.inputs[i] for i in positions)
+        numbers = tuple(self.numbers[i] for i in positions)
+        return replace(self, inputs=inputs, labels=self.labels[index], numbers=numbers)

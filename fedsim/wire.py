@@ -1,0 +1,118 @@
+"""The only file that knows the names inside a Flower message."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from numpy.lib import format as npy
+
+from fedsim.capture import Kind
+from fedsim.knowledge import Knowledge
+from fedsim.types import Tensors
+
+ARRAYS, CONFIG, METRICS, UPDATE = "arrays", "config", "metrics", "update"
+PARTITION, WHOAMI = "partition-id", "query.whoami"
+
+
+def to_arrays(tensors: Tensors) -> ArrayRecord:
+    """Tensors as Flower's arrays, dtype kept."""
+    return ArrayRecord({name: Array(value.detach().cpu().numpy()) for name, value in tensors.items()})
+
+
+def view(array: Array) -> npt.NDArray[Any]:
+    """The array's own memory, read-only and uncopied."""
+    stream = io.BytesIO(array.data)
+    version = npy.read_magic(stream)
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read_header(stream)
+    flat = np.frombuffer(array.data, dtype=dtype, offset=stream.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def to_tensors(arrays: ArrayRecord) -> Tensors:
+    """Flower's arrays as tensors of their own, dtype kept."""
+    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+
+
+def arrays_of(message: Message) -> ArrayRecord:
+    """The arrays of a message, whatever name the application gave to the record."""
+    return next(iter(message.content.array_records.values()))
+
+
+def partition_of(context: Context) -> int:
+    """The client's number, from 0."""
+    return int(context.node_config[PARTITION])
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """What a client is asked to do."""
+
+    round: int
+    client: int
+    sent: Tensors
+
+    @classmethod
+    def read(cls, message: Message, context: Context) -> TrainRequest:
+        """Parse the server's message."""
+        round_ = int(str(message.content.config_records[CONFIG]["server-round"]))
+        return cls(round_, partition_of(context), to_tensors(arrays_of(message)))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainReply:
+    """What a client sends back.
+
+    Attributes:
+        knowledge: only what the threat model grants; a fact that is not granted never leaves the
+            client.
+    """
+
+    client: int
+    num_examples: int
+    loss: float
+    kind: Kind
+    knowledge: Knowledge
+    tensors: Tensors
+
+    def write(self, reply_to: Message) -> Message:
+        """The Flower reply. FedAvg demands exactly one array record and one metric record."""
+        metrics: dict[str, int | float | list[int] | list[float]] = {
+            PARTITION: self.client,
+            "num-examples": self.num_examples,
+            "loss": self.loss,
+        }
+        update = ConfigRecord({"kind": self.kind, "knowledge": self.knowledge.model_dump_json()})
+        content = RecordDict(
+            {ARRAYS: to_arrays(self.tensors), METRICS: MetricRecord(metrics), UPDATE: update}
+        )
+        return Message(content, reply_to=reply_to)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFacts:
+    """What a reply says beside its arrays; sensible for applications that are not fedsim's."""
+
+    client: int
+    kind: Kind
+    knowledge: Knowledge
+
+    @classmethod
+    def read(cls, message: Message, fallback_client: int) -> ReplyFacts:
+        """Parse a reply; ``fallback_client`` numbers clients that do not tell their partition."""
+        metrics = next(iter(message.content.metric_records.values()), MetricRecord())
+        client = metrics.get(PARTITION, fallback_client)
+        update = message.content.config_records.get(UPDATE)
+        if update is None:
+            count = metrics.get("num-examples")
+            knowledge = Knowledge(num_examples=int(count) if isinstance(count, int) else None)
+            return cls(int(str(client)), "weights", knowledge)
+        kind: Kind = "gradient" if update["kind"] == "gradient" else "weights"
+        knowledge = Knowledge.model_validate_json(str(update["knowledge"]))
+        return cls(int(str(client)), kind, knowledge)

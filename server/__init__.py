@@ -1,0 +1,1 @@
+"""The server: Flower strategies, the eavesdropper that wraps them, and the grids."""

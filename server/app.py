@@ -1,0 +1,128 @@
+"""Flower's ServerApp: any of Flower's strategies, overheard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
+
+from fedsim.capture import batch_tensors
+from fedsim.cell import CellConfig, FederationConfig
+from fedsim.files import read_record, save_tensors, write_json
+from fedsim.records import SimulationRecord, UtilityPoint
+from fedsim.setting import load_setting
+from fedsim.tasks import initial_weights, save_task
+from fedsim.tasks.base import Task
+from fedsim.threads import one_thread
+from fedsim.types import Batch
+from fedsim.wire import to_arrays, to_tensors
+from server.eavesdropper import Eavesdropper
+from server.grids.local import LocalGrid
+from server.grids.ordered import OrderedGrid
+from server.merge import FedSGD, KeepMissing
+from server.participation import Participation
+
+_STRATEGIES: dict[str, type[FedAvg]] = {
+    "fedavg": FedAvg,
+    "fedadam": FedAdam,
+    "fedmedian": FedMedian,
+}
+_EVALUATION_BATCH = 64
+
+
+def server_app(on_round: Callable[[int], None] | None = None) -> ServerApp:
+    """The app; ``on_round`` hears of each round whose captures are on disk."""
+    built = ServerApp()
+
+    @built.main()
+    def main(grid: Grid, context: Context) -> None:
+        federate(grid, Path(str(context.run_config["cell"])), on_round)
+
+    return built
+
+
+def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> None:
+    """Train the cell's global model, capture as its policy says, and record the utility."""
+    started = time.monotonic()
+    config = read_record(cell / "cell.json", CellConfig)
+    federation = config.federation
+    setting = load_setting(config)
+    task, holdings = setting.task, setting.holdings
+    save_task(task, cell / "captures")
+    if holdings.auxiliary is not None and config.server_knows.auxiliary:
+        auxiliary = task.encode(holdings.auxiliary)
+        save_tensors(cell / "captures" / "auxiliary.safetensors", batch_tensors(auxiliary))
+
+    merge = aggregation(federation, task)
+    participation = Participation(merge, federation.participation, config.seed)
+    strategy = Eavesdropper(participation, cell / "captures", config.capture, on_round)
+    if not isinstance(grid, LocalGrid):
+        grid = cast(Grid, OrderedGrid(grid, federation.clients))
+    utility = Utility(task, task.encode(holdings.heldout))
+    strategy.start(
+        grid,
+        to_arrays(initial_weights(task, config.task, config.seed)),
+        num_rounds=federation.rounds,
+        timeout=federation.client_timeout,
+        evaluate_fn=utility.measure,
+    )
+    record = SimulationRecord(
+        seconds=time.monotonic() - started,
+        utility=tuple(utility.points),
+        bytes_up=participation.bytes_up,
+        incidents=tuple(getattr(grid, "incidents", ())),
+    )
+    write_json(cell / "simulation.json", record)
+
+
+def aggregation(federation: FederationConfig, task: Task) -> Strategy:
+    """The strategy that ``[federation]`` asks for, without any capture."""
+    everyone: dict[str, Any] = {  # Participation draws the clients
+        "fraction_train": 1.0,
+        "min_train_nodes": 1,
+        "min_available_nodes": 1,
+        "fraction_evaluate": 0.0,
+    }
+    if federation.protocol == "fedsgd":
+        merge: KeepMissing = FedSGD(FedAvg(**everyone))
+        merge.learning_rate = federation.learning_rate * federation.server_learning_rate
+        merge.parameters = frozenset(name for name, _ in task.build().named_parameters())
+    else:
+        merge = KeepMissing(_STRATEGIES[federation.strategy](**everyone))
+        merge.learning_rate = federation.server_learning_rate
+    return merge
+
+
+@dataclass
+class Utility:
+    """Measures the global model on held-out rows before the first and after each round."""
+
+    task: Task
+    heldout: Batch
+    points: list[UtilityPoint] = field(default_factory=list)
+    _before: float = field(default_factory=time.monotonic)
+
+    def measure(self, round_: int, arrays: ArrayRecord) -> MetricRecord:
+        """Evaluate in batches, in eval mode, whatever mode the clients train in."""
+        batches = [
+            self.heldout[start : start + _EVALUATION_BATCH]
+            for start in range(0, len(self.heldout), _EVALUATION_BATCH)
+        ]
+        with one_thread():
+            metrics = self.task.evaluate(self.task.model(to_tensors(arrays)), batches)
+        now = time.monotonic()
+        self.points += [
+            UtilityPoint(round=round_, metric=name, value=value, seconds=now - self._before)
+            for name, value in metrics.items()
+        ]
+        self._before = now
+        return MetricRecord({name: float(value) for name, value in metrics.items()})
+
+
+app = server_app()

@@ -1,0 +1,1 @@
+"""Engines for the unchanged Flower apps, behind Flower's public ``Grid`` interface."""

@@ -1,0 +1,55 @@
+"""Flower's own runtime, made repeatable: nodes and replies in partition order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsim.errors import SimulationError
+from fedsim.wire import PARTITION, WHOAMI
+
+_PATIENCE = 120.0
+
+
+class OrderedGrid:
+    """Asks each node once for its partition; everything else is the inner grid's.
+
+    Args:
+        inner: a grid of Flower's runtime, whose node ids are random numbers.
+        clients: how many nodes to wait for; the ServerApp starts before they are there.
+    """
+
+    def __init__(self, inner: Grid, clients: int) -> None:
+        self._inner = inner
+        deadline = time.monotonic() + _PATIENCE
+        while len(nodes := list(inner.get_node_ids())) < clients:
+            if time.monotonic() > deadline:
+                raise SimulationError(
+                    f"federation.clients: {clients} are wanted and {len(nodes)} SuperNodes came. "
+                    f"Start flwr run with num-supernodes={clients}."
+                )
+            time.sleep(0.1)
+        questions = [Message(RecordDict(), node, WHOAMI) for node in nodes]
+        answers = inner.send_and_receive(questions, timeout=_PATIENCE)
+        self._partition = {
+            answer.metadata.src_node_id: int(str(answer.content.metric_records["whoami"][PARTITION]))
+            for answer in answers
+        }
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._inner, name)
+
+    def get_node_ids(self) -> list[int]:
+        """Node ids in partition order."""
+        return sorted(self._partition, key=self._partition.__getitem__)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Replies in partition order."""
+        replies = self._inner.send_and_receive(messages, timeout=timeout)
+        return sorted(replies, key=lambda message: self._partition[message.metadata.src_node_id])

@@ -1,0 +1,85 @@
+"""From what clients sent to the next global model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy.fedopt import FedOpt
+
+from fedsim.wire import arrays_of
+from server.wrapper import Wrapper
+
+
+class KeepMissing(Wrapper):
+    """Keeps what no reply carries, and the dtype of everything.
+
+    Flower's strategies return only the keys of the replies, so that a frozen embedding would vanish
+    from the next broadcast, and they turn integer buffers into floats.
+
+    Args:
+        inner: the strategy that averages.
+        learning_rate: step on the aggregated update; 1 takes the aggregate as it is.
+    """
+
+    learning_rate: float = 1.0
+    _sent: ArrayRecord
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Note the global model."""
+        self._sent = arrays.copy()
+        return self.inner.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate, then merge into the global model."""
+        replies = list(replies)
+        if isinstance(self.inner, FedOpt) and self.inner.current_arrays is not None:
+            keys = set(arrays_of(replies[0]))  # FedOpt expects an update for each key it knows
+            current = self.inner.current_arrays
+            self.inner.current_arrays = {k: v for k, v in current.items() if k in keys}
+        aggregate, metrics = self.inner.aggregate_train(server_round, replies)
+        return (None if aggregate is None else self._merge(aggregate)), metrics
+
+    def _merge(self, aggregate: ArrayRecord) -> ArrayRecord:
+        merged = {}
+        for name, old in self._sent.items():
+            if name not in aggregate:
+                merged[name] = old
+                continue
+            value = aggregate[name].numpy()
+            if self.learning_rate != 1.0 and np.issubdtype(np.dtype(old.dtype), np.floating):
+                value = old.numpy() + self.learning_rate * (value - old.numpy())
+            merged[name] = _as(value, old)
+        return ArrayRecord(merged)
+
+
+class FedSGD(KeepMissing):
+    """``w <- w - learning_rate * mean gradient``; buffers are replaced by their mean.
+
+    The inner strategy averages the gradients, weighted by the clients' numbers of examples
+    (McMahan et al. 2017).
+    """
+
+    parameters: frozenset[str] = frozenset()
+
+    def _merge(self, aggregate: ArrayRecord) -> ArrayRecord:
+        merged = {}
+        for name, old in self._sent.items():
+            if name not in aggregate:
+                merged[name] = old
+            elif name in self.parameters:
+                step = np.asarray(self.learning_rate, old.dtype) * aggregate[name].numpy()
+                merged[name] = _as(old.numpy() - step, old)
+            else:
+                merged[name] = _as(aggregate[name].numpy(), old)
+        return ArrayRecord(merged)
+
+
+def _as(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]], like: Array) -> Array:
+    return Array(np.asarray(value).astype(like.dtype))

@@ -1,0 +1,83 @@
+"""Who takes part in a round, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedsim.errors import SimulationError
+from fedsim.seeds import numpy_generator
+from server.wrapper import Wrapper
+
+
+class Participation(Wrapper):
+    """Draws the clients of each round from the seed, and ends the run when a client fails.
+
+    Flower draws with the global ``random`` and goes on with fewer replies; a run would then neither
+    repeat nor tell that it is incomplete.
+
+    Attributes:
+        bytes_up: size of all replies, by round.
+    """
+
+    def __init__(self, inner: Strategy, share: float, seed: int) -> None:
+        super().__init__(inner)
+        self.share = share
+        self.seed = seed
+        self.bytes_up: dict[int, int] = {}
+        self._clients: dict[int, int] = {}
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Show the inner strategy only the clients drawn for this round."""
+        nodes = list(grid.get_node_ids())
+        self._clients = {node: client for client, node in enumerate(nodes)}
+        count = max(1, round(self.share * len(nodes)))
+        rng = numpy_generator(self.seed, "participation", server_round)
+        drawn = sorted(rng.choice(len(nodes), size=count, replace=False).tolist())
+        some = cast(Grid, _Some(grid, [nodes[i] for i in drawn]))
+        messages = list(self.inner.configure_train(server_round, arrays, config, some))
+        return sorted(messages, key=lambda m: self._clients[m.metadata.dst_node_id])
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Raise on the first failed client.
+
+        Raises:
+            SimulationError: names the round, the client and the reason.
+        """
+        replies = list(replies)
+        for message in replies:
+            if message.has_error():
+                client = self._clients.get(message.metadata.src_node_id, -1)
+                raise SimulationError(
+                    f"round {server_round}, client {client}: {message.error.reason}. "
+                    "The run ended here; correct the cause and run the same command again."
+                )
+        self.bytes_up[server_round] = sum(
+            len(array.data)
+            for message in replies
+            for record in message.content.array_records.values()
+            for array in record.values()
+        )
+        return self.inner.aggregate_train(server_round, replies)
+
+
+class _Some:
+    """A grid of which only some nodes are visible."""
+
+    def __init__(self, grid: Grid, nodes: list[int]) -> None:
+        self._grid, self._nodes = grid, nodes
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._grid, name)
+
+    def get_node_ids(self) -> list[int]:
+        """The visible nodes, in the grid's order."""
+        return self._nodes

@@ -1,0 +1,50 @@
+"""A Flower strategy around another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+
+class Wrapper(Strategy):
+    """Hands everything on to ``inner``; subclasses add to one hook or another."""
+
+    def __init__(self, inner: Strategy) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name == "inner":  # copy and pickle ask before __init__ has run
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def summary(self) -> None:
+        """Log the settings of the inner strategy."""
+        self.inner.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The inner strategy's messages."""
+        return self.inner.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The inner strategy's aggregate."""
+        return self.inner.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The inner strategy's messages."""
+        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """The inner strategy's aggregate."""
+        return self.inner.aggregate_evaluate(server_round, replies)

@@ -1,0 +1,249 @@
+"""Jobs on Ray: deaths, hangs, resume, shares of a GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attacks.jobs import Demand, Event, JobSpec, give_up
+from attacks.ledger import Ledger, read_ledger
+from attacks.pool import RayPool, start_ray
+from attacks.worker import run_job, run_serial
+from fedsim.errors import ConfigError
+from fedsim.records import JobRecord
+
+pytestmark = pytest.mark.ray
+Jobs = Callable[..., list[JobSpec]]
+Run = Callable[..., list[JobRecord]]
+
+
+@pytest.fixture
+def run(ray_cluster: None, tmp_path: Path) -> Run:
+    """Submit the jobs to a new pool with a ledger that stays, and drain it."""
+
+    def drain(
+        specs: list[JobSpec],
+        workers: int = 2,
+        listen: Callable[[Event], None] = lambda event: None,
+        retry_failed: bool = False,
+    ) -> list[JobRecord]:
+        with (
+            Ledger(tmp_path / "run" / "jobs.sqlite") as ledger,
+            RayPool(
+                ledger, max_running=workers, on_event=listen, retry_failed=retry_failed
+            ) as pool,
+        ):
+            pool.submit(specs)
+            records = pool.drain()
+            keys = {(spec.cell, spec.label, key) for spec in specs for key in spec.keys}
+            final = {"done", "skipped", "failed", "timeout"}
+            assert len(records) == len(keys)
+            rows = [row for row in ledger.rows() if row.cell == specs[0].cell]
+            assert {row.state for row in rows if row.label == specs[0].label} <= final
+        return records
+
+    return drain
+
+
+def test_same_guesses_on_any_engine(run: Run, jobs: Jobs, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "run" / "jobs.sqlite") as ledger:
+        serial = run_serial(jobs("fake_learner", cell="serial"), ledger)
+    one = run(jobs("fake_learner", cell="one"), workers=1)
+    two = run(jobs("fake_learner", cell="two"), workers=2)
+    assert [r.status for r in serial] == ["done"] * 6
+    expected = [(r.key, r.sha256, r.objective, r.confidence) for r in serial]
+    for records in (one, two):
+        assert [(r.key, r.sha256, r.objective, r.confidence) for r in records] == expected
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason"),
+    [
+        ("raise", "failed", r"RuntimeError: singular matrix \(fake_attacks\.py:\d+\)"),
+        ("cannot", "skipped", r"the embedding is frozen\. Train it\."),
+        ("nan", "failed", "non-finite guess"),
+        ("expire", "timeout", "the time budget ended the attack"),
+    ],
+)
+def test_what_an_attack_does_is_not_retried(
+    run: Run, jobs: Jobs, runs: Callable[[], int], act: str, status: str, reason: str
+) -> None:
+    specs = jobs("fake_weights", round=1, act=act, demand=Demand(budget=0.2))
+    records = run(specs)
+    assert {r.status for r in records} == {status}
+    assert all(re.fullmatch(reason, r.reason) for r in records)
+    assert runs() == 1
+
+
+def test_worker_that_always_dies(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
+    records = run(jobs(act="exit", since=2, round=1))
+    assert [r.status for r in records] == ["done", "done", "failed"]
+    assert re.match(r"the worker died \(WorkerCrashedError: ", records[2].reason)
+    assert records[2].attempts == 2
+    assert runs() == 4
+
+
+def test_killed_worker_gives_the_same_rows(run: Run, jobs: Jobs, tmp_path: Path) -> None:
+    ledger = tmp_path / "run" / "jobs.sqlite"
+
+    def kill(event: Event) -> None:
+        if event.progress is not None and event.progress.text == "held":
+            pids = [r.worker.split("@")[0] for r in read_ledger(ledger) if r.state == "running"]
+            for pid in pids:
+                os.kill(int(pid), signal.SIGKILL)
+
+    disturbed = run(jobs(act="hold", since=2, round=1), workers=1, listen=kill)
+    quiet = run(jobs(act="hold", since=9, round=1, cell="quiet"))
+    assert [(r.status, r.attempts) for r in disturbed] == [("done", 1), ("done", 1), ("done", 2)]
+    assert [r.sha256 for r in disturbed] == [r.sha256 for r in quiet]
+
+
+def test_hang_is_killed(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
+    demand = Demand(budget=0.5, grace=0.5)
+    records = run(jobs("fake", act="hang", since=1, round=1, demand=demand))
+    assert [r.status for r in records] == ["done", "timeout", "timeout"]
+    assert records[1].reason == "killed after 0.5 s budget and 0.5 s grace"
+    assert records[1].sha256 is None
+    assert 1 < records[1].seconds < 5
+    assert runs() == 3
+
+
+def test_resume(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
+    first = run(jobs(act="raise", since=2, round=1))
+    events: list[Event] = []
+    assert run(jobs(act="raise", since=2, round=1), listen=events.append) == first
+    assert runs() == 3
+    assert [(e.state, e.resumed) for e in events] == [("settled", True)] * 3
+    run(jobs(act="raise", since=2, round=1), retry_failed=True)
+    assert runs() == 4
+
+
+def test_submitted_twice_runs_once(
+    ray_cluster: None, jobs: Jobs, tmp_path: Path, runs: Callable[[], int]
+) -> None:
+    """From two threads and round by round, while the first jobs run."""
+    with (
+        Ledger(tmp_path / "run" / "jobs.sqlite") as ledger,
+        RayPool(ledger, max_running=2) as pool,
+    ):
+        threads = [
+            threading.Thread(target=pool.submit, args=(jobs(round=number),)) for number in (1, 2, 1)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        pool.submit(jobs())
+        records = pool.drain()
+        assert runs() == len(records) == len(ledger.rows()) == 6
+
+
+def test_written_but_not_reported(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
+    specs = jobs(round=1)
+    run_job(specs[0])
+    give_up(specs[1], "timeout", "killed", 1.0)
+    records = run(specs)
+    assert [r.status for r in records] == ["done", "timeout", "done"]
+    assert runs() == 2
+
+
+def test_half_a_gpu_each(run: Run, jobs: Jobs, tmp_path: Path) -> None:
+    run(jobs(round=1, pause=1.5, demand=Demand(cpus=0.5, gpus=0.5))[:2])
+    words = (tmp_path / "spans").read_text().split()
+    spans = sorted((float(a), float(b)) for a, b in zip(words[::4], words[1::4], strict=True))
+    assert spans[1][0] < spans[0][1]
+    assert set(words[2::4]) <= {"0", "1"}  # the GPU that Ray assigned, not both
+    assert set(words[3::4]) == {"cpu"}
+
+
+def test_progress(run: Run, jobs: Jobs) -> None:
+    events: list[Event] = []
+    run(jobs(round=1)[:1], listen=events.append)
+    phases = [e.progress.phase for e in events if e.progress is not None]
+    assert phases == ["load", "reconstruct"]
+    assert (events[0].state, events[-1].state) == ("queued", "settled")
+    assert events[-1].records[0].status == "done"
+
+
+def test_closing_kills_and_requeues(ray_cluster: None, jobs: Jobs, tmp_path: Path) -> None:
+    started = threading.Event()
+    with Ledger(tmp_path / "run" / "jobs.sqlite") as ledger:
+        with RayPool(ledger, max_running=1, on_event=lambda e: started.set()) as pool:
+            pool.submit(jobs(act="hang", round=1))
+            assert started.wait(10)
+        assert [row.state for row in ledger.rows()] == ["queued"] * 3
+
+
+def test_a_failing_listener_ends_the_drain(run: Run, jobs: Jobs) -> None:
+    def listen(event: Event) -> None:
+        if event.state == "running":
+            raise KeyError("bar")
+
+    with pytest.raises(KeyError, match="bar"):
+        run(jobs(round=1), listen=listen)
+
+
+@pytest.mark.parametrize(
+    ("demand", "message"),
+    [
+        (
+            Demand(cpus=64, gpus=0.5),
+            "attacks.fake: a job asks for 64 CPUs and 0.5 GPUs, and a machine of the Ray cluster "
+            "has 2 CPUs and 2 GPUs. Lower cpus or gpus.",
+        ),
+        (
+            Demand(gpus=3),
+            "attacks.fake: a job asks for 1 CPUs and 3 GPUs, and a machine of the Ray cluster "
+            "has 2 CPUs and 2 GPUs. Lower cpus or gpus.",
+        ),
+        (
+            Demand(gpus=1.5),
+            "attacks.fake.gpus: 1.5 is more than 1 and not whole. "
+            "Ask for a share of one GPU, or for whole ones.",
+        ),
+    ],
+)
+def test_impossible_demand(
+    ray_cluster: None, jobs: Jobs, tmp_path: Path, demand: Demand, message: str
+) -> None:
+    with Ledger(tmp_path / "run" / "jobs.sqlite") as ledger, RayPool(ledger) as pool:
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            pool.submit(jobs(demand=demand))
+        assert pool.drain() == []
+        assert ledger.rows() == []
+
+
+def test_running_ray_is_used_and_left(ray_cluster: None) -> None:
+    import ray
+
+    start_ray("10.0.0.1:1")()
+    assert ray.is_initialized()
+
+
+def test_ray_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(**_: object) -> None:
+        raise ConnectionError("no\nroute.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    message = 'ray: could not start (no route). Use engine = "in-process", or pass an address.'
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        start_ray()
+
+
+def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with pytest.raises(ConfigError, match=r"^ray: could not start \(.*refused"):
+        start_ray("127.0.0.1:1")

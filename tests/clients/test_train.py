@@ -1,0 +1,154 @@
+"""Local training against plain loops written out here."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clients.train import LocalTrainer, LocalUpdate
+from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.defenses import build_chain
+from fedsim.tasks import initial_weights, make_task
+from fedsim.types import Rows, Tensors
+
+CONFIG = TaskConfig(model="mlp", dataset="shapes")
+ROWS = Rows(
+    torch.randint(0, 256, (12, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)),
+    torch.arange(12) % 3,
+    tuple(range(100, 112)),
+)
+TASK = make_task(CONFIG, ROWS)
+SENT = initial_weights(TASK, CONFIG, 0)
+
+
+def run(*defense: dict[str, object], seed: int = 0, round_: int = 1, **options: Any) -> LocalUpdate:
+    federation = FederationConfig.model_validate(options)
+    chain = build_chain(defense, "defense")
+    trainer = LocalTrainer(TASK, federation, chain, seed, torch.device("cpu"))
+    return trainer.run(SENT, ROWS, round_, client=3)
+
+
+def loss_of(model: nn.Module, update: LocalUpdate, step: tuple[int, ...]) -> Tensor:
+    batch = update.batch[list(step)]
+    return nn.functional.cross_entropy(model(batch.inputs), batch.labels)
+
+
+def test_fedsgd_sends_the_gradient_of_the_mean_loss() -> None:
+    update = run(batch_size=5)
+    model = TASK.model(SENT)
+    loss = loss_of(model, update, tuple(range(5)))
+    loss.backward()
+    assert update.kind == "gradient"
+    assert len(update.batch) == 5
+    assert update.loss == pytest.approx(loss.item())
+    assert list(update.tensors) == [name for name, _ in model.named_parameters()]
+    for name, parameter in model.named_parameters():
+        assert torch.equal(update.tensors[name], parameter.grad)
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.05),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.0),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_fedavg_sends_the_weights_of_a_plain_loop(optimizer: str) -> None:
+    update = run(
+        protocol="fedavg", optimizer=optimizer, batch_size=5, local_epochs=2, learning_rate=0.05
+    )
+    assert [len(step) for step in update.steps] == [5, 5, 2, 5, 5, 2]
+    for epoch in (update.steps[:3], update.steps[3:]):
+        assert sorted(i for step in epoch for i in step) == list(range(12))
+    assert update.steps[0] != update.steps[3]
+    model = TASK.model(SENT)
+    plain = OPTIMIZERS[optimizer](list(model.parameters()))
+    for step in update.steps:
+        plain.zero_grad()
+        loss_of(model, update, step).backward()
+        plain.step()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(update.tensors[name], parameter)
+
+
+def test_local_steps_and_client_rows_limit_the_work() -> None:
+    update = run(protocol="fedavg", batch_size=2, client_rows=4, local_steps=3)
+    assert [len(step) for step in update.steps] == [2, 2, 2]
+    assert len(update.batch) == 4
+    assert len(set(update.positions)) == 4
+
+
+def test_batches_depend_on_seed_round_and_client_alone() -> None:
+    assert run(batch_size=4).positions == run(batch_size=4).positions
+    assert run(batch_size=4).positions != run(batch_size=4, seed=1).positions
+    assert run(batch_size=4).positions != run(batch_size=4, round_=2).positions
+
+
+def defended_mean(update: LocalUpdate, transform: Callable[[Tensor], Tensor]) -> Tensors:
+    model = TASK.model(SENT)
+    sums: Tensors = {}
+    for i in range(len(update.batch)):
+        model.zero_grad()
+        loss_of(model, update, (i,)).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            sums[name] = sums.get(name, torch.zeros(())) + transform(parameter.grad.clone())
+    return {name: value / len(update.batch) for name, value in sums.items()}
+
+
+def test_a_sample_stage_defense_acts_before_the_mean() -> None:
+    update = run({"name": "sign", "stage": "sample"}, batch_size=3)
+    for name, value in defended_mean(update, torch.sign).items():
+        assert torch.allclose(update.tensors[name], value)
+    after = run({"name": "sign"}, batch_size=3)
+    first = next(iter(after.tensors))
+    assert set(after.tensors[first].unique().tolist()) <= {-1.0, 0.0, 1.0}
+    assert not torch.equal(after.tensors[first], update.tensors[first])
+
+
+def test_a_client_stage_defense_of_fedavg_acts_on_the_difference() -> None:
+    options = {"protocol": "fedavg", "batch_size": 4, "learning_rate": 0.05}
+    plain = run(**options)
+    signed = run({"name": "sign"}, **options)
+    for name, sent in SENT.items():
+        expected = sent - torch.sign(sent - plain.tensors[name])
+        assert torch.equal(signed.tensors[name], expected)
+
+
+def test_noise_differs_between_rounds_and_repeats_with_the_seed() -> None:
+    noise = {"name": "gaussian_noise", "std": 0.5}
+    first = next(iter(SENT))
+    once, again = run(noise), run(noise)
+    assert torch.equal(once.tensors[first], again.tensors[first])
+    clean = run()
+    residual = once.tensors[first] - clean.tensors[first]
+    assert residual.std().item() == pytest.approx(0.5, rel=0.1)
+
+
+BN_CONFIG = TaskConfig(model="resnet20", dataset="shapes")
+BN_ROWS = Rows(
+    torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)),
+    torch.arange(4) % 2,
+    tuple(range(4)),
+)
+
+
+@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+def test_batch_statistics_are_sent_in_train_mode_only(protocol: str) -> None:
+    task = make_task(BN_CONFIG, BN_ROWS)
+    sent = initial_weights(task, BN_CONFIG, 0)
+    buffers = {name for name, _ in task.build().named_buffers()}
+    for train_mode in (False, True):
+        options = {"protocol": protocol, "train_mode": train_mode, "batch_size": 4}
+        federation = FederationConfig.model_validate(options)
+        chain = build_chain([], "defense")
+        trainer = LocalTrainer(task, federation, chain, 0, torch.device("cpu"))
+        tensors = trainer.run(sent, BN_ROWS, 1, 0).tensors
+        assert set(tensors) & buffers == (buffers if train_mode else set())
+        mean = "bn1.running_mean" if "bn1.running_mean" in buffers else sorted(buffers)[1]
+        if train_mode:
+            assert not torch.equal(tensors[mean], sent[mean])

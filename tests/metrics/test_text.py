@@ -1,0 +1,113 @@
+import math
+
+import pytest
+import torch
+
+from fedsim.errors import ConfigError
+from fedsim.metrics import METRICS
+from fedsim.metrics.base import Examples
+from fedsim.types import Batch
+
+TEXT = [name for name, metric in METRICS.items() if metric.modality == "text"]
+VOCABULARY = ["the", "cat", "sat", "on", "mat", "dog", "and", "it"]
+
+
+def texts(*words: str, labels: list[int] | None = None) -> Examples:
+    """Tokens are positions in ``VOCABULARY``; the special text has [CLS] before and [SEP] after."""
+    tokens = tuple(tuple(VOCABULARY.index(word) for word in text.split()) for text in words)
+    inputs = torch.zeros(len(words), 8, dtype=torch.int64)
+    batch = Batch(inputs, torch.tensor(labels or [0] * len(words)), torch.ones_like(inputs))
+    return Examples(batch, words, tuple(f"[CLS] {text} [SEP]" for text in words), tokens)
+
+
+def score(name: str, guess: str, truth: str) -> float:
+    values = METRICS[name]().score(texts(guess), texts(truth))
+    assert values.shape == (1,)
+    assert values.dtype == torch.float64
+    return values.item()
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_equal_texts_score_one_and_unrelated_ones_zero(name: str) -> None:
+    special = {"rouge1_special": 2 / 5, "rouge2_special": 0.0, "rougeL_special": 2 / 5}
+    assert score(name, "the cat sat on the mat", "the cat sat on the mat") == 1.0
+    assert score(name, "dog and it", "the cat sat") == pytest.approx(special.get(name, 0.0))
+
+
+@pytest.mark.parametrize("name", [name for name in TEXT if not name.endswith("special")])
+def test_both_empty_is_one_and_one_empty_is_zero(name: str) -> None:
+    assert score(name, "", "") == 1.0
+    assert score(name, "", "the cat") == 0.0
+    assert score(name, "the cat", "") == 0.0
+
+
+# Guess: the cat the dog sat. Truth: the cat sat on the mat.
+KNOWN = {
+    "rouge1": 2 * 4 / (5 + 6),  # the the cat sat
+    "rouge2": 2 * 1 / (4 + 5),  # the-cat
+    "rougeL": 2 * 3 / (5 + 6),  # the cat sat, or the cat the
+    "rouge1_special": 2 * 6 / (7 + 8),
+    "rouge2_special": 2 * 2 / (6 + 7),  # cls-the, the-cat
+    "rougeL_special": 2 * 5 / (7 + 8),
+    "token_accuracy": 2 / 6,  # the cat, at their places
+    "token_precision": 3 / 4,  # of the cat dog sat
+    "token_recall": 3 / 5,  # of the cat sat on mat
+    "exact_match": 0.0,
+    # Precisions 4/5, 1/4, then smoothed 1/(2*3) and 1/(4*2); brevity exp(1 - 6/5).
+    "bleu": math.exp(-1 / 5) * (4 / 5 * 1 / 4 * 1 / 6 * 1 / 8) ** (1 / 4),
+}
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_known_answers(name: str) -> None:
+    value = score(name, "the cat the dog sat", "the cat sat on the mat")
+    assert value == pytest.approx(KNOWN[name])
+
+
+def test_bleu_of_a_guess_one_word_short_is_the_brevity_penalty() -> None:
+    found = score("bleu", "the cat sat on the", "the cat sat on the mat")
+    assert found == pytest.approx(math.exp(1 - 6 / 5))
+    assert score("bleu", "cat", "cat") == pytest.approx(1.0)
+
+
+def test_token_accuracy_is_over_the_length_of_the_truth() -> None:
+    assert score("token_accuracy", "the cat sat on the mat", "the cat") == 1.0
+    assert score("token_accuracy", "the", "the cat") == 0.5
+    assert score("exact_match", "the cat sat", "the cat") == 0.0
+
+
+def test_rouge_does_not_stem_and_ignores_case() -> None:
+    def rouge(guess: str, truth: str) -> float:
+        blank = Batch(torch.zeros(1, 1), torch.zeros(1))
+        return (
+            METRICS["rouge1"]().score(Examples(blank, (guess,)), Examples(blank, (truth,))).item()
+        )
+
+    assert rouge("It rains.", "it rains") == 1.0
+    assert rouge("raining", "rained") == 0.0
+    # A blank guess never matches a text that has only signs, which rouge-score sees as empty.
+    assert rouge("", "...") == 0.0
+
+
+def test_rows_are_compared_one_by_one() -> None:
+    guess, truth = texts("the cat", "dog", ""), texts("the cat", "cat", "it")
+    assert METRICS["rouge1"]().score(guess, truth).tolist() == [1.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="zip"):
+        METRICS["rouge1"]().score(guess, texts("the cat"))
+
+
+def test_label_accuracy_counts_no_guess_as_wrong() -> None:
+    guess = texts("", "", "", labels=[1, 2, -1])
+    truth = texts("", "", "", labels=[1, 0, -1])
+    assert METRICS["label_accuracy"]().score(guess, truth).tolist() == [1.0, 0.0, 0.0]
+
+
+def test_label_accuracy_refuses_next_token_targets() -> None:
+    inputs = torch.zeros(2, 5, dtype=torch.int64)
+    model = Examples(Batch(inputs, inputs, inputs))
+    with pytest.raises(ConfigError) as caught:
+        METRICS["label_accuracy"]().score(texts("", ""), model)
+    assert str(caught.value) == (
+        "label_accuracy: the truth has labels of shape (2, 5), not one class an example. "
+        "Leave this metric out of a language model."
+    )

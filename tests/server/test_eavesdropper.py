@@ -1,0 +1,136 @@
+"""The eavesdropper adds the capture and nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
+from plain_app import start_arrays
+
+from fedsim.capture import CaptureKey, CaptureStore
+from fedsim.cell import CaptureConfig
+from fedsim.errors import StoreError
+from fedsim.wire import view
+from server.eavesdropper import Eavesdropper
+from server.grids.in_process import InProcessGrid
+from server.grids.local import run_server
+
+ROUNDS, CLIENTS = 3, 3
+Wrap = Callable[[Strategy], Strategy]
+
+
+def train(strategy: type[FedAvg], wrap: Wrap = lambda inner: inner) -> dict[str, bytes]:
+    """The global model after three rounds of the plain app."""
+    final: dict[str, bytes] = {}
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        inner = strategy(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
+        result = wrap(inner).start(grid, start_arrays(), num_rounds=ROUNDS)
+        final.update({name: array.data for name, array in result.arrays.items()})
+
+    run_server(app, InProcessGrid("plain_app:app", CLIENTS, {}), {})
+    return final
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, FedAdam, FedMedian])
+def test_global_model_is_bit_identical_with_and_without(
+    strategy: type[FedAvg], tmp_path: Path
+) -> None:
+    without = train(strategy)
+    with_ = train(strategy, lambda inner: Eavesdropper(inner, tmp_path))
+    assert with_ == without
+    assert without != {name: array.data for name, array in start_arrays().items()}
+    assert len(CaptureStore(tmp_path).keys()) == ROUNDS * CLIENTS
+
+
+def test_captures_hold_what_crossed_the_wire(tmp_path: Path) -> None:
+    train(FedAvg, lambda inner: Eavesdropper(inner, tmp_path))
+    store = CaptureStore(tmp_path)
+    first = store.load(CaptureKey(round=1, client=2))
+    assert list(first.sent) == list(first.received) == ["z.weight", "a.bias", "scalar"]
+    for name, array in start_arrays().items():
+        assert np.array_equal(first.sent[name].numpy(), array.numpy())
+    rng = np.random.default_rng([2, 1])
+    noise = rng.normal(size=(3, 4)).astype(np.float32)
+    expected = start_arrays()["z.weight"].numpy() - 0.1 * noise
+    assert np.array_equal(first.received["z.weight"].numpy(), expected)
+    assert first.kind == "weights"
+    assert first.knowledge.num_examples == 3
+    update = first.update()["z.weight"]
+    assert str(update.dtype) == "torch.float64"
+    assert np.allclose(update.numpy(), 0.1 * noise, atol=1e-6)
+
+
+def test_policy_keeps_the_rounds_and_clients_named(tmp_path: Path) -> None:
+    policy = CaptureConfig(rounds=(1, 3), clients=(0, 2))
+    heard: list[int] = []
+    train(FedAvg, lambda inner: Eavesdropper(inner, tmp_path, policy, heard.append))
+    kept = [(key.round, key.client) for key in CaptureStore(tmp_path).keys()]
+    assert kept == [(1, 0), (1, 2), (3, 0), (3, 2)]
+    assert heard == [1, 3]
+
+
+def test_equal_broadcasts_are_stored_once(tmp_path: Path) -> None:
+    train(FedAvg, lambda inner: Eavesdropper(inner, tmp_path))
+    assert len(list((tmp_path / "models").iterdir())) == ROUNDS
+    train(FedAvg, lambda inner: Eavesdropper(inner, tmp_path))
+    assert len(list((tmp_path / "models").iterdir())) == ROUNDS
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def alter(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (cut, "cut or altered"),
+        (alter, "cut or altered"),
+        (Path.unlink, "the file is missing"),
+    ],
+)
+@pytest.mark.parametrize("what", ["received", "sent", "record"])
+def test_a_broken_file_is_named(
+    harm: Callable[[Path], Any], said: str, what: str, tmp_path: Path
+) -> None:
+    train(FedAvg, lambda inner: Eavesdropper(inner, tmp_path))
+    store, key = CaptureStore(tmp_path), CaptureKey(round=2, client=1)
+    path = {
+        "received": store.tensors_path(key),
+        "sent": store.sent_path(store.record(key).sent_sha256),
+        "record": store.tensors_path(key).with_suffix(".json"),
+    }[what]
+    harm(path)
+    with pytest.raises(StoreError) as caught:
+        store.load(key)
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_failing_disk_ends_the_run(tmp_path: Path) -> None:
+    blocked = tmp_path / "captures"
+    blocked.write_text("a file where the folder should be")
+    with pytest.raises(OSError, match="captures"):
+        train(FedAvg, lambda inner: Eavesdropper(inner, blocked))
+
+
+def test_view_shares_memory_and_keeps_shape() -> None:
+    for value in (np.zeros((2, 3), np.float32), np.asarray(5, np.int64), np.ones(0, np.float32)):
+        array = Array(value)
+        seen = view(array)
+        assert seen.shape == value.shape
+        assert seen.dtype == value.dtype
+        assert np.array_equal(seen, value)
+        assert not seen.flags.writeable
