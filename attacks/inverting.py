@@ -55,7 +55,7 @@ class Inverting(Attack):
     grouping: ClassVar[Grouping] = "same_weights"
 
     steps: Annotated[int, Field(ge=1)] = 4800
-    total_variation: Annotated[float, Field(ge=0)] = 1e-2
+    total_variation: Annotated[float, Field(ge=0)] = 3e-3
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
     restarts: Annotated[int, Field(ge=1)] = 1
     lanes: Annotated[int, Field(ge=1)] = 32

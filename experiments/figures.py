@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, Leakage, Result, Section
 from experiments.labels import describe, title
+from experiments.results import attack_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +18,19 @@ if TYPE_CHECKING:
 INK = "#1b1b1f"
 COLOURS = (INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's palette, legible without colour vision; markers tell the lines apart as well."""
-MARKERS = "osD^vPX"
+STROKES = tuple(zip(COLOURS, "osD^vPX", strict=True))
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+}
 UTILITY = ("mcc", "accuracy", "perplexity", "loss")
 """Which utility the second axis shows: the first of these that was measured."""
 
@@ -42,84 +55,66 @@ def curves(section: Section, stem: str) -> list[Figure]:
     """A panel for each attack and setting that was observed in two rounds or more."""
     panels: dict[tuple[str, str], list[Result]] = {}
     for result in section.results:
-        if not result.is_null and section.main in result.rounds:
-            panels.setdefault((result.setting, result.attack), []).append(result)
+        if not result.is_null and len(result.rounds.get(section.main, ())) > 1:
+            name = attack_name(section, result)
+            panels.setdefault((result.setting, name), []).append(result)
     return [
-        _panel(section, f"{stem}-{number}", results)
-        for number, results in enumerate(panels.values(), 1)
-        if len({at for result in results for at in result.rounds[section.main]}) > 1
+        _figure(section, f"{stem}-{number}", attack, results)
+        for number, ((_, attack), results) in enumerate(panels.items(), 1)
     ]
 
 
-def _panel(section: Section, name: str, results: list[Result]) -> Figure:
+def _figure(section: Section, name: str, attack: str, results: list[Result]) -> Figure:
     import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.ticker import MaxNLocator
 
-    metric, attack, setting = section.main, results[0].attack, results[0].setting
-    style: dict[Any, Any] = {
-        "svg.hashsalt": name,
-        "svg.fonttype": "none",
-        "text.parse_math": False,
-        "font.family": "DejaVu Sans",
-        "font.size": 9.0,
-        "text.color": INK,
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "axes.spines.top": False,
-    }
-    with mpl.rc_context(style):
-        canvas = Canvas(figsize=(4.2, 3.4), layout="constrained")
-        FigureCanvasAgg(canvas)
-        left = canvas.add_subplot()
-        utility = _utility_name(section)
-        right = left.twinx() if utility else None
-        for i, result in enumerate(results):
-            colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
-            label = _short(result, results)
-            _curve(left, result.rounds[metric], colour, marker, label)
-            if right is not None and utility:
-                measured = [u for u in section.utility if u.place == result.place]
-                x = [u.round for u in measured]
-                y = [u.values.get(utility, math.nan) for u in measured]
-                right.plot(x, y, color=colour, linestyle=(0, (4, 3)), linewidth=1.0)
-        null = section.null(results[0], PRIOR_ONLY) or section.null(results[0], OTHER_CLIENT)
-        if null is not None and metric in null.rounds:
-            at = null.rounds[metric]
-            left.plot(
-                list(at),
-                [_finite(point.mean) for point in at.values()],
-                color=INK,
-                alpha=0.55,
-                linestyle=":",
-                linewidth=1.6,
-                label=f"null: {title(null.attack if null.control == 'none' else null.control)}",
-            )
-        unit = next(iter(results[0].rounds[metric].values())).unit
-        left.set_xlabel("round")
-        left.set_ylabel(f"{title(metric)}{'' if unit == '1' else f' ({unit})'}, solid")
-        if right is not None and utility:
-            right.set_ylabel(f"{title(utility)}, dashed")
-        left.xaxis.set_major_locator(MaxNLocator(integer=True))
-        left.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
-        title_text = title(attack) + (f"\n{setting}" if setting else "")
-        left.set_title(title_text, fontsize=10, fontweight="bold", loc="left", color=INK)
+    utility, setting = _utility_name(section), results[0].setting
+    svg, png = io.StringIO(), io.BytesIO()
+    with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
+        canvas = Canvas(figsize=(4.2, 3.5), layout="constrained")
+        axes = canvas.add_subplot()
+        _draw(axes, section, results, utility)
+        heading = f"{attack}\n{setting}" if setting else attack
+        axes.set_title(heading, fontsize=10, fontweight="bold", loc="left")
         canvas.legend(
             loc="outside lower center", ncols=2, frameon=False, fontsize=8.5, handlelength=1.6
         )
-        svg, png = io.StringIO(), io.BytesIO()
         canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
-        canvas.savefig(png, format="png", dpi=200, facecolor="white")
-    text = svg.getvalue()
+        canvas.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     caption = (
-        f"{title(attack)}: mean {title(metric)} of the examples of each round, with its 95 % "
-        f"interval{f', and {title(utility)} on held-out rows' if utility else ''}"
-        f"{f'; {setting}' if setting else ''}."
+        f"{attack}{f', {setting}' if setting else ''}: mean {title(section.main)} of the examples "
+        "of each round with its 95 % interval"
+        f"{f', and {title(utility)} on held-out rows' if utility else ''}."
     )
+    text = svg.getvalue()
     return Figure(name, caption, text[text.index("<svg") :], png.getvalue())
+
+
+def _draw(axes: Axes, section: Section, results: list[Result], utility: str | None) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    second = axes.twinx() if utility else None
+    for result in results:
+        # A defense has the same colour in every panel.
+        defenses = [place for place in section.places if place[0] == result.setting]
+        colour, marker = STROKES[defenses.index(result.place) % len(STROKES)]
+        _curve(axes, result.rounds[section.main], colour, marker, _short(result, results))
+        if second is not None and utility:
+            measured = [u for u in section.utility if u.place == result.place]
+            y = [_finite(u.values.get(utility)) for u in measured]
+            second.plot([u.round for u in measured], y, color=colour, ls=(0, (4, 3)), lw=1.0)
+            second.set_ylabel(f"{title(utility)}, dashed")
+    null = section.null(results[0], PRIOR_ONLY) or section.null(results[0], OTHER_CLIENT)
+    if null is not None and section.main in null.rounds:
+        at = null.rounds[section.main]
+        label = f"null: {title(null.attack if null.control == 'none' else null.control)}"
+        means = [point.mean for point in at.values()]
+        axes.plot(list(at), means, color=INK, alpha=0.55, ls=":", lw=1.6, label=label)
+    unit = next(iter(results[0].rounds[section.main].values())).unit
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"{title(section.main)}{'' if unit == '1' else f' ({unit})'}, solid")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
 
 
 def _curve(axes: Axes, rounds: dict[int, Leakage], colour: str, marker: str, label: str) -> None:
@@ -137,9 +132,9 @@ def _curve(axes: Axes, rounds: dict[int, Leakage], colour: str, marker: str, lab
     )
 
 
-def _finite(value: float) -> float:
-    """An exact reconstruction has an infinite PSNR, which no axis can hold."""
-    return value if math.isfinite(value) else math.nan
+def _finite(value: float | None) -> float:
+    """A diverged model or a missing interval leaves a gap in the line."""
+    return value if value is not None and math.isfinite(value) else math.nan
 
 
 def _utility_name(section: Section) -> str | None:

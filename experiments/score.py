@@ -70,6 +70,8 @@ class Scorer:
         wanted = self.cell.experiment.metrics
         chosen = [known[name]() for name in wanted or known]
         fitting = [m for m in chosen if m.modality in ("any", self.task.modality)]
+        if self.task.spec.num_classes == 0:  # a language model has no classes
+            fitting = [metric for metric in fitting if metric.name != "label_accuracy"]
         return [metric for metric in fitting if not metric.available()]
 
     def guess(self, label: str, key: CaptureKey) -> Guess:

@@ -71,24 +71,23 @@ def to_markdown(table: Table) -> str:
 def to_latex(table: Table) -> str:
     r"""A ``table`` float with ``\toprule``; needs the package booktabs."""
     spec = "".join("r" if numeric else "l" for numeric in _numeric(table))
-    lines = [" & ".join(map(_latex, row)) + r" \\" for row in _texts(table)]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_latex(table.caption)}}}",
-            rf"\label{{tab:{table.name}}}",
-            rf"\begin{{tabular}}{{{spec}}}",
-            r"\toprule",
-            " & ".join(map(_latex, table.columns)) + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
+    head, *lines = (
+        " & ".join(map(_latex, row)) + r" \\" for row in [table.columns, *_texts(table)]
     )
+    body = "\n".join(lines)
+    return rf"""\begin{{table}}
+\centering
+\caption{{{_latex(table.caption)}}}
+\label{{tab:{table.name}}}
+\begin{{tabular}}{{{spec}}}
+\toprule
+{head}
+\midrule
+{body}
+\bottomrule
+\end{{tabular}}
+\end{{table}}
+"""
 
 
 WRITERS: dict[str, Callable[[Table], str]] = {

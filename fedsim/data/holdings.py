@@ -49,12 +49,10 @@ def load_holdings(config: CellConfig, modality: Modality) -> Holdings:
     heldout_split = task.heldout_split or _heldout_split(task)
     heldout = _load_task(task, heldout_split, modality)
     _check_apart(task, private, "task.heldout_split", heldout_split, heldout)
-    auxiliary = config.auxiliary and _load_auxiliary(
-        config.auxiliary, task, private, modality, config.seed
-    )
-    return Holdings(
-        private, auxiliary or None, _draw(heldout, task.heldout_rows, config.seed, "heldout")
-    )
+    auxiliary = None
+    if config.auxiliary is not None:
+        auxiliary = _load_auxiliary(config.auxiliary, task, private, modality, config.seed)
+    return Holdings(private, auxiliary, _draw(heldout, task.heldout_rows, config.seed, "heldout"))
 
 
 def _load_task(task: TaskConfig, split: str, modality: Modality) -> Rows:

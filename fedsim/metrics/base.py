@@ -13,7 +13,7 @@ from fedsim.types import Batch
 
 @dataclass(frozen=True)
 class Examples:
-    """Aligned examples as the metrics see them: row ``i`` of the guess belongs to row ``i`` of the truth.
+    """Examples as the metrics see them; once aligned, row ``i`` of a guess is that of the truth.
 
     Attributes:
         batch: the tensors.

@@ -41,9 +41,97 @@ def test_recovers_image_and_label(
     assert found.steps == len(found.trace) < 300
 
 
+@pytest.mark.slow
 def test_recovers_a_colour_image(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(1, 3, size=32)
     task, seen = victim(batch)
     (found,) = DLG().reconstruct([seen], task, [rng()], Job())
     assert found.guess.labels.tolist() == [3]
     assert (found.guess.inputs - batch.inputs).square().mean() < 1e-3
+
+
+def test_objective_is_that_of_the_guess(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 3, channels=1))
+    (found,) = IDLG(steps=40).reconstruct([seen], task, [rng()], Job())
+    model = replay(seen, task, torch.device("cpu"), torch.float64)
+    guess = Batch(found.guess.inputs.double(), found.guess.labels)
+    again = float(squared_error(model.gradient(guess), observed_gradient(seen)))
+    norm = float(sum(value.square().sum() for value in observed_gradient(seen).values()))
+    # Clamping and float32 move a converged guess by less than the tolerance of the search.
+    assert found.objective == pytest.approx(again, abs=1e-8 * norm)
+    assert found.objective < 1e-8 * norm
+    objectives = [objective for _, _, objective in found.trace]
+    assert objectives == sorted(objectives, reverse=True)
+    assert found.objective == objectives[-1]
+
+
+def test_restarts_replace_a_start_that_runs_away(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6))
+    once, more = (
+        DLG(restarts=restarts, steps=45).reconstruct([seen], task, [rng(RUNS_AWAY)], Job())[0]
+        for restarts in (1, 8)
+    )
+    assert once.objective is not None
+    assert more.objective is not None
+    assert once.steps == 45
+    assert more.objective < 1e-3 * once.objective
+    prefix = [objective for _, _, objective in once.trace]
+    assert [objective for _, _, objective in more.trace][:15] == prefix[:15]
+
+
+RUNS_AWAY = 0
+"""A seed whose first start fails."""
+
+
+def test_same_generator_same_guess(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6, channels=1))
+    first, same, other = (
+        DLG(steps=2).reconstruct([seen], task, [rng(seed)], Job())[0] for seed in (1, 1, 2)
+    )
+    assert torch.equal(first.guess.inputs, same.guess.inputs)
+    assert not torch.equal(first.guess.inputs, other.guess.inputs)
+
+
+def test_deadline_returns_the_best_so_far(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6))
+    (found,) = DLG().reconstruct([seen], task, [rng()], Job(deadline=time.monotonic()))
+    assert (found.expired, found.steps) == (True, 1)
+    assert found.guess.inputs.isfinite().all()
+
+
+def test_non_finite_update_still_ends(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6, channels=1))
+    broken = {name: value * float("nan") for name, value in seen.received.items()}
+    attack = DLG(steps=3)
+    (found,) = attack.reconstruct([replace(seen, received=broken)], task, [rng()], Job())
+    assert found.objective == float("inf")
+    assert found.guess.inputs.isfinite().all()
+
+
+def test_batch_and_its_labels(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(2, 6, 6, channels=1))
+    (joint,) = DLG(steps=1).reconstruct([seen], task, [rng()], Job())
+    (inferred,) = IDLG(steps=1).reconstruct([seen], task, [rng()], Job())
+    assert joint.guess.inputs.shape == (2, 1, 16, 16)
+    assert joint.guess.labels.shape == (2,)
+    assert inferred.guess.labels.tolist() == [6, 6]
+    assert 0 <= joint.guess.inputs.min() <= joint.guess.inputs.max() <= 1
+
+
+def test_granted_labels_are_used_unless_joint(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6, channels=1), labels=(4,))
+    guesses = {
+        option: DLG(steps=20, labels=option).reconstruct([seen], task, [rng()], Job())[0]
+        for option in ("auto", "joint")
+    }
+    assert {option: g.guess.labels.item() for option, g in guesses.items()} == {
+        "auto": 4,
+        "joint": 6,
+    }
+
+
+def test_fedavg_needs_the_step_size(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6), step_size=0.1, learning_rate=None)
+    message = "the scale of a FedAvg update needs learning_rate, which the server does not know"
+    with pytest.raises(CannotAttack, match=re.escape(message)):
+        DLG().reconstruct([seen], task, [rng()], Job())

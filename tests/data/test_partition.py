@@ -36,12 +36,14 @@ def test_no_row_is_dealt_twice_and_no_client_is_empty(kind: str, clients: int) -
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "by-label"])
 def test_the_seed_alone_decides(kind: str) -> None:
-    before = np.random.get_state()[1]  # noqa: NPY002
+    np.random.seed(5)
+    before = np.random.random()
+    np.random.seed(5)
     first = _deal(5, seed=3, partition=kind)
     torch.manual_seed(99)
     assert _deal(5, seed=3, partition=kind) == first
     assert _deal(5, seed=4, partition=kind) != first
-    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    assert np.random.random() == before
 
 
 def test_iid_parts_are_of_equal_size() -> None:
@@ -67,7 +69,7 @@ def test_dirichlet_deals_rows_without_classes() -> None:
 @pytest.mark.parametrize("owned", [1, 2, 10])
 def test_by_label_gives_each_client_its_number_of_classes(owned: int) -> None:
     parts = _deal(10, partition="by-label", classes_per_client=owned)
-    assert [len(LABELS[part].unique()) for part in parts] == [owned] * 10
+    assert [len(set(LABELS[part].tolist())) for part in parts] == [owned] * 10
     assert [len(part) for part in parts] == [60] * 10
 
 

@@ -25,7 +25,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSIM_HUB", raising=False)
 
 
-def _save(folder: Path, columns: dict[str, list[Any]], **features: Any) -> str:  # noqa: ANN401
+def _save(folder: Path, columns: dict[str, Any], **features: Any) -> str:  # noqa: ANN401
     """Write ``columns`` as the split ``train`` of a folder; returns its path."""
     import datasets
 
@@ -77,7 +77,7 @@ def test_grey_images_have_one_channel(tmp_path: Path) -> None:
     assert isinstance(rows.inputs, Tensor)
     assert rows.inputs.shape == (2, 1, 5, 5)
     assert rows.inputs.dtype == torch.uint8
-    assert rows.inputs.flatten(1).unique(dim=1).tolist() == [[100], [255]]
+    assert rows.inputs.flatten(1)[:, 3].tolist() == [100, 255]
     assert rows.labels.tolist() == [1, 0]
     assert rows.numbers == (1, 2)
     assert rows.class_names == ("cat", "dog")
@@ -90,8 +90,8 @@ def test_colours_keep_their_channels_and_grey_rows_among_them_get_three(tmp_path
     pixels = load_rows(folder, "train", modality="image").inputs
     assert isinstance(pixels, Tensor)
     assert pixels.shape == (2, 3, 4, 6)
-    assert pixels[0].flatten(1).unique(dim=1).flatten().tolist() == [200, 0, 0]
-    assert pixels[1].unique().tolist() == [9]
+    assert pixels[0, :, 3, 5].tolist() == [200, 0, 0]
+    assert set(pixels[1].flatten().tolist()) == {9}
 
 
 def test_images_of_two_sizes_are_refused(tmp_path: Path) -> None:

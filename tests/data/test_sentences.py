@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from fedsim import seeds
 from fedsim.data import load_rows
-from fedsim.data.sentences import Sentences
+from fedsim.data.sentences import Sentences, _fill
 
 
 def _texts(split: str) -> tuple[str, ...]:
@@ -46,3 +47,10 @@ def test_the_classes_are_balanced(split: str) -> None:
 def test_private_sentences_share_no_four_words_at_the_start() -> None:
     starts = [" ".join(_words(text).split()[:4]) for s in ("train", "test") for text in _texts(s)]
     assert len(set(starts)) == len(starts) == 312
+
+
+def test_two_slots_of_a_kind_never_get_the_same_word() -> None:
+    rng = seeds.numpy_generator(1)
+    pairs = [_fill("{daytime} {daytime2}", rng).lower().split() for _ in range(50)]
+    assert all(first != second for first, second in pairs)
+    assert len({tuple(pair) for pair in pairs}) > 6

@@ -27,7 +27,7 @@ def test_no_picture_occurs_twice_over_all_splits() -> None:
     pictures = torch.cat([_pictures(f"{split}[:400]") for split in Shapes.sizes])
     assert pictures.shape == (1200, 3, 32, 32)
     assert pictures.dtype == torch.uint8
-    assert len(pictures.flatten(1).unique(dim=0)) == 1200
+    assert len({picture.numpy().tobytes() for picture in pictures}) == 1200
 
 
 def test_every_class_occurs_about_equally_often() -> None:
@@ -43,5 +43,5 @@ def test_pictures_are_no_noise() -> None:
     pictures = _pictures("test[:200]").double() / 255
     steps = (pictures[..., 1:] - pictures[..., :-1]).pow(2).mean()
     # Independent pixels would give 2: twice the variance.
-    assert steps / pictures.flatten(2).var(dim=2).mean() < 0.5
+    assert steps / pictures.flatten(2).var(dim=2).mean() < 0.25
     assert pictures.flatten(1).std(dim=1).min() > 0.04

@@ -10,8 +10,10 @@ from fedsim.errors import ConfigError
 
 @pytest.mark.parametrize(
     "text",
-    ["train", "train[10:20]", "train[:50%]", "train[90%:]", "train[-7:]", "train[33%:67%]"]
-    + ["train[:99999]", "train[-10%:]", "train[:]", "train[5:-5]"],
+    [
+        *("train", "train[10:20]", "train[:50%]", "train[90%:]", "train[-7:]", "train[33%:67%]"),
+        *("train[:99999]", "train[-10%:]", "train[:]", "train[5:-5]"),
+    ],
 )
 @pytest.mark.parametrize("rows", [101, 1000])
 def test_numbers_are_those_of_the_datasets_library(text: str, rows: int) -> None:

@@ -1,0 +1,70 @@
+"""Small experiments that run in a second or two, for the tests of the stages."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from attacks.ledger import Ledger
+from experiments.attack import attackers
+from experiments.console import Console
+from experiments.folder import Run
+from experiments.simulate import Simulator
+
+Make = Callable[..., Run]
+
+TEXT: dict[str, Any] = {
+    "name": "small-text",
+    "task": {"model": "tiny-bert", "dataset": "sentences", "heldout_rows": 8, "max_length": 24},
+    "federation": {
+        "engine": "in-process",
+        "clients": 3,
+        "rounds": 2,
+        "learning_rate": 0.05,
+        "client_rows": 2,
+    },
+    "attacks": [{"name": "embedding_rows"}, {"name": "prior_only"}],
+}
+IMAGES: dict[str, Any] = {
+    "name": "small-images",
+    "task": {"model": "lenet", "dataset": "shapes", "heldout_rows": 8},
+    "auxiliary": {"split": "public", "rows": 20},
+    "federation": {
+        "engine": "in-process",
+        "clients": 3,
+        "rounds": 2,
+        "learning_rate": 0.01,
+        "client_rows": 2,
+    },
+    "attacks": [{"name": "inverting", "steps": 4}, {"name": "prior_only"}],
+}
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with tables updated and everything else replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            merged[key] = merge(base[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def simulate(run: Run) -> None:
+    """Simulate all cells on the run's own engine."""
+    with (
+        Ledger(run.root / "jobs.sqlite") as ledger,
+        attackers(run, ledger, Console(quiet=True)),
+        Simulator() as simulator,
+    ):
+        for cell in run.cells:
+            simulator.simulate(cell)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file below ``folder`` by its relative name."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
