@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attacks.base import Attack
 from attacks.dlg import DLG, IDLG
+from attacks.embedding_rows import EmbeddingRows
 from attacks.inverting import Inverting
 from attacks.prior_only import PriorOnly
 from fedsim.build import registry
@@ -12,6 +13,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "dlg": DLG,
     "idlg": IDLG,
     "inverting": Inverting,
+    "embedding_rows": EmbeddingRows,
     "prior_only": PriorOnly,
 }
 

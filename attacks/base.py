@@ -94,7 +94,7 @@ class Attack(ABC):
         return bool(getattr(self, "adaptive", False))
 
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
-        """What is learned once from auxiliary rows for given weights and defense; None if nothing."""
+        """What is learned once from auxiliary rows for given weights and defense, if anything."""
         del observation, task, job, seed
         return None
 

@@ -163,7 +163,7 @@ class _Start:
 
     def step(self) -> None:
         """One outer step."""
-        before: Tensor = self._optimizer.step(self._objective)  # type: ignore[no-untyped-call]
+        before: Tensor = self._optimizer.step(self._objective)
         self.objectives.append(self.lowest() if before.isfinite() else float("nan"))
 
     def _objective(self) -> Tensor:

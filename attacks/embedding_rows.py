@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.incidence import arrangement, sentence
 from attacks.labels import find_head, infer_label
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -22,10 +22,10 @@ from fedsim.tasks.base import Task, TaskSpec
 from fedsim.types import Batch, Tensors
 
 _QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
-_RANK = 1e-6  # singular values below this share of the largest are float32 rounding
+_RANK = 1e-7  # singular values below this share of the largest are float32 rounding
 _OUTSIDE = 1e-5  # share of a tied row outside the head's span that is more than rounding
 _ROUNDING = 1e-6  # change of a float32 weight row, as a share of its norm, that is rounding
-_CERTAIN = 0.01  # largest miss of a certified sentence, as a share of the smallest singular value
+_CERTAIN = 0.01  # largest miss of a certified sentence, in smallest singular values
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,20 @@ class EmbeddingRows(Attack):
     included. FILM has no such step; it searches with a language model.
 
     Needs trainable word embeddings, and position embeddings for the order; no labels, lengths or
-    eval mode. SGD and momentum clients are as good as gradients. One Adam step sends signs, which
-    mostly still order a sentence; more steps leave the set alone. Weight decay moves each row
-    along itself; it is measured on the median row and taken out, but decay inside Adam's gradient
+    eval mode. SGD and momentum clients are as good as gradients. Adam and AdamW clients send about
+    the signs, enough for the set and mostly for the order. Weight decay moves each row along
+    itself; it is measured on the median row and taken out, but decay inside Adam's gradient
     defeats the set. A tied head (GPT-2) fills every row: its rows span the final hidden states, so
-    both tables are projected off that span, which takes an update without noise, signs or pruning
-    and fewer predicted tokens than the width (half of it for the order). A causal model's last
-    token has no gradient. Padding is masked and has none either.
+    both tables are projected off that span, which takes a gradient without noise, signs or pruning
+    (weights are too coarse) and fewer predicted tokens than the width, half of it for the order.
+    A causal model's last token has no gradient. Padding is masked and has none either.
 
     Confidence is ``certified`` where one sentence explains both tables: no word row is missed by
     more than 1 % of the smallest singular value of ``G_position``. Two arrangements differ by at
     least that value in some row, so no other one fits. (Copies of one sentence look like one.)
     It is ``guess`` for several examples: every token found is in the guess and no other, positions
     follow ``G_position pinv(G_word)``, but which tokens share a sentence is not known. The
-    objective is that miss over that singular value, for one example.
+    objective is the miss in smallest singular values, for one example.
 
     Attributes:
         threshold: under noise a row of width ``d`` with energy ``e``, in units of the noise
@@ -79,30 +79,31 @@ class EmbeddingRows(Attack):
     def _read(
         self, observation: Observation, spec: TaskSpec, network: nn.Module, job: Job
     ) -> Reconstruction:
+        count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
         words, positions = tables(observation, network, job.device)
         noise = noise_variance(words)
-        tokens = standing_out(words, noise, self.threshold)
-        places = standing_out(positions, noise, self.threshold)
-        if not len(tokens):
+        tokens = self._standing_out(words, noise)
+        most = len(words) if count is None else count * spec.input_shape[0]
+        if not 0 < len(tokens) <= most:
             raise CannotAttack(
-                "embedding_rows: no row of the word embeddings stands out of the noise. "
-                "Choose an attack that reads other layers."
+                f"embedding_rows: {len(tokens)} rows of the word embeddings stand out, and the "
+                f"batch holds 1 to {most} tokens. Noise hides rows; weight decay inside Adam, or "
+                "pruning a tied head, shows false ones. Choose an attack that reads other layers."
             )
-        words, positions = words[tokens], positions[places]
-        count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
+        words, positions = words[tokens], positions[self._standing_out(positions, noise)]
         order, miss = sentence(words, positions) if count in {None, 1} else ([], float("inf"))
         if count == 1 or miss <= _CERTAIN:
             lines = [order]
         else:
-            # A causal model's last token predicts nothing, so its row holds no trace of it.
+            # A causal model's last token predicts nothing, so no row holds a trace of it.
             unseen = 1 if spec.kind == "language-modelling" else 0
             seen = None if lengths is None else [length - unseen for length in lengths]
             lines = arrangement(words, positions, count, seen)
-        confidence: Certificate = "certified" if miss <= _CERTAIN else "guess"
         labels = torch.full((len(lines),), -1)
         if len(lines) == 1 and spec.num_classes:
-            labels[0] = label(observation, network)
+            labels[0] = _label(observation, network)
         ids = [tokens.cpu()[line] for line in lines]
+        confidence: Certificate = "certified" if miss <= _CERTAIN else "guess"
         return Reconstruction(
             Batch(
                 pad_sequence(ids, batch_first=True, padding_value=spec.pad_id or 0),
@@ -113,49 +114,49 @@ class EmbeddingRows(Attack):
             confidence=(confidence,) * len(lines),
         )
 
+    def _standing_out(self, rows: Tensor, noise: float) -> Tensor:
+        """Row numbers, ascending, with more energy than the noise explains; any energy without."""
+        energy, width = rows.square().sum(1), rows.shape[1]
+        out = energy > noise * (width + self.threshold * (2 * width) ** 0.5)
+        return torch.nonzero(out)[:, 0]
+
 
 def tables(
     observation: Observation, network: nn.Module, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Word ``(vocabulary, width)`` and position rows of the update, what is no input taken out.
+    """Word and position rows of the update in float64, without what inputs did not cause.
 
-    The positions are empty where the client does not send them.
+    The positions have no row where the client does not send them.
 
     Raises:
-        CannotAttack: the word embeddings were not sent, or their rows cannot be told apart.
+        CannotAttack: the word embeddings were not sent, or hold no readable rows.
     """
     names = embedding_names(network)
     if names.word is None or names.word not in observation.received:
         raise CannotAttack(
-            f"embedding_rows: the client does not send the word embeddings (frozen), "
-            f"{names.word!r} is not in the reply. Choose an attack that reads other layers."
+            "embedding_rows: the client does not send the word embeddings (frozen); the reply has "
+            f"no {names.word!r}. Choose an attack that reads other layers."
         )
-    update = {k: v.to(device) for k, v in part(observation, [names.word, names.position]).items()}
-    if not all(value.isfinite().all() for value in update.values()):
+    update = {k: v.to(device) for k, v in _part(observation, (names.word, names.position)).items()}
+    if broken := [name for name, value in update.items() if not value.isfinite().all()]:
         raise CannotAttack(
-            f"embedding_rows: {names.word!r} or its positions hold NaN or infinite values. "
+            f"embedding_rows: {broken[0]!r} holds NaN or infinite values. "
             "Lower the client's learning rate."
         )
-    words = update[names.word]
     output = getattr(network, "get_output_embeddings", lambda: None)()
     tied = output is not None and output.weight is network.get_parameter(names.word)
-    if not tied and observation.kind == "weights":
+    if observation.kind == "weights" and not tied:
         update = without_decay(update, names.word, observation.sent)
-        words = update[names.word]
+    words = update[names.word]
     positions = update.get(names.position or "", words[:0])
-    return without_head(words, positions) if tied else (words, positions)
-
-
-def part(observation: Observation, names: Iterable[str | None]) -> Tensors:
-    """The update of these parameters alone, in float64."""
-    received = {name: observation.received[name] for name in names if name in observation.received}
-    return replace(observation, received=received).update()
+    count = observation.knowledge.num_examples
+    return without_head(words, positions, count) if tied else (words, positions)
 
 
 def without_decay(update: Tensors, word: str, sent: Tensors) -> Tensors:
     """Subtract what weight decay did, a multiple of each weight, as seen on the median word row."""
     before = sent[word].to(update[word])
-    share = ((update[word] * before).sum(1) / before.square().sum(1).clamp_min(1e-30)).median()
+    share = ((update[word] * before).sum(1) / before.square().sum(1).clamp(min=1e-30)).median()
     if share == 0:
         return update
     rest = {}
@@ -167,25 +168,29 @@ def without_decay(update: Tensors, word: str, sent: Tensors) -> Tensors:
     return rest
 
 
-def without_head(words: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Project both tables off the span of the tied head's rows, which rows of absent words show.
+def without_head(
+    words: Tensor, positions: Tensor, count: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Project both tables off the span of the tied head's rows, which absent words show.
 
-    Head row ``v`` is a mix of the final hidden states of all predicted places. The rows of lowest
-    norm belong to words that are not in the batch, and span the same space.
+    Head row ``v`` is a mix of the final hidden states, one for each predicted token. The rows of
+    lowest norm belong to words that are not in the batch, and span the same space.
 
     Raises:
-        CannotAttack: the span is the whole width.
+        CannotAttack: the span is the whole width, or larger than the predicted tokens'.
     """
-    quiet = words[words.norm(dim=1).argsort()[: int(_QUIET * len(words))]]
-    quiet = normalize(quiet, dim=1, eps=1e-30)
+    quiet = normalize(words[words.norm(dim=1).argsort()[: int(_QUIET * len(words))]], eps=1e-30)
     energy, directions = torch.linalg.eigh(quiet.T @ quiet)
     span = directions[:, energy > _RANK**2 * energy[-1]]
-    rank, width = span.shape[1], len(energy)
-    if rank >= width:
+    rank, places = span.shape[1], int(positions.any(dim=1).sum())
+    most = len(energy) - 1
+    if count is not None and places:
+        most = min(most, count * places)
+    if rank > most:
         raise CannotAttack(
-            f"embedding_rows: the rows of the tied head fill all {width} dimensions, so that no "
-            "input row stands out. Noise, signs, pruning and weights do that, and so do "
-            f"{width} predicted tokens; choose an attack that reads other layers."
+            f"embedding_rows: the rows of the tied head span {rank} dimensions, and inputs can be "
+            f"told from it up to {most}. The batch has too many tokens, or noise, signs, pruning "
+            "or weights instead of gradients fill the span; choose an attack on other layers."
         )
     rest = words - words @ span @ span.T
     outside = rest.norm(dim=1, keepdim=True) > _OUTSIDE * words.norm(dim=1, keepdim=True)
@@ -193,89 +198,24 @@ def without_head(words: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def noise_variance(words: Tensor) -> float:
-    """Variance of a coordinate of an absent word's row: 0 unless every row but one has moved."""
+    """Variance of a coordinate of an absent word's row; 0 unless every row but one has moved."""
     energy = words.square().sum(1)
-    quiet = int((energy == 0).sum())
-    return 0.0 if quiet > 1 else float(energy.median()) / words.shape[1]
+    still = int((energy == 0).sum())
+    return 0.0 if still > 1 else float(energy.median()) / words.shape[1]
 
 
-def standing_out(rows: Tensor, noise: float, threshold: float) -> Tensor:
-    """Row numbers, ascending, whose energy is more than the noise explains; without, not zero."""
-    energy, width = rows.square().sum(1), rows.shape[1]
-    return (energy > noise * (width + threshold * (2 * width) ** 0.5)).nonzero()[:, 0]
+def _part(observation: Observation, names: Iterable[str | None]) -> Tensors:
+    """The update of these parameters alone: float64 of a whole model is large."""
+    received = {k: v for k, v in observation.received.items() if k in set(names)}
+    return replace(observation, received=received).update()
 
 
-def sentence(words: Tensor, positions: Tensor) -> tuple[list[int], float]:
-    """For each position the row of ``words`` there, and the arrangement's miss.
-
-    The miss is the largest residual norm of a word row over the smallest singular value of
-    ``positions``, infinite where their rows depend on each other. A row that found no place (noise
-    or pruning hid its position) comes last.
-    """
-    scores = words @ torch.linalg.pinv(positions)
-    choice = scores.argmax(0)
-    # Each token found stands somewhere; a position beyond that repeats its best token.
-    rows, places = linear_sum_assignment(scores.cpu().numpy(), maximize=True)
-    choice[torch.from_numpy(places)] = torch.from_numpy(rows).to(choice.device)
-    shares = one_hot(choice, len(words)).to(words).T @ positions
-    order: list[int] = choice.tolist()
-    order += sorted(set(range(len(words))) - set(order))
-    if not 0 < len(positions) <= positions.shape[1]:
-        return order, float("inf")
-    smallest = float(torch.linalg.svdvals(positions)[-1])
-    return order, float((words - shares).norm(dim=1).max()) / max(smallest, 1e-300)
-
-
-def arrangement(
-    words: Tensor, positions: Tensor, count: int | None, lengths: Sequence[int] | None
-) -> list[list[int]]:
-    """Deal the rows of ``words`` out to sentences, each at the position its gradient points to.
-
-    Args:
-        words: rows of the tokens found.
-        positions: rows of the positions in use, in order; may be empty.
-        count: number of sentences, if known.
-        lengths: tokens of each sentence that have a gradient, if known.
-    """
-    scores = positions @ torch.linalg.pinv(words)
-    depth = depths(scores, count, lengths)
-    most = count or max([1, *depth.tolist()])
-    while len(depth) > 0 and int(depth.sum()) < len(words) and int(depth.min()) < most:
-        depth = (depth + 1).clamp(max=most)
-    slots = scores.cpu()[torch.repeat_interleave(torch.arange(len(depth)), depth)]
-    choice = slots.argmax(1)
-    rows, columns = linear_sum_assignment(slots.numpy(), maximize=True)
-    choice[torch.from_numpy(rows)] = torch.from_numpy(columns)
-    lines: list[list[int]] = [[] for _ in range(most)]
-    places = [line for deep in depth.tolist() for line in range(deep)]
-    for line, row in zip(places, choice.tolist(), strict=True):
-        lines[line].append(row)
-    for index, row in enumerate(sorted(set(range(len(words))) - set(choice.tolist()))):
-        lines[index % most].append(row)
-    return [line or list(range(len(words))) for line in lines]
-
-
-def depths(scores: Tensor, count: int | None, lengths: Sequence[int] | None) -> Tensor:
-    """How many sentences reach each position, int64 ``(position,)``, never increasing.
-
-    Unless the lengths are known, the number of tokens with more than half the weight of the first
-    position's best: sentences often share their first token, whose two rows are then equal.
-    """
-    if lengths is not None:
-        return (torch.tensor(lengths) > torch.arange(len(scores))[:, None]).sum(1)
-    if not len(scores):
-        return torch.zeros(0, dtype=torch.int64)
-    found = (scores > scores[0].max() / 2).sum(1).cpu().clamp(min=1, max=count)
-    found[0] = count or int(found.max())
-    return found.flip(0).cummax(0).values.flip(0)
-
-
-def label(observation: Observation, network: nn.Module) -> int:
+def _label(observation: Observation, network: nn.Module) -> int:
     """The class of a single example: granted, else read off the head; -1 where it does not tell."""
     if granted := observation.knowledge.labels:
         return granted[0]
     head = find_head(network)
     try:
-        return infer_label(part(observation, [head.weight, head.bias]), head)
+        return infer_label(_part(observation, (head.weight, head.bias)), head)
     except CannotAttack:
         return -1

@@ -77,7 +77,8 @@ def count_labels(
     ``n_c = B (mean softmax_c - bias gradient_c)`` is exact for the mean cross-entropy. The mean
     softmax over the unknown batch is taken from random inputs (Geng et al. 2021), or, where
     ``auxiliary`` rows are given, solved for with each class's mean softmax: exact on random
-    weights, and a third as many errors on a trained model. Reads a gradient, or a FedAvg update as ``observed_gradient`` does.
+    weights, and a third as many errors on a trained model. Reads a gradient, or a FedAvg update as
+    ``observed_gradient`` does.
 
     Raises:
         CannotAttack: the bias gradient or its scale is not known.

@@ -144,9 +144,7 @@ class LocalTrainer:
             losses.append(loss)
         return sum(losses) / len(losses)
 
-    def _defended_weights(
-        self, model: nn.Module, sent: Tensors, rng: torch.Generator
-    ) -> Tensors:
+    def _defended_weights(self, model: nn.Module, sent: Tensors, rng: torch.Generator) -> Tensors:
         trained = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
         if self.chain.changes_update:  # otherwise the weights go out untouched, not re-rounded
             start = {name: sent[name].to(self.device) for name in trained}

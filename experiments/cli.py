@@ -74,17 +74,15 @@ class Invocation:
         if folder.is_dir():
             if self.sets or self.out or self.seed is not None or self.workers is not None:
                 raise ConfigError(
-                    f"{self.target}: a run folder keeps its experiment, so --set, --out, --seed and "
-                    "--workers do not apply. Name the experiment instead."
+                    f"{self.target}: a run folder keeps its experiment, so --set, --out, --seed "
+                    "and --workers do not apply. Name the experiment instead."
                 )
             return Run.open(folder)
         plan = self.plan()
         return Run.create(plan, self.out or Path("runs") / plan.name)
 
 
-def _stages(
-    invocation: Invocation, stages: tuple[Stage, ...], quiet: bool, as_json: bool
-) -> None:
+def _stages(invocation: Invocation, stages: tuple[Stage, ...], quiet: bool, as_json: bool) -> None:
     run = invocation.run()
     from experiments.pipeline import execute
 
@@ -103,7 +101,7 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """All stages: simulate, attack, score, report. The same command again goes on where it stood."""
+    """All stages: simulate, attack, score, report; what is done already is not done again."""
     invocation = Invocation(experiment, sets or [], out, seed, workers)
     _stages(invocation, ("simulate", "attack", "score", "report"), quiet, as_json)
 

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
@@ -68,7 +68,7 @@ class ExperimentConfig(Section):
     attacks: tuple[dict[str, Any], ...] = ()
     attack_stage: AttackStage = AttackStage()
     metrics: tuple[str, ...] = ()
-    sweep: dict[str, tuple[Any, ...]] = {}
+    sweep: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
@@ -180,10 +180,7 @@ def _explain(error: ValidationError) -> str:
 
 def _section(annotation: Any) -> type[BaseModel]:  # noqa: ANN401
     options = [annotation, *getattr(annotation, "__args__", ())]
-    return cast(
-        type[BaseModel],
-        next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel)),
-    )
+    return next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
 
 
 def _override(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -206,8 +206,9 @@ class Examiner:
             yield "batch normalisation used the private batch's statistics."
         frozen = [name for name, _ in model.named_parameters() if name not in seen.received]
         if frozen:
-            yield f"not sent, thus out of reach: {', '.join(frozen[:4])}{' ...' * (len(frozen) > 4)}."
-        if not self.trainer.chain.name == "none":
+            more = " ..." if len(frozen) > 4 else ""
+            yield f"not sent, thus out of reach: {', '.join(frozen[:4])}{more}."
+        if self.trainer.chain.name != "none":
             yield f"the defense {self.trainer.chain.name} changed the update; a replay includes it."
         steps = len(self.cell.truth.record(seen.key).steps)
         if seen.kind == "weights" and (steps > 1 or config.optimizer in ("adam", "adamw")):
@@ -215,16 +216,11 @@ class Examiner:
                 f"the update sums {steps} steps of {config.optimizer}: it is no gradient, and "
                 "one-step attacks are only approximate."
             )
-        head, word = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else (
-            None
-        ), embedding_names(model).word
-        if word is not None and head is not None:
-            names = dict(model.named_parameters())
-            if getattr(head, "weight", None) is names.get(word):
-                yield (
-                    "the head is tied to the word embeddings: every row of their gradient is "
-                    "non-zero, so the token set is not simply its support."
-                )
+        if _tied(model):
+            yield (
+                "the head is tied to the word embeddings: every row of their gradient is "
+                "non-zero, so the token set is not simply its support."
+            )
         if batch.mask is not None and width is not None:
             tokens = int(batch.mask.sum())
             if tokens >= width:
@@ -232,6 +228,15 @@ class Examiner:
                     f"{tokens} tokens, and the first attention layer is {width} wide: its gradient "
                     "has full rank, so span tests cannot tell tokens apart."
                 )
+
+
+def _tied(model: nn.Module) -> bool:
+    """Whether the output layer and the word embeddings are one parameter."""
+    word = embedding_names(model).word
+    everything = dict(model.named_parameters(remove_duplicate=False))
+    return word is not None and any(
+        value is everything[word] for name, value in everything.items() if name != word
+    )
 
 
 def _missing(seen: Observation, model: nn.Module) -> Iterator[str]:

@@ -21,6 +21,9 @@ TITLES = {
     "bleu": "BLEU",
     "nerr": "NERR",
     "mcc": "MCC",
+    "image-classification": "image classification",
+    "text-classification": "text classification",
+    "language-modelling": "language modelling",
     "fedsgd": "FedSGD",
     "fedavg": "FedAvg",
     "other_client": "other client's update",
@@ -33,7 +36,7 @@ def title(name: str) -> str:
 
 
 def show(value: float | None, unit: str = "") -> str:
-    """A number with the digits that its unit deserves; a dash for none."""
+    """A number with the digits that its unit deserves, three where it has none; a dash for none."""
     if value is None or math.isnan(value):
         return "\N{EN DASH}"
     if math.isinf(value):
@@ -42,8 +45,10 @@ def show(value: float | None, unit: str = "") -> str:
         text = f"{value:.1f}"
     elif unit == "1":
         text = f"{value:.2f}"
+    elif abs(value) >= 1000:
+        text = f"{value:,.0f}"
     else:
-        text = f"{value:.3g}"
+        text = f"{value:#.3g}".removesuffix(".")
     return text.replace("-", "\N{MINUS SIGN}")
 
 

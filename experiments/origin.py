@@ -1,4 +1,4 @@
-"""All five packages must come from one checkout: their names are common, and others use them too."""
+"""All five packages must come from one checkout, since other projects use their names too."""
 
 from __future__ import annotations
 

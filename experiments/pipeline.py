@@ -96,9 +96,7 @@ def _timed(run: Run, stage: str, work: Any) -> None:  # noqa: ANN401
     note_provenance(run, stage, time.monotonic() - started)
 
 
-def _listener(
-    cell: Cell, stages: Sequence[Stage], team: Attackers
-) -> Callable[[int], None] | None:
+def _listener(cell: Cell, stages: Sequence[Stage], team: Attackers) -> Callable[[int], None] | None:
     if "attack" in stages and cell.experiment.attack_stage.when == "round":
         return lambda round_: team.submit(cell, round_)
     return None
@@ -123,7 +121,7 @@ def _simulate_and_attack(
         for cell in run.cells:
             if not cell.simulated:
                 raise ConfigError(
-                    f"{cell.folder}: the cell is not simulated. Run fedsim simulate {run.root} first."
+                    f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first."
                 )
             team.submit(cell)
         team.drain()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,7 +20,7 @@ from experiments.gallery import Example, Strip, data_uri, mark, strips
 from experiments.labels import flatten, option, options, show, title
 from experiments.results import STATUSES, attack_name, shown_metrics, tables, unit_of
 from experiments.summary import metric_classes, summarise
-from experiments.tables import Number, Table, write_table
+from experiments.tables import Number, Table, text_of, write_table
 from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
 from fedsim.errors import StoreError
@@ -66,6 +68,8 @@ def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False
         for number, section in enumerate(summary.sections, 1)
     ]
     folder = run / "report"
+    for part in ("tables", "figures"):  # what an earlier report left would look like ours
+        shutil.rmtree(folder / part, ignore_errors=True)
     for chapter in chapters:
         for table in chapter.tables.values():
             write_table(table, folder / "tables")
@@ -104,10 +108,17 @@ def canonical(summary: Findings) -> bytes:
     return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
+def slug(text: str) -> str:
+    """Lower-case letters, digits and hyphens: safe as a file name, a label and an anchor."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 def _chapter(
     number: int, section: Section, cells: dict[str, CellConfig], examples: Sequence[Example]
 ) -> Chapter:
-    stem = f"section-{number}"
+    stem = slug(
+        f"{number} {Path(section.dataset).name} {Path(section.model).name} {section.protocol}"
+    )
     return Chapter(
         anchor=stem,
         section=section,
@@ -163,6 +174,7 @@ def _render(
         "data_uri": data_uri,
         "inline": lambda figure: Markup(figure.svg.replace(INK, "currentColor")),
         "is_text": lambda value: isinstance(value, str),
+        "text_of": text_of,
         "mark": mark,
         "metric_class": classes.get,
         "options": options,

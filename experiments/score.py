@@ -16,10 +16,10 @@ from experiments.attack import Entry, entries, guess_folder
 from experiments.cells import Cell
 from experiments.folder import Run
 from experiments.gallery import Example
+from fedsim.build import registry
 from fedsim.capture import CaptureKey, batch_from
 from fedsim.errors import StoreError
 from fedsim.files import Record, load_tensors, read_record
-from fedsim.build import registry
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples, Metric
 from fedsim.metrics.match import Match, align, match, nothing

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from experiments.findings import (
     HEADLINE,
+    PRIOR_ONLY,
     Findings,
     Leakage,
     Modality,
@@ -19,12 +20,14 @@ from experiments.findings import (
 from experiments.labels import natural, settings
 from fedsim.build import registry
 from fedsim.cell import CellConfig
+from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
 from fedsim.records import ScoreRow, UtilityRow
-from fedsim.statistics import summary
+from fedsim.statistics import Direction, summary
 
 Names: TypeAlias = tuple[str, str, str, str]
+Wants: TypeAlias = Mapping[str, Direction]
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -49,7 +52,7 @@ def summarise(
     """Cells that differ in nothing but their seed count as one; the order of rows does not."""
     rows = sorted(rows, key=lambda row: row.model_dump_json(exclude={"seconds"}))
     utility = sorted(utility, key=lambda row: row.model_dump_json(exclude={"seconds"}))
-    names = section_names(cells, rows)
+    names, wants = section_names(cells, rows), _directions(rows)
     runs = {row.cell: row.run for row in rows} | {row.cell: row.run for row in utility}
     sections = []
     for section in sorted(set(names.values())):
@@ -59,9 +62,21 @@ def summarise(
             [row for row in rows if row.cell in mine],
             [row for row in utility if row.cell in mine],
             settings(mine, runs),
+            wants,
         )
         sections.append(found)
     return Findings(sections=tuple(sections))
+
+
+def _directions(rows: Iterable[ScoreRow]) -> Wants:
+    """Metric -> what the attacker wants, in the order of the known metrics."""
+    known = metric_classes()
+    if unknown := sorted({row.metric for row in rows} - known.keys()):
+        raise ConfigError(
+            f"scores.parquet: the metric {unknown[0]!r} is not known. "
+            "Install the package that adds it, or score again."
+        )
+    return {name: metric.attacker_wants for name, metric in known.items()}
 
 
 def _group(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
@@ -72,7 +87,11 @@ def _group(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def _section(
-    names: Names, rows: list[ScoreRow], utility: list[UtilityRow], labels: Mapping[str, str]
+    names: Names,
+    rows: list[ScoreRow],
+    utility: list[UtilityRow],
+    labels: Mapping[str, str],
+    wants: Wants,
 ) -> Section:
     modality: Modality = "image" if names[0].startswith("image") else "text"
 
@@ -84,7 +103,7 @@ def _section(
     )
     measured = _group(((place(r), r.round), r) for r in utility)
     owned = {(labels[r.cell], r.seed, r.client, r.round, r.example) for r in rows}
-    results = [_result(key[0][0], group, modality) for key, group in attacked.items()]
+    results = [_result(key[0][0], group, modality, wants) for key, group in attacked.items()]
     curve = [_utility(key[0][0], group) for key, group in measured.items()]
     return Section(
         cells=tuple(labels),
@@ -96,9 +115,7 @@ def _section(
         victims=len(owned),
         clients=len({key[:3] for key in owned}),
         levels=tuple(sorted({row.level for row in rows if row.level})),
-        results=tuple(
-            sorted(results, key=lambda r: (*_order(r), r.is_null, natural(r.attack), r.control))
-        ),
+        results=tuple(sorted(results, key=lambda result: (*_order(result), *_rank(result)))),
         utility=tuple(sorted(curve, key=lambda u: (*_order(u), u.round))),
     )
 
@@ -108,7 +125,16 @@ def _order(found: Result | Utility) -> tuple[Any, ...]:
     return natural(setting), defense != "none", defense, natural(options)
 
 
-def _result(setting: str, rows: list[ScoreRow], modality: Modality) -> Result:
+def _rank(found: Result) -> tuple[Any, ...]:
+    """Within a place: each attack and then its control; the prior last."""
+    return (
+        found.attack == PRIOR_ONLY,
+        *(found.attack, natural(found.attack_options), found.adaptive),
+        found.control != "none",
+    )
+
+
+def _result(setting: str, rows: list[ScoreRow], modality: Modality, wants: Wants) -> Result:
     jobs = {(row.cell, row.round, row.client): row for row in rows}
     status = Counter(row.status for row in jobs.values())
     problems = Counter((row.status, row.reason) for row in jobs.values() if row.status != "done")
@@ -127,10 +153,14 @@ def _result(setting: str, rows: list[ScoreRow], modality: Modality) -> Result:
             Problem(status=name, reason=reason, jobs=count)
             for (name, reason), count in sorted(problems.items())
         ),
-        leakage={name: _leakage(metrics[name]) for name in metric_classes() if name in metrics},
+        leakage={
+            name: _leakage(metrics[name], better)
+            for name, better in wants.items()
+            if name in metrics
+        },
         rounds={
             metric: {
-                number: _leakage(part)
+                number: _leakage(part, wants[metric])
                 for number, part in sorted(_group((r.round, r) for r in metrics[metric]).items())
             }
             for metric in HEADLINE[modality]
@@ -140,8 +170,7 @@ def _result(setting: str, rows: list[ScoreRow], modality: Modality) -> Result:
     )
 
 
-def _leakage(rows: list[ScoreRow]) -> Leakage:
-    better = metric_classes()[rows[0].metric].attacker_wants
+def _leakage(rows: list[ScoreRow], better: Direction) -> Leakage:
     found = summary(
         [row.value for row in rows if row.value is not None],
         [(row.seed, row.client) for row in rows],

@@ -63,7 +63,7 @@ def to_markdown(table: Table) -> str:
     lines = [
         _pipes([_markdown(name) for name in table.columns]),
         _pipes(["---:" if numeric else "---" for numeric in right]),
-        *(_pipes([_markdown(_text(value)) for value in row]) for row in table.rows),
+        *(_pipes([_markdown(text_of(value)) for value in row]) for row in table.rows),
     ]
     return f"{_markdown(table.caption)}\n\n" + "\n".join(lines) + "\n"
 
@@ -103,12 +103,15 @@ def write_table(table: Table, folder: Path) -> None:
         write_bytes(folder / f"{table.name}.{ending}", form(table).encode())
 
 
-def _text(value: Value) -> str:
-    return "\N{EN DASH}" if value is None else str(value)
+def text_of(value: Value) -> str:
+    """A value as Markdown, LaTeX and the page print it."""
+    if value is None:
+        return "\N{EN DASH}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _texts(table: Table) -> list[list[str]]:
-    return [[_text(value) for value in row] for row in table.rows]
+    return [[text_of(value) for value in row] for row in table.rows]
 
 
 def _numeric(table: Table) -> list[bool]:

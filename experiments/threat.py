@@ -34,6 +34,9 @@ OUT_OF_SCOPE = (
 )
 
 
+AUTO = "random for a built-in model, else pretrained"
+
+
 @dataclass(frozen=True, slots=True)
 class ThreatModel:
     """What was assumed in a group of cells.
@@ -91,13 +94,19 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         "rounds": str(run.rounds),
         "batch size": str(run.batch_size),
         "client mode": "train (dropout and batch statistics on)" if run.train_mode else "eval",
-        "first weights": task.weights,
+        "first weights": AUTO if task.weights == "auto" else task.weights,
         "private rows": f"{task.dataset}, {task.split}",
     }
     if run.protocol == "fedavg":
-        amount = f"{run.local_steps} steps" if run.local_steps else f"{run.local_epochs} epochs"
+        amount = (
+            _count(run.local_steps, "step")
+            if run.local_steps
+            else _count(run.local_epochs, "epoch")
+        )
         rows = f" of {run.client_rows} rows" if run.client_rows else ""
-        lines["local training"] = f"{amount}{rows}, {run.optimizer}, step {run.learning_rate:g}"
+        lines["local training"] = (
+            f"{amount}{rows}, {run.optimizer} of step size {run.learning_rate:g}"
+        )
         lines["aggregation"] = run.strategy
     if cell.auxiliary is not None:
         source = cell.auxiliary
@@ -109,3 +118,7 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             f"clients {', '.join(map(str, capture.clients)) or 'all'}"
         )
     return lines | {"seed": str(cell.seed)}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

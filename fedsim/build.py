@@ -75,4 +75,3 @@ def options_of(part: object) -> dict[str, Any]:
     adapter: TypeAdapter[object] = TypeAdapter(type(part))
     data: dict[str, Any] = adapter.dump_python(part, mode="json")
     return data
-

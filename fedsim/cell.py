@@ -1,4 +1,4 @@
-"""One resolved setting of an experiment: what a simulation needs to know, and nothing of attacks."""
+"""One resolved setting of an experiment: what a simulation needs, and nothing of attacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from fedsim.files import Record
-from fedsim.knowledge import Fact
+from fedsim.knowledge import FACTS, Fact
 
 TaskKind = Literal["image-classification", "text-classification", "language-modelling"]
 
@@ -103,7 +103,7 @@ class FederationConfig(Section):
     def _check(self) -> FederationConfig:
         if self.protocol == "fedsgd" and self.strategy != "fedavg":
             raise ValueError(
-                f"strategy {self.strategy!r} aggregates weights, but fedsgd clients send gradients; "
+                f"strategy {self.strategy!r} aggregates weights, and fedsgd sends gradients; "
                 "set protocol = 'fedavg' or leave strategy out"
             )
         return self
@@ -132,8 +132,7 @@ class ServerKnows(Section):
 
     def grants(self) -> frozenset[Fact]:
         """The facts granted."""
-        granted: dict[Fact, bool] = self.model_dump()
-        return frozenset(fact for fact, known in granted.items() if known)
+        return frozenset(fact for fact in FACTS if getattr(self, fact))
 
 
 class CellConfig(Section):

@@ -107,7 +107,7 @@ def safetensors_parts(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
             "data_offsets": [start, end],
         }
         if array.nbytes:
-            parts.append(memoryview(array).cast("B"))
+            parts.append(array.data.cast("B"))
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return [struct.pack("<Q", len(text)), text, *parts]
@@ -146,4 +146,3 @@ def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = (
     if missing := [name for name in order if name not in tensors]:
         raise StoreError(f"{path}: the tensor {missing[0]!r} is missing. The file was altered.")
     return {name: tensors[name] for name in order} if order else tensors
-

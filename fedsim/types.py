@@ -41,7 +41,9 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         mask = None if self.mask is None else self.mask.to(device)
-        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device), mask=mask)
+        return replace(
+            self, inputs=self.inputs.to(device), labels=self.labels.to(device), mask=mask
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,9 @@ PARTITION, WHOAMI = "partition-id", "query.whoami"
 
 def to_arrays(tensors: Tensors) -> ArrayRecord:
     """Tensors as Flower's arrays, dtype kept."""
-    return ArrayRecord({name: Array(value.detach().cpu().numpy()) for name, value in tensors.items()})
+    return ArrayRecord(
+        {name: Array(value.detach().cpu().numpy()) for name, value in tensors.items()}
+    )
 
 
 def view(array: Array) -> npt.NDArray[Any]:

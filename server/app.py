@@ -90,13 +90,12 @@ def aggregation(federation: FederationConfig, task: Task) -> Strategy:
         "fraction_evaluate": 0.0,
     }
     if federation.protocol == "fedsgd":
-        merge: KeepMissing = FedSGD(FedAvg(**everyone))
-        merge.learning_rate = federation.learning_rate * federation.server_learning_rate
-        merge.parameters = frozenset(name for name, _ in task.build().named_parameters())
-    else:
-        merge = KeepMissing(_STRATEGIES[federation.strategy](**everyone))
-        merge.learning_rate = federation.server_learning_rate
-    return merge
+        parameters = [name for name, _ in task.build().named_parameters()]
+        step = federation.learning_rate * federation.server_learning_rate
+        return FedSGD(FedAvg(**everyone), step, parameters)
+    return KeepMissing(
+        _STRATEGIES[federation.strategy](**everyone), federation.server_learning_rate
+    )
 
 
 @dataclass

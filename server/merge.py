@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.fedopt import FedOpt
 
 from fedsim.wire import arrays_of
@@ -24,8 +25,11 @@ class KeepMissing(Wrapper):
         learning_rate: step on the aggregated update; 1 takes the aggregate as it is.
     """
 
-    learning_rate: float = 1.0
     _sent: ArrayRecord
+
+    def __init__(self, inner: Strategy, learning_rate: float = 1.0) -> None:
+        super().__init__(inner)
+        self.learning_rate = learning_rate
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -64,9 +68,16 @@ class FedSGD(KeepMissing):
 
     The inner strategy averages the gradients, weighted by the clients' numbers of examples
     (McMahan et al. 2017).
+
+    Args:
+        inner: the strategy that averages.
+        learning_rate: step on the mean gradient.
+        parameters: names of what a step is taken on; the rest are buffers.
     """
 
-    parameters: frozenset[str] = frozenset()
+    def __init__(self, inner: Strategy, learning_rate: float, parameters: Iterable[str]) -> None:
+        super().__init__(inner, learning_rate)
+        self.parameters = frozenset(parameters)
 
     def _merge(self, aggregate: ArrayRecord) -> ArrayRecord:
         merged = {}

@@ -36,7 +36,9 @@ class OrderedGrid:
         questions = [Message(RecordDict(), node, WHOAMI) for node in nodes]
         answers = inner.send_and_receive(questions, timeout=_PATIENCE)
         self._partition = {
-            answer.metadata.src_node_id: int(str(answer.content.metric_records["whoami"][PARTITION]))
+            answer.metadata.src_node_id: int(
+                str(answer.content.metric_records["whoami"][PARTITION])
+            )
             for answer in answers
         }
 

@@ -49,8 +49,8 @@ class Workers:
 
     def __init__(self, app: str, count: int, gpus: float = 0.0) -> None:
         actor = ray.remote(_Worker).options(num_cpus=1, num_gpus=gpus)
-        self._start = lambda: actor.remote(app)
-        self._actors: list[Any] = [self._start() for _ in range(count)]
+        self._actor, self._app = actor, app
+        self._actors: list[Any] = [actor.remote(app) for _ in range(count)]
 
     def __len__(self) -> int:
         return len(self._actors)
@@ -62,7 +62,7 @@ class Workers:
     def replace(self, index: int) -> None:
         """Kill a worker, if it lives, and start another."""
         ray.kill(self._actors[index], no_restart=True)
-        self._actors[index] = self._start()
+        self._actors[index] = self._actor.remote(self._app)
 
     def close(self) -> None:
         """Kill them all, so that their CPUs and GPUs are free for the attacks."""
@@ -136,7 +136,11 @@ class RayGrid(LocalGrid):
         return [replies[index] for index in range(len(messages))]
 
     def _collect(
-        self, reference: Any, call: _Call, message: Message, replies: dict[int, Message]  # noqa: ANN401
+        self,
+        reference: Any,  # noqa: ANN401
+        call: _Call,
+        message: Message,
+        replies: dict[int, Message],
     ) -> str | None:
         """Store the reply; returns what happened to the worker if it died."""
         try:

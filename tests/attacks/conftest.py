@@ -88,7 +88,7 @@ def runs(tmp_path: Path) -> Callable[[], int]:
 
 @pytest.fixture
 def pictures() -> Callable[..., Batch]:
-    """``pictures(2, 3, 5)``: two smooth images of three channels and 16 x 16 pixels, labels 3 and 5."""
+    """``pictures(2, 3, 5)``: two smooth images with labels 3 and 5."""
 
     def make(count: int, *labels: int, channels: int = 3, size: int = 16, seed: int = 0) -> Batch:
         rng = torch.Generator().manual_seed(seed)

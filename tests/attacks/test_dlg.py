@@ -55,9 +55,10 @@ def test_objective_is_that_of_the_guess(victim: Victim, pictures: Pictures) -> N
     (found,) = IDLG(steps=40).reconstruct([seen], task, [rng()], Job())
     model = replay(seen, task, torch.device("cpu"), torch.float64)
     guess = Batch(found.guess.inputs.double(), found.guess.labels)
-    again = float(squared_error(model.gradient(guess), observed_gradient(seen)))
+    again = float(squared_error(model.pure_gradient(guess), observed_gradient(seen)))
     norm = float(sum(value.square().sum() for value in observed_gradient(seen).values()))
     # Clamping and float32 move a converged guess by less than the tolerance of the search.
+    assert found.objective is not None
     assert found.objective == pytest.approx(again, abs=1e-8 * norm)
     assert found.objective < 1e-8 * norm
     objectives = [objective for _, _, objective in found.trace]
@@ -66,21 +67,17 @@ def test_objective_is_that_of_the_guess(victim: Victim, pictures: Pictures) -> N
 
 
 def test_restarts_replace_a_start_that_runs_away(victim: Victim, pictures: Pictures) -> None:
-    task, seen = victim(pictures(1, 6))
+    task, seen = victim(pictures(1, 6, size=32))
     once, more = (
-        DLG(restarts=restarts, steps=45).reconstruct([seen], task, [rng(RUNS_AWAY)], Job())[0]
+        DLG(restarts=restarts, steps=25, patience=5).reconstruct([seen], task, [rng(3)], Job())[0]
         for restarts in (1, 8)
     )
     assert once.objective is not None
     assert more.objective is not None
-    assert once.steps == 45
-    assert more.objective < 1e-3 * once.objective
-    prefix = [objective for _, _, objective in once.trace]
-    assert [objective for _, _, objective in more.trace][:15] == prefix[:15]
-
-
-RUNS_AWAY = 0
-"""A seed whose first start fails."""
+    assert more.objective < 0.01 * once.objective
+    first, second = ([objective for _, _, objective in found.trace] for found in (once, more))
+    assert first[:5] == second[:5]
+    assert len(first) == len(second) == 25
 
 
 def test_same_generator_same_guess(victim: Victim, pictures: Pictures) -> None:

@@ -15,7 +15,9 @@ from fedsim.types import Rows, Tensors
 
 CONFIG = TaskConfig(model="mlp", dataset="shapes")
 ROWS = Rows(
-    torch.randint(0, 256, (12, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)),
+    torch.randint(
+        0, 256, (12, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    ),
     torch.arange(12) % 3,
     tuple(range(100, 112)),
 )
@@ -23,7 +25,9 @@ TASK = make_task(CONFIG, ROWS)
 SENT = initial_weights(TASK, CONFIG, 0)
 
 
-def run(*defense: dict[str, object], seed: int = 0, round_: int = 1, **options: Any) -> LocalUpdate:
+def run(
+    *defense: dict[str, object], seed: int = 0, round_: int = 1, **options: object
+) -> LocalUpdate:
     federation = FederationConfig.model_validate(options)
     chain = build_chain(defense, "defense")
     trainer = LocalTrainer(TASK, federation, chain, seed, torch.device("cpu"))
@@ -45,6 +49,7 @@ def test_fedsgd_sends_the_gradient_of_the_mean_loss() -> None:
     assert update.loss == pytest.approx(loss.item())
     assert list(update.tensors) == [name for name, _ in model.named_parameters()]
     for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
         assert torch.equal(update.tensors[name], parameter.grad)
 
 
@@ -111,7 +116,7 @@ def test_a_sample_stage_defense_acts_before_the_mean() -> None:
 
 
 def test_a_client_stage_defense_of_fedavg_acts_on_the_difference() -> None:
-    options = {"protocol": "fedavg", "batch_size": 4, "learning_rate": 0.05}
+    options: dict[str, Any] = {"protocol": "fedavg", "batch_size": 4, "learning_rate": 0.05}
     plain = run(**options)
     signed = run({"name": "sign"}, **options)
     for name, sent in SENT.items():
@@ -131,7 +136,9 @@ def test_noise_differs_between_rounds_and_repeats_with_the_seed() -> None:
 
 BN_CONFIG = TaskConfig(model="resnet20", dataset="shapes")
 BN_ROWS = Rows(
-    torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)),
+    torch.randint(
+        0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    ),
     torch.arange(4) % 2,
     tuple(range(4)),
 )

@@ -29,7 +29,7 @@ def _load(
     auxiliary: dict[str, Any] | None = None,
     modality: Literal["image", "text"] = "text",
     seed: int = 0,
-    **task: Any,  # noqa: ANN401
+    **task: Any,
 ) -> Holdings:
     config = CellConfig.model_validate(
         {

@@ -17,7 +17,7 @@ LABELS = torch.arange(10).repeat(60)
 """Ten classes of 60 rows each."""
 
 
-def _deal(clients: int, seed: int = 0, labels: Tensor = LABELS, **options: Any) -> list[list[int]]:  # noqa: ANN401
+def _deal(clients: int, seed: int = 0, labels: Tensor = LABELS, **options: Any) -> list[list[int]]:
     return partition(labels, clients, FederationConfig(**options), seed)
 
 

@@ -25,7 +25,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSIM_HUB", raising=False)
 
 
-def _save(folder: Path, columns: dict[str, Any], **features: Any) -> str:  # noqa: ANN401
+def _save(folder: Path, columns: dict[str, Any], **features: Any) -> str:
     """Write ``columns`` as the split ``train`` of a folder; returns its path."""
     import datasets
 

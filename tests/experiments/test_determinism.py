@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import IMAGES, TEXT, Make, files_of, simulate
-from experiments.pipeline import execute
+
+from experiments.pipeline import Stage, execute
 from fedsim.capture import CaptureStore
+from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
 
 
-def captured(make_run: Make, base: dict[str, Any], folder: str, **changes: Any) -> dict[str, bytes]:
+def captured(
+    make_run: Make, base: dict[str, Any], folder: str, **changes: object
+) -> dict[str, bytes]:
     run = make_run(base, folder, **changes)
     simulate(run)
     return {**files_of(run.cells[0].folder / "captures"), **files_of(run.cells[0].folder / "truth")}
@@ -52,12 +55,14 @@ def scores(root: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
+STAGES: tuple[Stage, ...] = ("simulate", "attack", "score")
+
+
 def test_attacks_during_and_after_the_training_give_the_same_rows(make_run: Make) -> None:
-    stages = ("simulate", "attack", "score")
     runs = {}
     for when in ("round", "end"):
         run = make_run(IMAGES, when, attack_stage={"when": when})
-        outcome = execute(run, stages, quiet=True)
+        outcome = execute(run, STAGES, quiet=True)
         assert outcome.statuses == {"done": 12}
         runs[when] = scores(run.root)
     assert runs["round"] == runs["end"]
@@ -66,12 +71,11 @@ def test_attacks_during_and_after_the_training_give_the_same_rows(make_run: Make
 
 @pytest.mark.ray
 def test_ray_attacks_give_the_rows_of_in_process(make_run: Make, ray_cluster: None) -> None:
-    stages = ("simulate", "attack", "score")
     reference = make_run(TEXT, "in-process")
-    execute(reference, stages, quiet=True)
+    execute(reference, STAGES, quiet=True)
     for when in ("round", "end"):
         run = make_run(TEXT, when, federation={"engine": "ray"}, attack_stage={"when": when})
-        execute(run, stages, quiet=True)
+        execute(run, STAGES, quiet=True)
         assert scores(run.root) == scores(reference.root)
 
 

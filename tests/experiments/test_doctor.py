@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from cases import IMAGES, TEXT, Make, simulate
+
 from experiments.cells import Cell
-from experiments.doctor import Checkup, examine
+from experiments.doctor import examine
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
 from fedsim.files import save_tensors, write_json
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
+from tests.apps.cases import IMAGES, TEXT, Make, simulate
 
 RESNET = {
     "name": "small-resnet",
@@ -29,7 +30,9 @@ GPT2 = {
 
 @pytest.mark.parametrize("base", [TEXT, IMAGES, RESNET, GPT2], ids=lambda base: base["name"])
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
-def test_sound_captures_replay_to_rounding(base: dict[str, Any], protocol: str, make_run: Make) -> None:
+def test_sound_captures_replay_to_rounding(
+    base: dict[str, Any], protocol: str, make_run: Make
+) -> None:
     run = make_run(base, federation={"protocol": protocol})
     simulate(run)
     checkup = examine(run)
@@ -58,14 +61,16 @@ def test_defended_captures_replay_too(defense: dict[str, Any], make_run: Make) -
     assert checkup.faults == 0
     assert f"the defense {defense['name']} changed the update" in checkup.text()
     if defense["name"] == "freeze_embeddings":
-        assert "not sent, thus out of reach: bert.embeddings.word_embeddings.weight" in checkup.text()
+        assert (
+            "not sent, thus out of reach: bert.embeddings.word_embeddings.weight" in checkup.text()
+        )
 
 
 def test_a_loss_scaled_by_half_is_named(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(IMAGES)
     plain: Callable[..., torch.Tensor] = type(task_of(run.cells[0])).loss
 
-    def half(self: Task, network: Any, batch: Batch) -> torch.Tensor:
+    def half(self: Task, network: object, batch: Batch) -> torch.Tensor:
         return 0.5 * plain(self, network, batch)
 
     with monkeypatch.context() as patch:

@@ -2,19 +2,15 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import torch
 
 from experiments.gallery import Example
-from experiments.report import write_report
 from fedsim.capture import CaptureKey
 from fedsim.cell import (
     AuxiliaryConfig,
@@ -24,7 +20,6 @@ from fedsim.cell import (
     ServerKnows,
     TaskConfig,
 )
-from fedsim.errors import StoreError
 from fedsim.files import Record, write_json
 from fedsim.metrics import METRICS
 from fedsim.records import ScoreRow, UtilityRow

@@ -9,7 +9,6 @@ import pytest
 from flwr.app import Array, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
-from plain_app import start_arrays
 
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.cell import CaptureConfig
@@ -18,6 +17,7 @@ from fedsim.wire import view
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server
+from tests.apps.plain_app import start_arrays
 
 ROUNDS, CLIENTS = 3, 3
 Wrap = Callable[[Strategy], Strategy]
@@ -34,7 +34,7 @@ def train(strategy: type[FedAvg], wrap: Wrap = lambda inner: inner) -> dict[str,
         result = wrap(inner).start(grid, start_arrays(), num_rounds=ROUNDS)
         final.update({name: array.data for name, array in result.arrays.items()})
 
-    run_server(app, InProcessGrid("plain_app:app", CLIENTS, {}), {})
+    run_server(app, InProcessGrid("tests.apps.plain_app:app", CLIENTS, {}), {})
     return final
 
 

@@ -7,24 +7,24 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from plain_app import start_arrays
 
 from fedsim.errors import SimulationError
 from server.grids.in_process import InProcessGrid
 from server.grids.local import LocalGrid, load_app, run_server
 from server.grids.ray import RayGrid, Workers
 from server.participation import Participation
+from tests.apps.plain_app import start_arrays
 
 CLIENTS, ROUNDS = 4, 3
 
 
 def in_process(fault: str = "") -> LocalGrid:
-    return InProcessGrid("plain_app:app", CLIENTS, {"fault": fault})
+    return InProcessGrid("tests.apps.plain_app:app", CLIENTS, {"fault": fault})
 
 
 @pytest.fixture(scope="module")
 def workers(ray_cluster: None) -> Iterator[Workers]:
-    team = Workers("plain_app:app", 2)
+    team = Workers("tests.apps.plain_app:app", 2)
     yield team
     team.close()
 
@@ -33,7 +33,9 @@ def on_ray(workers: Workers, fault: str = "", timeout: float = 60.0) -> LocalGri
     return RayGrid(workers, CLIENTS, {"fault": fault}, timeout=timeout)
 
 
-def train(grid: LocalGrid, share: float = 1.0, seed: int = 0) -> tuple[dict[str, bytes], Participation]:
+def train(
+    grid: LocalGrid, share: float = 1.0, seed: int = 0
+) -> tuple[dict[str, bytes], Participation]:
     final: dict[str, bytes] = {}
     inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
     strategy = Participation(inner, share, seed)
@@ -58,7 +60,7 @@ def test_participation_is_drawn_from_the_seed() -> None:
     assert train(in_process(), share=0.5)[0] == half
     assert train(in_process(), share=0.5, seed=1)[0] != half
     size = sum(len(array.data) for array in start_arrays().values())
-    assert strategy.bytes_up == {r: 2 * size for r in (1, 2, 3)}
+    assert strategy.bytes_up == dict.fromkeys((1, 2, 3), 2 * size)
 
 
 def test_at_least_one_client_takes_part() -> None:
@@ -86,12 +88,12 @@ def test_pushed_messages_are_answered_once() -> None:
 
 
 def test_app_is_loaded_by_name() -> None:
-    assert load_app("plain_app:app") is load_app("plain_app:app")
+    assert load_app("tests.apps.plain_app:app") is load_app("tests.apps.plain_app:app")
 
 
 @pytest.mark.ray
 def test_ray_gives_the_bits_of_in_process(workers: Workers) -> None:
-    alone = Workers("plain_app:app", 1)
+    alone = Workers("tests.apps.plain_app:app", 1)
     try:
         assert train(on_ray(alone))[0] == train(in_process())[0]
     finally:

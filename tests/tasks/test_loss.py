@@ -45,7 +45,7 @@ def test_gradient_of_the_functional_loss_is_autograds(model: str, kind: str) -> 
     task, network, batch = learned(model, kind)
     parameters = {name: p.detach() for name, p in network.named_parameters()}
     functional = torch.func.grad(lambda p: task.functional_loss(network, p, batch))(parameters)
-    task.loss(network, batch).backward()  # type: ignore[no-untyped-call]
+    task.loss(network, batch).backward()
     for name, parameter in network.named_parameters():
         expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         torch.testing.assert_close(functional[name], expected, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,82 @@
+"""Which token stands at which position, from the gradient rows of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+
+def sentence(words: Tensor, positions: Tensor) -> tuple[list[int], float]:
+    """The row of ``words`` at each position of a single example, and the arrangement's miss.
+
+    Solves ``words = X^T positions`` for one-hot ``X`` by least squares. The miss is the largest
+    residual norm of a word row over the smallest singular value of ``positions``; infinite where
+    there are more positions than dimensions. A row without a place (noise or pruning hid its
+    position) comes last.
+
+    Args:
+        words: rows of the tokens found, float64 ``(token, width)``.
+        positions: rows of the positions in use, in order, float64 ``(position, width)``.
+    """
+    scores = words @ torch.linalg.pinv(positions)
+    choice = scores.argmax(0)
+    # Each token found stands somewhere; the positions left over repeat the token they fit best.
+    rows, places = linear_sum_assignment(scores.cpu().numpy(), maximize=True)
+    choice[torch.from_numpy(places)] = torch.from_numpy(rows).to(choice.device)
+    order: list[int] = choice.tolist()
+    order += sorted(set(range(len(words))) - set(order))
+    if not 0 < len(positions) <= positions.shape[1]:
+        return order, float("inf")
+    residual = words - one_hot(choice, len(words)).to(words).T @ positions
+    smallest = float(torch.linalg.svdvals(positions)[-1])
+    return order, float(residual.norm(dim=1).max()) / max(smallest, 1e-300)
+
+
+def arrangement(
+    words: Tensor, positions: Tensor, count: int | None, lengths: Sequence[int] | None
+) -> list[list[int]]:
+    """Deal the rows of ``words`` out to sentences, each at the position its gradient points to.
+
+    For tokens that occur once in the batch, ``positions pinv(words)`` is 1 where they stand.
+
+    Args:
+        words: rows of the tokens found, float64 ``(token, width)``.
+        positions: rows of the positions in use, in order; without any, only the set is dealt.
+        count: number of sentences, if known.
+        lengths: tokens of each sentence, if known.
+    """
+    scores = (positions @ torch.linalg.pinv(words)).cpu()
+    depth = depths(scores, count, lengths)
+    most = count or max([1, *depth.tolist()])
+    while len(depth) and int(depth.sum()) < len(words) and int(depth.min()) < most:
+        depth = (depth + 1).clamp(max=most)
+    slots = scores[torch.repeat_interleave(torch.arange(len(depth)), depth)]
+    choice = slots.argmax(1)
+    rows, columns = linear_sum_assignment(slots.numpy(), maximize=True)
+    choice[torch.from_numpy(rows)] = torch.from_numpy(columns)
+    lines: list[list[int]] = [[] for _ in range(most)]
+    owners = [line for deep in depth.tolist() for line in range(deep)]
+    for line, row in zip(owners, choice.tolist(), strict=True):
+        lines[line].append(row)
+    for index, row in enumerate(sorted(set(range(len(words))) - set(choice.tolist()))):
+        lines[index % most].append(row)
+    return [line or list(range(len(words))) for line in lines]
+
+
+def depths(scores: Tensor, count: int | None, lengths: Sequence[int] | None) -> Tensor:
+    """How many sentences reach each position, int64 ``(position,)``, never increasing.
+
+    Where the lengths are not known: the tokens with more than half the weight of the best at the
+    first position. Sentences often share that one, whose two rows are then equal.
+    """
+    if lengths is not None:
+        return (torch.tensor(lengths) > torch.arange(len(scores))[:, None]).sum(1)
+    if not len(scores):
+        return torch.zeros(0, dtype=torch.int64)
+    found = (scores > scores[0].max() / 2).sum(1).clamp(min=1, max=count)
+    found[0] = count or int(found.max())
+    return found.flip(0).cummax(0).values.flip(0)
