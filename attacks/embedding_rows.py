@@ -25,6 +25,7 @@ _QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words
 _RANK = 1e-7  # singular values below this share of the largest are float32 rounding
 _OUTSIDE = 1e-5  # share of a tied row outside the head's span that is more than rounding
 _ROUNDING = 1e-6  # change of a float32 weight row, as a share of its norm, that is rounding
+_WHOLE = 0.99  # share of coordinates that are not 0 in rows that were not pruned
 _CERTAIN = 0.01  # largest miss of a certified sentence, in smallest singular values
 
 
@@ -42,7 +43,7 @@ class EmbeddingRows(Attack):
     eval mode. SGD and momentum clients are as good as gradients. Adam and AdamW clients send about
     the signs, enough for the set and mostly for the order. Weight decay moves each row along
     itself; it is measured on the median row and taken out, but decay inside Adam's gradient
-    defeats the set. A tied head (GPT-2) fills every row: its rows span the final hidden states, so
+    spoils the set. A tied head (GPT-2) fills every row: its rows span the final hidden states, so
     both tables are projected off that span, which takes a gradient without noise, signs or pruning
     (weights are too coarse) and fewer predicted tokens than the width, half of it for the order.
     A causal model's last token has no gradient. Padding is masked and has none either.
@@ -50,7 +51,8 @@ class EmbeddingRows(Attack):
     Confidence is ``certified`` where one sentence explains both tables: no word row is missed by
     more than 1 % of the smallest singular value of ``G_position``. Two arrangements differ by at
     least that value in some row, so no other one fits. (Copies of one sentence look like one.)
-    It is ``guess`` for several examples: every token found is in the guess and no other, positions
+    Rows with zeros were pruned and are never certified, since whole tokens may be lost. It is
+    ``guess`` for several examples: every token found is in the guess and no other, positions
     follow ``G_position pinv(G_word)``, but which tokens share a sentence is not known. The
     objective is the miss in smallest singular values, for one example.
 
@@ -90,20 +92,25 @@ class EmbeddingRows(Attack):
                 f"batch holds 1 to {most} tokens. Noise hides rows; weight decay inside Adam, or "
                 "pruning a tied head, shows false ones. Choose an attack that reads other layers."
             )
-        words, positions = words[tokens], positions[self._standing_out(positions, noise)]
+        places = self._standing_out(positions, noise)
+        words, positions = words[tokens], positions[places]
         order, miss = sentence(words, positions) if count in {None, 1} else ([], float("inf"))
-        if count == 1 or miss <= _CERTAIN:
+        # Pruning may take a token with its position, and what is left explains itself. It leaves
+        # a gap, or zeros in the other rows.
+        whole = bool((positions != 0).double().mean() > _WHOLE) and bool((places.diff() == 1).all())
+        certain = whole and miss <= _CERTAIN
+        if count == 1 or certain:
             lines = [order]
         else:
             # A causal model's last token predicts nothing, so no row holds a trace of it.
             unseen = 1 if spec.kind == "language-modelling" else 0
             seen = None if lengths is None else [length - unseen for length in lengths]
-            lines = arrangement(words, positions, count, seen)
+            lines, miss = arrangement(words, positions, count, seen), float("inf")
         labels = torch.full((len(lines),), -1)
         if len(lines) == 1 and spec.num_classes:
             labels[0] = _label(observation, network)
         ids = [tokens.cpu()[line] for line in lines]
-        confidence: Certificate = "certified" if miss <= _CERTAIN else "guess"
+        confidence: Certificate = "certified" if certain else "guess"
         return Reconstruction(
             Batch(
                 pad_sequence(ids, batch_first=True, padding_value=spec.pad_id or 0),

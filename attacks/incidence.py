@@ -22,16 +22,17 @@ def sentence(words: Tensor, positions: Tensor) -> tuple[list[int], float]:
         words: rows of the tokens found, float64 ``(token, width)``.
         positions: rows of the positions in use, in order, float64 ``(position, width)``.
     """
-    scores = words @ torch.linalg.pinv(positions)
-    choice = scores.argmax(0)
+    scores = (words @ torch.linalg.pinv(positions)).cpu()
+    best, choice = scores.max(0)
     # Each token found stands somewhere; the positions left over repeat the token they fit best.
-    rows, places = linear_sum_assignment(scores.cpu().numpy(), maximize=True)
-    choice[torch.from_numpy(places)] = torch.from_numpy(rows).to(choice.device)
+    rows, places = map(torch.from_numpy, linear_sum_assignment(scores.cpu().numpy(), maximize=True))
+    fits = scores[rows, places] > best[places] / 2
+    choice[places[fits]] = rows[fits]
     order: list[int] = choice.tolist()
     order += sorted(set(range(len(words))) - set(order))
     if not 0 < len(positions) <= positions.shape[1]:
         return order, float("inf")
-    residual = words - one_hot(choice, len(words)).to(words).T @ positions
+    residual = words - one_hot(choice, len(words)).T.to(words) @ positions
     smallest = float(torch.linalg.svdvals(positions)[-1])
     return order, float(residual.norm(dim=1).max()) / max(smallest, 1e-300)
 
@@ -56,8 +57,8 @@ def arrangement(
         depth = (depth + 1).clamp(max=most)
     slots = scores[torch.repeat_interleave(torch.arange(len(depth)), depth)]
     choice = slots.argmax(1)
-    rows, columns = linear_sum_assignment(slots.numpy(), maximize=True)
-    choice[torch.from_numpy(rows)] = torch.from_numpy(columns)
+    taken, rows = map(torch.from_numpy, linear_sum_assignment(slots.numpy(), maximize=True))
+    choice[taken] = rows
     lines: list[list[int]] = [[] for _ in range(most)]
     owners = [line for deep in depth.tolist() for line in range(deep)]
     for line, row in zip(owners, choice.tolist(), strict=True):

@@ -64,6 +64,7 @@ class Attackers:
     def __init__(self, ledger: Ledger, console: Console) -> None:
         self._ledger, self._console = ledger, console
         self._pool: Any = None
+        self._submitted: set[str] = set()
         self._stack = ExitStack()
 
     def start_ray(self, run: Run) -> None:
@@ -101,8 +102,10 @@ class Attackers:
                 chunk=stage.group_size,
             )
         ]
+        specs = [spec for spec in specs if spec.name not in self._submitted]
         if not specs:
             return
+        self._submitted |= {spec.name for spec in specs}
         self._console.expect(WORK, len(specs))
         if cell.config.federation.engine == "ray":
             self._pool.submit(specs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from collections.abc import Callable, Mapping
 
 from experiments.config import read_toml, shipped
@@ -41,16 +43,20 @@ def _metrics() -> dict[str, str]:
 
 
 def _models() -> dict[str, str]:
-    from fedsim.models import MODELS
+    from fedsim.models import IMAGE_MODELS, TEXT_MODELS
 
-    found = {name: _first_sentence(inspect.getdoc(model) or "") for name, model in MODELS.items()}
+    found = _sentences(IMAGE_MODELS)
+    for name, folder in TEXT_MODELS.items():
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind, tokens = config["model_type"].upper(), config["vocab_size"]
+        found[name] = f"A small {kind} with random weights and a tokenizer of {tokens} tokens."
     return {**found, "<hub id or folder>": "Any BERT-type or GPT-2-type model."}
 
 
 def _datasets() -> dict[str, str]:
     from fedsim.data import DATASETS
 
-    found = {name: _first_sentence(inspect.getdoc(data) or "") for name, data in DATASETS.items()}
+    found = _sentences(DATASETS)
     known = (
         "uoft-cs/cifar10, uoft-cs/cifar100, ylecun/mnist, nyu-mll/glue:cola, nyu-mll/glue:sst2, "
         "cornell-movie-review-data/rotten_tomatoes, Salesforce/wikitext:wikitext-2-raw-v1, or any "
@@ -66,7 +72,8 @@ def _experiments() -> dict[str, str]:
         comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
         members = read_toml(path).get("suite")
         suite = f" (runs {', '.join(members)})" if members else ""
-        found[name] = comment.split(". ")[0].rstrip(".") + "." + suite
+        # "Zhu et al. 2019" does not end a sentence.
+        found[name] = re.split(r"(?<=[.?]) (?=[A-Z])", comment)[0] + suite
     return found
 
 

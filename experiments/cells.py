@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.config import ExperimentConfig, Plan, parse_experiment, set_value
+from experiments.config import ExperimentConfig, Plan, parse_experiment
+from experiments.overrides import set_value
+from fedsim.build import build, registry, suggest
 from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError
 from fedsim.files import write_json
@@ -67,22 +69,27 @@ class Cell:
 
 
 def make_cells(plan: Plan, run: Path) -> list[Cell]:
-    """All cells of a run, checked before anything is computed."""
+    """All cells of a run. What can be checked without data or models is checked.
+
+    Raises:
+        ConfigError: a defense, an attack, a metric, a swept value or what is captured is wrong.
+    """
     cells = [cell for experiment in plan.experiments for cell in _cells(experiment, run)]
     if len({cell.name for cell in cells}) < len(cells):
-        raise ConfigError("sweep: two cells come out equal. Remove the doubled value.")
+        raise ConfigError("sweep: two cells come out equal. Sweep only what changes the captures.")
     return cells
 
 
 def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
-    from fedsim.defenses import build_chain
+    from experiments.attack import entries
 
+    entries(experiment)
+    check_metrics(experiment)
+    chains = _chains(experiment)
     for settled in _swept(experiment):
+        _check_capture(settled)
         for seed in settled.seeds:
-            for i, table in enumerate(settled.defenses):
-                where = f"defenses.{i}"
-                chain = chain_tables(table, where)
-                name = build_chain(chain, where).name
+            for name, chain in chains:
                 config = CellConfig(
                     seed=seed,
                     task=settled.task,
@@ -96,6 +103,51 @@ def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
                 yield Cell(settled, config, folder)
 
 
+def check_metrics(experiment: ExperimentConfig) -> None:
+    """Raise ``ConfigError`` where a metric is not known."""
+    from fedsim.metrics import METRICS
+
+    known = registry(METRICS, "fedsim.metrics")
+    for i, name in enumerate(experiment.metrics):
+        if name not in known:
+            raise ConfigError(f"metrics[{i}]: {name!r} is not known. {suggest(name, known)}")
+
+
+def _check_capture(experiment: ExperimentConfig) -> None:
+    rounds, clients = experiment.federation.rounds, experiment.federation.clients
+    for key, values, first, last in (
+        ("rounds", experiment.capture.rounds, 1, rounds),
+        ("clients", experiment.capture.clients, 0, clients - 1),
+    ):
+        for value in values:
+            if not first <= value <= last:
+                raise ConfigError(
+                    f"capture.{key}: there is no {value}, as the {key} of the federation are "
+                    f"{first} to {last}. Write some of these."
+                )
+
+
+def _chains(experiment: ExperimentConfig) -> list[tuple[str, tuple[dict[str, Any], ...]]]:
+    """The name and the tables of each defense."""
+    from fedsim.defenses import DEFENSES, build_chain
+
+    known = registry(DEFENSES, "fedsim.defenses")
+    found: dict[str, int] = {}
+    chains = []
+    for i, table in enumerate(experiment.defenses):
+        where = f"defenses[{i}]"
+        tables = chain_tables(table, where)
+        if "chain" not in table:
+            build(known, table, where)  # says defenses[0].std, not defenses[0].chain[0].std
+        chain = build_chain(tables, f"{where}.chain")
+        if (same := found.setdefault(chain.options_json, i)) != i:
+            raise ConfigError(
+                f"{where}: {chain.name} with the same options is defenses[{same}]. Remove one."
+            )
+        chains.append((chain.name, tables))
+    return chains
+
+
 def chain_tables(table: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
     """One defense, or ``chain = [...]`` for several in order."""
     if "chain" not in table:
@@ -103,7 +155,7 @@ def chain_tables(table: dict[str, Any], where: str) -> tuple[dict[str, Any], ...
     parts = table["chain"]
     if len(table) > 1 or not isinstance(parts, list) or not parts:
         raise ConfigError(
-            f"{where}.chain: expected a list of defenses and nothing beside it, got {table!r}. "
+            f"{where}: {table!r} does not fit, as a chain is a list and stands alone. "
             'Write chain = [{ name = "gaussian_noise", std = 0.01 }, { name = "sign" }].'
         )
     return tuple(parts)
@@ -120,10 +172,13 @@ def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
             )
         if not values:
             raise ConfigError(f"sweep.{key}: expected a list of values, got none. Add one.")
+        for i, value in enumerate(values):
+            if value in values[:i]:
+                raise ConfigError(f"sweep.{key}: {value!r} stands there twice. Remove one.")
     for choice in itertools.product(*sweep.values()):
         settled = json.loads(json.dumps(table))
         for key, value in zip(sweep, choice, strict=True):
-            set_value(settled, key, value)
+            set_value(settled, key, value, f"sweep.{key}")
         yield parse_experiment(settled)
 
 

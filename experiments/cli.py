@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,7 @@ app = typer.Typer(
     help="Simulate federated learning under an eavesdropping server, attack what it captured, and "
     "report how much leaked.",
     no_args_is_help=True,
+    suggest_commands=False,  # click does it already
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -68,22 +70,38 @@ class Invocation:
             overrides.append(f"attack_stage.workers={self.workers}")
         return load_plan(self.target, overrides)
 
-    def run(self) -> Run:
-        """The run folder: an existing one, or the one of an experiment."""
-        folder = Path(self.target)
-        if folder.is_dir():
-            if self.sets or self.out or self.seed is not None or self.workers is not None:
-                raise ConfigError(
-                    f"{self.target}: a run folder keeps its experiment, so --set, --out, --seed "
-                    "and --workers do not apply. Name the experiment instead."
-                )
-            return Run.open(folder)
-        plan = self.plan()
-        return Run.create(plan, self.out or Path("runs") / plan.name)
+    def opened(self) -> Run | None:
+        """The run, if the target is a folder; it keeps its experiment."""
+        if not Path(self.target).is_dir():
+            return None
+        if self.sets or self.out or self.seed is not None or self.workers is not None:
+            raise ConfigError(
+                f"{self.target}: a run folder keeps its experiment, so --set, --out, --seed "
+                "and --workers do not apply. Name the experiment instead."
+            )
+        return Run.open(Path(self.target))
+
+    def run(self, stages: Sequence[Stage]) -> Run:
+        """The run to work on; nothing is written unless the stages can start."""
+        if (opened := self.opened()) is not None:
+            run = opened
+        else:
+            plan = self.plan()
+            run = Run.plan_at(plan, self.out or Path("runs") / plan.name)
+        todo = [cell for cell in run.cells if not cell.simulated]
+        if todo and "simulate" not in stages:
+            raise ConfigError(
+                f"{todo[0].folder}: not simulated. Run fedsim simulate {self.target} first."
+            )
+        if todo:
+            from experiments.rehearsal import rehearse
+
+            rehearse(todo)
+        return Run.create(run.plan, run.root) if todo or opened is None else run
 
 
 def _stages(invocation: Invocation, stages: tuple[Stage, ...], quiet: bool, as_json: bool) -> None:
-    run = invocation.run()
+    run = invocation.run(stages)
     from experiments.pipeline import execute
 
     outcome = execute(run, stages, quiet=quiet or as_json)
@@ -151,7 +169,7 @@ def report(experiment: Target, quiet: Quiet = False, as_json: Json = False) -> N
 @app.command()
 def doctor(experiment: Target, as_json: Json = False) -> None:
     """Replay the clients' steps on the true data: is each capture what it claims to be?"""
-    folder = Invocation(experiment).run()
+    folder = Invocation(experiment).run(())
     from experiments.doctor import examine
 
     checkup = examine(folder)
@@ -169,8 +187,8 @@ def show(
 ) -> None:
     """The resolved experiment, its cells, the threat model and the cost; nothing is run."""
     invocation = Invocation(experiment, sets or [], None, seed, workers)
-    folder = Path(experiment)
-    plan = Run.open(folder).plan if folder.is_dir() else invocation.plan()
+    opened = invocation.opened()
+    plan = invocation.plan() if opened is None else opened.plan
     from experiments.show import describe
 
     description = describe(plan)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import date, time
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 
+from experiments.overrides import override
 from fedsim.build import explain, locate, suggest
 from fedsim.cell import (
     AuxiliaryConfig,
@@ -23,7 +26,18 @@ from fedsim.cell import (
 )
 from fedsim.errors import ConfigError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+def _named(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            "it names a folder; write at most 80 letters, digits, dots, dashes and underscores"
+        )
+    return name
+
+
+Name = Annotated[str, AfterValidator(_named)]
 
 
 class AttackStage(Section):
@@ -57,7 +71,7 @@ class AttackStage(Section):
 class ExperimentConfig(Section):
     """One experiment, resolved: all defaults are in it."""
 
-    name: str
+    name: Name
     seeds: tuple[int, ...] = (0,)
     task: TaskConfig
     auxiliary: AuxiliaryConfig | None = None
@@ -70,18 +84,16 @@ class ExperimentConfig(Section):
     metrics: tuple[str, ...] = ()
     sweep: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 
-    @field_validator("name")
-    @classmethod
-    def _name(cls, name: str) -> str:
-        if not _NAME.fullmatch(name):
-            raise ValueError("a name holds letters, digits, dots, dashes and underscores")
-        return name
-
     @field_validator("seeds", "defenses")
     @classmethod
     def _some(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if not values:
             raise ValueError("at least one is needed")
+        return values
+
+    @field_validator("seeds", "defenses", "metrics")
+    @classmethod
+    def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
             raise ValueError("the same entry stands there twice; remove one")
         return values
@@ -90,14 +102,14 @@ class ExperimentConfig(Section):
     @classmethod
     def _seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if min(seeds) < 0:
-            raise ValueError("seeds are not negative")
+            raise ValueError("seeds are not negative; write 0 or more")
         return seeds
 
 
 class Plan(Section):
     """What one run folder holds: one experiment, or the experiments of a suite."""
 
-    name: str
+    name: Name
     experiments: tuple[ExperimentConfig, ...]
 
 
@@ -116,7 +128,7 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
     path = find(experiment)
     table = read_toml(path)
     if "suite" not in table:
-        config = parse_experiment(_override(table, overrides))
+        config = parse_experiment(override(table, overrides))
         return Plan(name=config.name, experiments=(config,))
     unknown = set(table) - {"name", "suite"}
     if unknown:
@@ -126,13 +138,21 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
         )
     members = table["suite"]
     if not isinstance(members, list) or not members or not all(isinstance(m, str) for m in members):
-        raise ConfigError(f"suite: expected a list of experiments, got {members!r}.")
+        raise ConfigError(
+            f"suite: {members!r} does not fit. Write a list of experiments, by name or file."
+        )
     tables = [read_toml(find(member, near=path.parent)) for member in members]
-    parts = [parse_experiment(_override(part, overrides)) for part in tables]
+    for member, part in zip(members, tables, strict=True):
+        if "suite" in part:
+            raise ConfigError(f"suite: {member!r} is a suite itself. List its experiments instead.")
+    parts = [parse_experiment(override(part, overrides)) for part in tables]
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ConfigError(f"suite: two experiments have the same name in {names}. Rename one.")
-    return Plan(name=str(table.get("name", path.stem)), experiments=tuple(parts))
+    try:
+        return Plan(name=table.get("name", path.stem), experiments=tuple(parts))
+    except ValidationError as error:
+        raise ConfigError(explain(error, "")) from None
 
 
 def find(experiment: str, near: Path | None = None) -> Path:
@@ -143,6 +163,8 @@ def find(experiment: str, near: Path | None = None) -> Path:
             return path
     if experiment in shipped():
         return shipped()[experiment]
+    if any(path.is_file() for path in candidates):
+        raise ConfigError(f"{experiment}: an experiment file ends in .toml. Rename it.")
     if experiment.endswith(".toml"):
         raise ConfigError(f"{experiment}: there is no such file. Correct the path.")
     raise ConfigError(f"{experiment!r} is no experiment. {suggest(experiment, shipped())}")
@@ -154,14 +176,33 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}. Correct the file.") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). Correct the path.") from None
 
 
 def parse_experiment(table: Mapping[str, Any]) -> ExperimentConfig:
     """Validate a table; the first fault becomes one line with its path, value and fix."""
+    _check_values(table, "")
     try:
-        return ExperimentConfig.model_validate_json(json.dumps(table, default=str))
+        return ExperimentConfig.model_validate_json(json.dumps(table))
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
+
+
+def _check_values(value: object, where: str) -> None:
+    """Refuse what TOML can hold and no option takes."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_values(inner, locate(where, key))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            _check_values(inner, locate(where, i))
+    elif isinstance(value, date | time):
+        raise ConfigError(f"{where}: {value} is a date or time. Put it in quotes if it is text.")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: {value} is not finite. Write a finite number.")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{where}: {value} does not fit into 64 bits. Write a smaller number.")
 
 
 def _explain(error: ValidationError) -> str:
@@ -173,49 +214,13 @@ def _explain(error: ValidationError) -> str:
         for part in parents:
             model = _section(model.model_fields[part].annotation)
         return f"{path}: no such option. {suggest(str(key), model.model_fields)}"
-    if first["type"] == "missing":
-        return f"{locate('', *first['loc'])}: is missing. Add it to the experiment."
+    if parents == ["sweep"] and isinstance(first["input"], dict):
+        # TOML reads federation.rounds = [1, 2] as a table named federation.
+        inner = f"{key}.{next(iter(first['input']), '')}"
+        return f'sweep.{inner}: the whole key goes in quotes. Write "{inner}" = [1, 2].'
     return explain(error, "")
 
 
 def _section(annotation: Any) -> type[BaseModel]:  # noqa: ANN401
     options = [annotation, *getattr(annotation, "__args__", ())]
     return next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
-
-
-def _override(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {override!r}: expected key=value, as federation.rounds=5.")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text  # a bare word is a string
-        set_value(table, key, value)
-    return table
-
-
-def set_value(table: dict[str, Any], key: str, value: object) -> None:
-    """Set ``federation.rounds`` or ``attacks.0.steps`` in nested tables and lists, in place."""
-    *parents, last = key.split(".")
-    node: Any = table
-    for part in parents:
-        if isinstance(node, list):
-            node = node[_index(key, part, node)]
-        else:
-            node = node.setdefault(part, {})
-        if not isinstance(node, dict | list):
-            raise ConfigError(f"--set {key}: {part!r} is a value, not a table. Correct the key.")
-    if isinstance(node, list):
-        node[_index(key, last, node)] = value
-    else:
-        node[last] = value
-
-
-def _index(key: str, part: str, node: list[Any]) -> int:
-    if not part.isdigit() or int(part) >= len(node):
-        raise ConfigError(
-            f"--set {key}: {part!r} is no entry of a list of {len(node)}. Count from 0."
-        )
-    return int(part)

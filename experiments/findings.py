@@ -14,7 +14,7 @@ HEADLINE: dict[Modality, tuple[str, ...]] = {
     "image": ("mse", "psnr", "ssim", "label_accuracy"),
     "text": (
         *("rouge1", "rouge2", "rougeL"),
-        *("exact_match", "token_precision", "token_recall"),
+        *("exact_match", "batch_token_precision", "batch_token_recall"),
     ),
 }
 """Metrics of the result table; the others are in the table of all metrics."""

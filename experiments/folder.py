@@ -35,18 +35,35 @@ class Run:
     @classmethod
     def create(cls, plan: Plan, root: Path) -> Run:
         """Make the folder, or go on with one of the same name; finished cells are kept."""
-        if root.exists() and not (root / "experiment.toml").exists() and any(root.iterdir()):
+        run = cls.plan_at(plan, root)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
             raise ConfigError(
-                f"--out {root}: the folder holds something that is no run. Name another one."
-            )
-        run = cls(root, plan, tuple(make_cells(plan, root)))
-        if (root / "experiment.toml").exists():
-            check_version(root)
+                f"--out {root}: cannot be made ({error.strerror}). Name another folder."
+            ) from None
         table = plan.model_dump(mode="json", exclude_none=True)
         write_bytes(root / "experiment.toml", tomli_w.dumps({"schema": SCHEMA, **table}).encode())
         for cell in run.cells:
             cell.write()
         return run
+
+    @classmethod
+    def plan_at(cls, plan: Plan, root: Path) -> Run:
+        """The run that ``create`` would make, checked; nothing is written."""
+        if root.exists() and not root.is_dir():
+            raise ConfigError(f"--out {root}: this is a file. Name a folder.")
+        if (root / "experiment.toml").exists():
+            if (name := check_version(root).get("name")) != plan.name:
+                raise ConfigError(
+                    f"--out {root}: the folder holds the run of {name!r}, and this experiment is "
+                    f"{plan.name!r}. Name another folder."
+                )
+        elif root.exists() and any(root.iterdir()):
+            raise ConfigError(
+                f"--out {root}: the folder holds something that is no run. Name another one."
+            )
+        return cls(root, plan, tuple(make_cells(plan, root)))
 
     @classmethod
     def open(cls, root: Path) -> Run:

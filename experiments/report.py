@@ -25,6 +25,7 @@ from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
 from fedsim.errors import StoreError
 from fedsim.files import Record, read_record, write_bytes
+from fedsim.metrics.base import Metric
 from fedsim.records import ScoreRow, UtilityRow
 
 R = TypeVar("R", bound=Record)
@@ -55,6 +56,10 @@ def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
+    footer = {
+        "provenance": _provenance(run / "provenance.json"),
+        "experiment": _text(run / "experiment.toml"),
+    }
     rows = read_rows(run / "scores.parquet", ScoreRow)
     utility = read_rows(run / "utility.parquet", UtilityRow)
     cells = {
@@ -77,7 +82,8 @@ def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False
             write_bytes(folder / "figures" / f"{figure.name}.svg", figure.svg.encode())
             write_bytes(folder / "figures" / f"{figure.name}.png", figure.png)
     page = folder / "index.html"
-    write_bytes(page, _render(run, chapters, rows, redact=redact).encode())
+    body = _render(rows, name=run.resolve().name, chapters=chapters, redact=redact, **footer)
+    write_bytes(page, body.encode())
     return page
 
 
@@ -154,9 +160,8 @@ def _strongest(section: Section) -> list[tuple[Result, Number, Number | None]]:
     return found
 
 
-def _render(
-    run: Path, chapters: Sequence[Chapter], rows: Sequence[ScoreRow], *, redact: bool
-) -> str:
+def _render(rows: Sequence[ScoreRow], **values: object) -> str:
+    """The page; ``values`` are the template's own."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
     source, classes = files("experiments"), metric_classes()
@@ -184,18 +189,26 @@ def _render(
         "title": title,
         "unit_of": unit_of,
     }
-    metrics = sorted({row.metric for row in rows})
+    measured = {row.metric for row in rows}
     return environment.get_template("report.html.j2").render(
-        name=run.resolve().name,
-        chapters=chapters,
-        redact=redact,
         attacker=ATTACKER,
         out_of_scope=OUT_OF_SCOPE,
-        definitions=[(classes[name], inspect.getdoc(classes[name]) or "") for name in metrics],
+        definitions=[
+            (kind, _definition(kind)) for name, kind in classes.items() if name in measured
+        ],
         attacks=sorted({(row.attack, row.attack_options) for row in rows}),
-        provenance=_provenance(run / "provenance.json"),
-        experiment=_text(run / "experiment.toml"),
+        **values,
     )
+
+
+def _definition(metric: type[Metric]) -> str:
+    """The docstrings of the metric and of the classes that it has its formula from."""
+    texts = []
+    for kind in metric.__mro__:
+        texts.append(inspect.cleandoc(kind.__doc__ or "").replace("``", ""))
+        if "score" in vars(kind):
+            break
+    return " ".join(texts)
 
 
 def _provenance(path: Path) -> list[tuple[str, str]]:

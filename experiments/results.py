@@ -145,7 +145,7 @@ def utility(section: Section, where: str) -> Table:
 
 
 def jobs(section: Section, where: str) -> Table:
-    """One row an attack and defense: what became of its jobs, and what they cost."""
+    """One row an attack and defense: what became of its jobs; a control has no job of its own."""
     return Table(
         "jobs",
         f"What became of each job, and its mean wall time in seconds: {where}.",
@@ -157,6 +157,7 @@ def jobs(section: Section, where: str) -> Table:
                 Number(result.seconds / sum(result.jobs.values())),
             )
             for result in section.results
+            if result.control == "none"
         ),
     )
 
@@ -176,6 +177,7 @@ def problems(section: Section, where: str) -> Table:
                 problem.reason,
             )
             for result in section.results
+            if result.control == "none"
             for problem in result.problems
         ),
     )

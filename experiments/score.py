@@ -239,7 +239,8 @@ def _examples(scorer: Scorer) -> Iterator[Example]:
             for index, matched in enumerate(assignment):
                 yield Example(
                     cell=scorer.cell.name,
-                    attack=entry.label,
+                    attack=str(entry.table["name"]),
+                    attack_options=entry.options,
                     key=key,
                     index=index,
                     modality=scorer.task.modality,

@@ -12,6 +12,7 @@ import tomli_w
 from experiments.attack import entries
 from experiments.cells import Cell, make_cells
 from experiments.config import Plan
+from experiments.rehearsal import rehearse
 from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
 from fedsim.setting import load_setting
@@ -105,6 +106,7 @@ def _text(part: Part) -> str:
 def describe(plan: Plan) -> Description:
     """Resolve everything; loads data and builds the models, and trains nothing."""
     cells = make_cells(plan, Path("runs") / plan.name)
+    rehearse(cells)
     parts = []
     for experiment in plan.experiments:
         mine = [cell for cell in cells if cell.experiment.name == experiment.name]

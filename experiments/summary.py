@@ -38,12 +38,22 @@ def metric_classes() -> dict[str, type[Metric]]:
 
 
 def section_names(cells: Mapping[str, CellConfig], rows: Iterable[ScoreRow]) -> dict[str, Names]:
-    """Cell -> (task, dataset, model, protocol); a cell without scores is read from its config."""
-    names: dict[str, Names] = {
-        name: (cell.task.kind, cell.task.dataset, cell.task.model, cell.federation.protocol)
-        for name, cell in cells.items()
+    """Cell -> (task, dataset, model, protocol).
+
+    A cell without scores is read from its config; where that leaves the kind of task open, it is
+    that of its neighbours.
+    """
+    scored: dict[str, Names] = {
+        row.cell: (row.task, row.dataset, row.model, row.protocol) for row in rows
     }
-    return names | {row.cell: (row.task, row.dataset, row.model, row.protocol) for row in rows}
+    kinds = {names[1:]: names[0] for names in scored.values()}
+    names = dict(scored)
+    for name in cells.keys() - scored.keys():
+        task, protocol = cells[name].task, cells[name].federation.protocol
+        rest = (task.dataset, task.model, protocol)
+        kind = kinds.get(rest, task.kind) if task.kind == "auto" else task.kind
+        names[name] = (kind, *rest)
+    return names
 
 
 def summarise(

@@ -103,7 +103,7 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             if run.local_steps
             else _count(run.local_epochs, "epoch")
         )
-        rows = f" of {run.client_rows} rows" if run.client_rows else ""
+        rows = f" of {_count(run.client_rows, 'row')}" if run.client_rows else ""
         lines["local training"] = (
             f"{amount}{rows}, {run.optimizer} of step size {run.learning_rate:g}"
         )

@@ -38,13 +38,32 @@ def locate(where: str, *parts: str | int) -> str:
     return where
 
 
+_TOML = {
+    "a valid array": "a list",
+    "a valid boolean": "true or false",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text in quotes",
+    "an object": "a table",
+}
+"""What pydantic calls a type, in the words of an experiment file."""
+
+
 def explain(error: ValidationError, where: str) -> str:
-    """The first fault of a pydantic error as ``<where>.<key>: <what is wrong>, got <value>.``."""
+    """The first fault of a pydantic error as ``<where>.<key>: <value> does not fit. <fix>.``."""
     first = error.errors()[0]
     path = locate(where, *first["loc"]) or "experiment"
-    value = first["input"]
-    shown = "" if first["type"] == "missing" else f", got {str(value)[:80]!r}"
-    return f"{path}: {first['msg'].removeprefix('Value error, ')}{shown}."
+    if first["type"] == "missing":
+        return f"{path}: is missing. Add it."
+    message = first["msg"].removeprefix("Value error, ")
+    if isinstance(first["input"], dict) and first["type"] == "value_error":
+        return f"{path}: {message}."
+    shown = json.dumps(first["input"], default=str)[:80]
+    should = message.removeprefix("Input should be ")
+    if should == message:
+        return f"{path}: {shown} does not fit: {message}."
+    fix = f"a number {should}" if should.startswith(("greater", "less")) else should
+    return f"{path}: {shown} does not fit. Write {_TOML.get(fix, fix)}."
 
 
 def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str) -> T:
@@ -53,6 +72,8 @@ def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str)
     Raises:
         ConfigError: the name or an option is not known, or a value is wrong.
     """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f'{where}: {table!r} is no table. Write {{ name = "..." }}.')
     options = dict(table)
     if "name" not in options:
         raise ConfigError(f"{where}.name: is missing. {suggest('', known)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedsim.files import Record
 from fedsim.knowledge import FACTS, Fact
@@ -33,18 +33,20 @@ class TaskConfig(Section):
         label_column: the label column; found by its type where it is empty.
         heldout_split: rows for utility; the data set's validation or test split where empty.
         max_length: longest sentence in tokens, special tokens included.
+        image_size: height and width in pixels that images are resized to; 0 leaves them.
     """
 
-    model: str
-    dataset: str
+    model: str = Field(min_length=1)
+    dataset: str = Field(min_length=1)
     split: str = "train"
-    kind: TaskKind | Literal["auto"] = "auto"
+    kind: Literal[TaskKind, "auto"] = "auto"
     weights: str = "auto"
     input_column: str = ""
     label_column: str = ""
     heldout_split: str = ""
     heldout_rows: int = Field(default=256, ge=1)
     max_length: int = Field(default=32, ge=3)
+    image_size: int = Field(default=0, ge=0)
 
 
 class AuxiliaryConfig(Section):
@@ -114,6 +116,13 @@ class CaptureConfig(Section):
 
     rounds: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
+
+    @field_validator("rounds", "clients")
+    @classmethod
+    def _once(cls, values: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(values)) < len(values):
+            raise ValueError("the same number stands there twice; remove one")
+        return values
 
 
 class ServerKnows(Section):

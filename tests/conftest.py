@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
+from experiments.config import Plan, parse_experiment
+from experiments.folder import Run
+from tests.apps.cases import Make, merge
 
 FAKES = Path(__file__).parent / "fakes"
 """A folder that looks like an installed package with attacks of its own."""
@@ -30,3 +35,14 @@ def ray_cluster() -> Iterator[None]:
         stop = start_ray(cpus=2, gpus=2)
     yield
     stop()
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Make:
+    """``make_run(TEXT, federation={"rounds": 1}, folder="a")``: a run folder, not yet simulated."""
+
+    def make(base: dict[str, Any], folder: str = "run", **changes: object) -> Run:
+        config = parse_experiment(merge(base, changes))
+        return Run.create(Plan(name=config.name, experiments=(config,)), tmp_path / folder)
+
+    return make

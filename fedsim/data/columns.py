@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -55,14 +55,19 @@ def find_label(features: dict[str, Any], column: str, dataset: str) -> str:
     return next(iter(named + typed), "")
 
 
-def read_images(images: Sequence[Any], numbers: Sequence[int], dataset: str) -> Tensor:
-    """PIL images as uint8 ``(row, channel, height, width)``; one channel if all are grey."""
+def read_images(
+    images: Iterable[Any], numbers: Sequence[int], dataset: str, size: int = 0
+) -> Tensor:
+    """PIL images as uint8 ``(row, channel, height, width)``; one channel if all are grey.
+
+    ``size`` is the height and width in pixels to resize to, anti-aliased; 0 leaves them.
+    """
     pictures = []
     try:
         for image in images:
             if image is None:
                 raise OSError("it is empty")
-            pictures.append(image)
+            pictures.append(image.resize((size, size)) if size else image)
     except OSError as error:
         raise ConfigError(
             f"{dataset}: the image of row {numbers[len(pictures)]} cannot be read ({error}). "
@@ -73,7 +78,7 @@ def read_images(images: Sequence[Any], numbers: Sequence[int], dataset: str) -> 
             raise ConfigError(
                 f"{dataset}: the images differ in size, {'x'.join(map(str, pictures[0].size))} in "
                 f"row {numbers[0]} and {'x'.join(map(str, picture.size))} in row {number}. "
-                "Choose a data set whose images have one size."
+                "Set image_size to resize them all."
             )
     mode = "L" if all(picture.mode in ("1", "L") for picture in pictures) else "RGB"
     pixels = torch.from_numpy(np.stack([np.array(picture.convert(mode)) for picture in pictures]))

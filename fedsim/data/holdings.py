@@ -62,6 +62,7 @@ def _load_task(task: TaskConfig, split: str, modality: Modality) -> Rows:
         modality=modality,
         input_column=task.input_column,
         label_column=task.label_column,
+        image_size=task.image_size,
     )
 
 
@@ -88,7 +89,7 @@ def _load_auxiliary(
         rows = _load_task(task, split, modality)
         _check_apart(task, private, "auxiliary.split", split, rows)
     else:
-        rows = load_rows(dataset, split, modality=modality)
+        rows = load_rows(dataset, split, modality=modality, image_size=task.image_size)
     _check_shapes(dataset, rows, private)
     known = set(_contents(private))
     rows = rows.take([i for i, content in enumerate(_contents(rows)) if content not in known])

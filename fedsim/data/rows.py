@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from fedsim.data.builtin import Builtin
 from fedsim.data.columns import find_input, find_label, read_images, read_labels, read_text
@@ -22,6 +23,7 @@ def load_rows(
     modality: Literal["image", "text"],
     input_column: str = "",
     label_column: str = "",
+    image_size: int = 0,
 ) -> Rows:
     """Read the rows of a split; ``Rows.numbers`` count in the split before it was sliced.
 
@@ -34,12 +36,13 @@ def load_rows(
         modality: what the inputs have to be.
         input_column: found by its type where it is empty.
         label_column: found by its name or type where it is empty.
+        image_size: height and width in pixels to resize images to; 0 leaves them.
 
     Raises:
         ConfigError: the data set, the split or a column is not there or does not fit.
     """
     location = ("", "") if is_builtin(dataset) else locate(dataset)
-    return _read(dataset, location, split, modality, input_column, label_column)
+    return _read(dataset, location, split, modality, input_column, label_column, image_size)
 
 
 def split_sizes(dataset: str) -> dict[str, int]:
@@ -63,6 +66,7 @@ def _read(
     modality: Literal["image", "text"],
     input_column: str,
     label_column: str,
+    image_size: int,
 ) -> Rows:
     part = Split.parse(split, dataset)
     builtin = _builtin(dataset)
@@ -75,7 +79,8 @@ def _read(
     numbers = part.numbers(sizes[part.name], dataset)
     if builtin is None:
         table = tables[part.name]
-        return _read_table(table, dataset, numbers, modality, input_column, label_column)
+        columns = (input_column, label_column)
+        return _read_table(table, dataset, numbers, modality, columns, image_size)
     if column := input_column or label_column:
         raise ConfigError(
             f"{dataset}: there is no column {column!r} to choose. "
@@ -87,6 +92,8 @@ def _read(
             f"Choose a data set of {modality}s, or a model for {builtin.modality}s."
         )
     inputs, labels = builtin.read(part.name, numbers)
+    if image_size and isinstance(inputs, Tensor):
+        inputs = read_images(map(to_pil, inputs), numbers, dataset, image_size)
     return Rows(inputs, labels, tuple(numbers), builtin.class_names)
 
 
@@ -95,11 +102,11 @@ def _read_table(
     dataset: str,
     numbers: range,
     modality: Literal["image", "text"],
-    input_column: str,
-    label_column: str,
+    columns: tuple[str, str],
+    image_size: int,
 ) -> Rows:
-    column = find_input(table.features, modality, input_column, dataset)
-    label = find_label(table.features, label_column, dataset)
+    column = find_input(table.features, modality, columns[0], dataset)
+    label = find_label(table.features, columns[1], dataset)
     sliced = table.select(numbers)
     labels = torch.zeros(len(numbers), dtype=torch.int64)
     names: tuple[str, ...] = ()
@@ -107,7 +114,8 @@ def _read_table(
         labels = read_labels(sliced[label][:], numbers, dataset)
         names = tuple(getattr(table.features[label], "names", ()))
     if modality == "image":
-        return Rows(read_images(sliced[column], numbers, dataset), labels, tuple(numbers), names)
+        images = read_images(sliced[column], numbers, dataset, image_size)
+        return Rows(images, labels, tuple(numbers), names)
     texts = tuple(read_text(text) for text in sliced[column][:])
     kept = [position for position, text in enumerate(texts) if text]
     if not kept:
@@ -116,6 +124,13 @@ def _read_table(
             "Choose a longer slice."
         )
     return Rows(texts, labels, tuple(numbers), names).take(kept)
+
+
+def to_pil(image: Tensor) -> Any:  # noqa: ANN401
+    """A uint8 image ``(channel, height, width)`` as PIL's."""
+    from PIL import Image
+
+    return Image.fromarray(image.permute(1, 2, 0).squeeze(2).numpy())
 
 
 def _builtin(dataset: str) -> Builtin | None:

@@ -13,7 +13,14 @@ from fedsim.metrics.rouge import (
     RougeL,
     RougeLSpecial,
 )
-from fedsim.metrics.tokens import ExactMatch, TokenAccuracy, TokenPrecision, TokenRecall
+from fedsim.metrics.tokens import (
+    BatchTokenPrecision,
+    BatchTokenRecall,
+    ExactMatch,
+    TokenAccuracy,
+    TokenPrecision,
+    TokenRecall,
+)
 
 METRICS: dict[str, type[Metric]] = {
     "mse": MeanSquaredError,
@@ -30,6 +37,8 @@ METRICS: dict[str, type[Metric]] = {
     "token_accuracy": TokenAccuracy,
     "token_precision": TokenPrecision,
     "token_recall": TokenRecall,
+    "batch_token_precision": BatchTokenPrecision,
+    "batch_token_recall": BatchTokenRecall,
     "exact_match": ExactMatch,
     "bleu": Bleu,
 }

@@ -47,6 +47,35 @@ class TokenRecall(TextMetric):
 
 
 @dataclass(frozen=True)
+class BatchTokenPrecision(TextMetric):
+    """Share of the distinct tokens guessed for a batch that some private text of it holds.
+
+    The same for every example: it leaves out which sentence a token belongs to, which a sum of
+    gradients does not say.
+    """
+
+    name: ClassVar[str] = "batch_token_precision"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 1]."""
+        return compare(*_united(guess, truth), lambda g, t: _both(g, t) / len(set(g)))
+
+
+@dataclass(frozen=True)
+class BatchTokenRecall(TextMetric):
+    """Share of the distinct tokens of a private batch that were guessed for the batch.
+
+    The same for every example, as for ``batch_token_precision``.
+    """
+
+    name: ClassVar[str] = "batch_token_recall"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 1]."""
+        return compare(*_united(guess, truth), lambda g, t: _both(g, t) / len(set(t)))
+
+
+@dataclass(frozen=True)
 class ExactMatch(TextMetric):
     """1 where the guess has the private text's tokens, all of them in their order, and no more."""
 
@@ -64,3 +93,11 @@ def same_places(guess: Tokens, truth: Tokens) -> int:
 
 def _both(guess: Tokens, truth: Tokens) -> int:
     return len(set(guess) & set(truth))
+
+
+def _united(guess: Examples, truth: Examples) -> tuple[list[Tokens], list[Tokens]]:
+    """The batch's distinct tokens of either side, once for each private text."""
+    ours, theirs = (
+        tuple(sorted({token for text in side.tokens for token in text})) for side in (guess, truth)
+    )
+    return [ours] * len(truth.tokens), [theirs] * len(truth.tokens)

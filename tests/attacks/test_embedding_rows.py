@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -171,8 +170,20 @@ def test_token_set_survives(
         seen, truth = bert.capture(rows, *defenses, **federation)
         guess = bert.attack(seen)
         assert tokens(guess.guess) == tokens(truth)
-        if len(rows) == 1:
+        # Global pruning takes other coordinates of a repeated token than of its positions.
+        if len(rows) == 1 and {"name": "prune", "fraction": 0.9} not in defenses:
             assert lines(guess.guess) == lines(truth)
+
+
+def test_lost_tokens_are_not_certified(bert: Victim) -> None:
+    lost = 0
+    for row in range(6):
+        seen, truth = bert.capture([row], {"name": "prune", "fraction": 0.995})
+        guess = bert.attack(seen)
+        assert tokens(guess.guess) <= tokens(truth)
+        assert guess.confidence == ("guess",)
+        lost += tokens(guess.guess) < tokens(truth)
+    assert lost
 
 
 def test_no_order_without_position_embeddings(bert: Victim) -> None:
@@ -214,23 +225,18 @@ def test_unreadable_rows(bert: Victim) -> None:
     refused(bert, replace(seen, received=still), "embedding_rows: 0 rows of the word embeddings")
     broken = {**seen.received, PLACE: torch.full_like(seen.received[PLACE], torch.nan)}
     refused(bert, replace(seen, received=broken), f"{PLACE!r} holds NaN or infinite values")
-    coupled, _ = bert.capture([0], **{**ADAM, "optimizer": "adam", "weight_decay": 0.01})
-    refused(bert, coupled, "and the batch holds 1 to 32 tokens. Noise hides rows; weight decay")
+    many = {**seen.received, WORD: seen.received[WORD].clone()}
+    many[WORD][:500] = 1.0
+    refused(bert, replace(seen, received=many), "the batch holds 1 to 32 tokens")
 
 
-@pytest.mark.parametrize(
-    ("rows", "defenses"),
-    [
-        (list(range(12)), []),
-        ([0], [{"name": "gaussian_noise", "std": 1e-5}]),
-        ([0], [{"name": "sign"}]),
-    ],
-)
-def test_tied_head_without_a_span(
-    gpt2: Victim, rows: list[int], defenses: list[dict[str, object]]
-) -> None:
-    seen, _ = gpt2.capture(rows, *defenses)
-    refused(gpt2, seen, "embedding_rows: the rows of the tied head span")
+def test_tied_head_without_a_span(gpt2: Victim) -> None:
+    noisy, truth = gpt2.capture([0], {"name": "gaussian_noise", "std": 1e-5})
+    refused(
+        gpt2, noisy, "the tied head span 128 dimensions, and inputs can be told from it up to 127"
+    )
+    signs, _ = gpt2.capture([0], {"name": "sign"})
+    refused(gpt2, signs, f"inputs can be told from it up to {len(lines(truth)[0]) - 1}.")
 
 
 def test_threshold_bounds_false_rows(bert: Victim) -> None:
@@ -292,14 +298,14 @@ def test_decay_is_taken_out() -> None:
 
 
 @pytest.fixture
-def minilm() -> Iterator[Victim]:
+def minilm() -> Victim:
     if "FEDSIM_HUB" not in os.environ:
         pytest.skip("FEDSIM_HUB is not set: no MiniLM and no CoLA here")
     model, data = "sentence-transformers/all-MiniLM-L6-v2", "nyu-mll/glue:cola"
     rows = load_rows(data, "train[:400]", modality="text")
     config = TaskConfig(model=model, dataset=data)
     task = make_task(config, rows)
-    yield Victim(task, rows, initial_weights(task, config, 0))
+    return Victim(task, rows, initial_weights(task, config, 0))
 
 
 @pytest.mark.slow

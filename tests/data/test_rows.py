@@ -100,7 +100,7 @@ def test_images_of_two_sizes_are_refused(tmp_path: Path) -> None:
         load_rows(folder, "train", modality="image")
     assert str(error.value) == (
         f"{folder}: the images differ in size, 5x5 in row 0 and 6x6 in row 2. "
-        "Choose a data set whose images have one size."
+        "Set image_size to resize them all."
     )
     assert len(load_rows(folder, "train[:2]", modality="image")) == 2
 
@@ -216,3 +216,14 @@ def test_built_ins_are_loaded_by_name() -> None:
 def test_built_ins_refuse_what_they_do_not_have(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_rows("shapes", **{"split": "train", "modality": "image", **options})
+
+
+def test_images_are_resized_on_request() -> None:
+    full = load_rows("shapes", "train[:3]", modality="image").inputs
+    small = load_rows("shapes", "train[:3]", modality="image", image_size=16).inputs
+    assert isinstance(full, torch.Tensor)
+    assert isinstance(small, torch.Tensor)
+    assert small.shape == (3, 3, 16, 16)
+    assert small.dtype == torch.uint8
+    blocks = full.double().unflatten(3, (16, 2)).unflatten(2, (16, 2)).mean((3, 5))
+    assert (small.double() - blocks).abs().mean() < 6

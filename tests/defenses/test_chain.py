@@ -47,14 +47,14 @@ def test_a_defense_is_built_from_its_table_and_gives_its_options_back(name: str)
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"name": "gaussian_noise"}, "defenses[0].std: Field required."),
+        ({"name": "gaussian_noise"}, "defenses[0].std: is missing. Add it."),
         (
             {"name": "gaussian_noise", "std": -1},
-            "defenses[0].std: Input should be greater than or equal to 0, got '-1'.",
+            "defenses[0].std: -1 does not fit. Write a number greater than or equal to 0.",
         ),
         (
             {"name": "gaussian_noise", "std": float("inf")},
-            "defenses[0].std: Input should be a finite number, got 'inf'.",
+            "defenses[0].std: Infinity does not fit. Write a finite number.",
         ),
         (
             {"name": "gaussian_noise", "stdd": 1},
@@ -62,21 +62,24 @@ def test_a_defense_is_built_from_its_table_and_gives_its_options_back(name: str)
         ),
         (
             {"name": "prune", "fraction": 1},
-            "defenses[0].fraction: Input should be less than 1, got '1'.",
+            "defenses[0].fraction: 1 does not fit. Write a number less than 1.",
         ),
         (
             {"name": "prune", "fraction": 0.9, "scope": "layer"},
-            "defenses[0].scope: Input should be 'global' or 'tensor', got 'layer'.",
+            "defenses[0].scope: \"layer\" does not fit. Write 'global' or 'tensor'.",
         ),
-        ({"name": "sign", "tau": 0}, "defenses[0].tau: Input should be greater than 0, got '0'."),
+        (
+            {"name": "sign", "tau": 0},
+            "defenses[0].tau: 0 does not fit. Write a number greater than 0.",
+        ),
         (
             {"name": "sign", "stage": "server"},
-            "defenses[0].stage: Input should be 'sample' or 'client', got 'server'.",
+            "defenses[0].stage: \"server\" does not fit. Write 'sample' or 'client'.",
         ),
         (
             {"name": "freeze_embeddings", "word": False},
             "defenses[0]: word and position are both false, so nothing is frozen; "
-            "set one to true, or use none, got \"{'word': False}\".",
+            "set one to true, or use none.",
         ),
     ],
 )

@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import torch
 
 from experiments.gallery import Example
+from experiments.report import canonical, read_rows, write_report
+from experiments.summary import summarise
 from fedsim.capture import CaptureKey
 from fedsim.cell import (
     AuxiliaryConfig,
@@ -20,6 +26,7 @@ from fedsim.cell import (
     ServerKnows,
     TaskConfig,
 )
+from fedsim.errors import ConfigError, StoreError
 from fedsim.files import Record, write_json
 from fedsim.metrics import METRICS
 from fedsim.records import ScoreRow, UtilityRow
@@ -40,7 +47,7 @@ METRICS_OF = {
     "image-classification": ("mse", "psnr", "ssim", "label_accuracy"),
     "text-classification": (
         *("rouge1", "rouge2", "rougeL", "rouge1_special", "bleu"),
-        *("exact_match", "token_precision", "token_recall", "token_accuracy"),
+        *("exact_match", "batch_token_precision", "batch_token_recall", "token_accuracy"),
     ),
 }
 SENTENCES = [
@@ -234,3 +241,196 @@ def make_run(folder: Path, *, shuffle: bool = False) -> Path:
     write_json(folder / "provenance.json", provenance)
     (folder / "experiment.toml").write_text(f'name = "quickstart"  # {HOSTILE}\nseeds = [0]\n')
     return folder
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page, and whether every element is closed."""
+
+    VOID = frozenset({"meta", "img", "br", "path", "use", "rect"})
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "br":
+            self.text += " "
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        if tag not in {"a", "b", "code", "mark", "span"}:
+            self.text += " "
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("report") / "quickstart")
+    assert write_report(folder, list(examples())) == folder / "report" / "index.html"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Page:
+    return Page((run / "report" / "index.html").read_text("utf-8"))
+
+
+def test_page_is_whole_and_needs_nothing_else(run: Path, page: Page) -> None:
+    assert page.open == []
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
+    sources = [attrs.get("src") or attrs.get("href") for _, attrs in page.tags]
+    assert all(s.startswith(("data:image/png;base64,", "#")) for s in sources if s)
+    source = (run / "report" / "index.html").read_text("utf-8")
+    assert not re.search(r"url\((?!#)|@import", source)
+    anchors = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    assert anchors == {"#1-cifar10-lenet-fedsgd", "#2-glue-cola-bert-base-uncased-fedavg"}
+    assert {f"#{attrs.get('id')}" for _, attrs in page.tags} >= anchors
+
+
+def test_hostile_text_is_shown_and_never_run(run: Path, page: Page) -> None:
+    assert HOSTILE in page.text  # the parser turns entities back into text
+    assert f'1 failed: RuntimeError: {HOSTILE} | "bad"' in page.text
+    assert f"fedsim run quickstart --out {HOSTILE}" in page.text
+    assert "<script" not in (run / "report" / "index.html").read_text("utf-8")
+
+
+def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
+    text = " ".join(page.text.split())
+    for said in (
+        "Threat model An honest-but-curious server.",
+        "The server was told the classes of the client's examples, unordered",
+        "It was not told the token count of each example",
+        "Out of scope Malicious servers",
+        "18 private examples of 3 clients",
+        "Image classification: uoft-cs/cifar10, lenet, FedSGD",
+        "gaussian noise (stage=client, std=0.01) · after round 3: accuracy 0.200, loss 2.20",
+        f"9 skipped skipped: {FROZEN}",
+        "8 done 1 failed",
+        "8 done 1 timeout",
+        "↳ other client's update",
+        "prior only",
+        "lamp (adaptive)",
+        "Nothing is picked by hand",
+        "with so few clients they are too narrow",
+        "10 log10(1 / mse) of each image alone",
+        "Single words. F measure of Lin 2004",
+        "packages.torch 2.9.0",
+        'name = "quickstart"',
+    ):
+        assert said in text
+
+
+def test_gallery_ranks_and_marks(page: Page) -> None:
+    strips = [attrs for tag, attrs in page.tags if tag == "div" and attrs.get("class") == "strip"]
+    assert len(strips) == 2 * len(DEFENSES)  # the prior has no strip
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == 2 * 5 * len(strips)
+    marks = {attrs["class"] for tag, attrs in page.tags if tag == "mark"}
+    assert marks == {"run", "word"}
+    assert "no guess" in page.text
+    assert "1 of 9" in page.text
+    assert "9 of 9" in page.text
+
+
+def test_private_content_is_in_the_gallery_alone(run: Path) -> None:
+    for path in [run / "summary.json", *(run / "report" / "tables").iterdir()]:
+        assert "Okafor" not in path.read_text("utf-8")
+    redacted = shutil.copytree(run, run.parent / "redacted")
+    source = write_report(redacted, list(examples()), redact=True).read_text("utf-8")
+    assert "Okafor" not in source
+    assert "data:image/png" not in source
+    assert "written without private examples" in source
+
+
+def test_files(run: Path) -> None:
+    stems = ("1-cifar10-lenet-fedsgd", "2-glue-cola-bert-base-uncased-fedavg")
+    kinds = ("headline", "leakage", "rounds", "utility", "jobs", "problems")
+    tables = {path.name for path in (run / "report" / "tables").iterdir()}
+    ends = ("csv", "md", "tex")
+    assert tables == {f"{stem}-{kind}.{end}" for stem in stems for kind in kinds for end in ends}
+    figures = {path.name for path in (run / "report" / "figures").iterdir()}
+    assert figures == {
+        f"{stem}-rounds-{n}.{end}" for stem in stems for n in (1, 2) for end in ("svg", "png")
+    }
+
+
+def test_an_earlier_report_leaves_nothing_behind(run: Path) -> None:
+    stale = run / "report" / "tables" / "9-gone-headline.csv"
+    stale.write_text("old")
+    write_report(run, [])
+    assert not stale.exists()
+
+
+def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "shuffled", shuffle=True)
+    cells = {
+        f"{task}.{defense[0]}": cell_of(task, defense) for task in ATTACKS for defense in DEFENSES
+    }
+    rows = [
+        row.model_copy(update={"seconds": 99.0})
+        for row in read_rows(folder / "scores.parquet", ScoreRow)
+    ]
+    found = summarise(rows, read_rows(folder / "utility.parquet", UtilityRow), cells)
+    assert canonical(found) == (run / "summary.json").read_bytes()
+    assert json.loads(canonical(found))["sections"][0]["victims"] == 18
+
+
+def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "training")
+    pq.write_table(pq.read_table(folder / "scores.parquet").slice(0, 0), folder / "scores.parquet")
+    text = " ".join(Page(write_report(folder, []).read_text("utf-8")).text.split())
+    assert "Training without attacks: nyu-mll/glue:cola, bert-base-uncased, FedAvg" in text
+    assert "No attack was run." in text
+    assert "gaussian noise (stage=client, std=0.01) 3 1 0.200 2.20 0.200 740,472" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["scores.parquet", "utility.parquet", "provenance.json", "experiment.toml"],
+)
+def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / name).unlink()
+    with pytest.raises(StoreError, match=re.escape(f"{folder / name}: the file is missing.")):
+        write_report(folder, [])
+
+
+def test_a_missing_cell_is_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    lost = folder / "text-classification.none" / "cell.json"
+    lost.unlink()
+    with pytest.raises(StoreError, match=re.escape(f"{lost}: the file is missing.")):
+        write_report(folder, [])
+
+
+def test_a_cut_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "scores.parquet"
+    write_rows(path, ScoreRow, list(scores("image-classification")))
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(StoreError, match=re.escape(f"{path}: not a table of ScoreRow (")):
+        read_rows(path, ScoreRow)
+
+
+def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scores.parquet"
+    pq.write_table(pa.table({"run": ["a"]}), path)
+    with pytest.raises(StoreError, match=re.escape(f"{path}: not a table of ScoreRow (")):
+        read_rows(path, ScoreRow)
+
+
+def test_an_unknown_metric_is_named() -> None:
+    task = "image-classification"
+    row = next(scores(task)).model_copy(update={"metric": "semsim"})
+    with pytest.raises(ConfigError, match=r"scores\.parquet: the metric 'semsim' is not known"):
+        summarise([row], [], {row.cell: cell_of(task, DEFENSES[0])})

@@ -21,6 +21,8 @@ TABLE = {
     "rougeL_special": ("1", "higher", "text"),
     "token_accuracy": ("1", "higher", "text"),
     "token_precision": ("1", "higher", "text"),
+    "batch_token_precision": ("1", "higher", "text"),
+    "batch_token_recall": ("1", "higher", "text"),
     "token_recall": ("1", "higher", "text"),
     "exact_match": ("1", "higher", "text"),
     "bleu": ("1", "higher", "text"),

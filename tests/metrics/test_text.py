@@ -52,6 +52,8 @@ KNOWN = {
     "token_accuracy": 2 / 6,  # the cat, at their places
     "token_precision": 3 / 4,  # of the cat dog sat
     "token_recall": 3 / 5,  # of the cat sat on mat
+    "batch_token_precision": 3 / 4,
+    "batch_token_recall": 3 / 5,
     "exact_match": 0.0,
     # Precisions 4/5, 1/4, then smoothed 1/(2*3) and 1/(4*2); brevity exp(1 - 6/5).
     "bleu": math.exp(-1 / 5) * (4 / 5 * 1 / 4 * 1 / 6 * 1 / 8) ** (1 / 4),
@@ -68,6 +70,14 @@ def test_bleu_of_a_guess_one_word_short_is_the_brevity_penalty() -> None:
     found = score("bleu", "the cat sat on the", "the cat sat on the mat")
     assert found == pytest.approx(math.exp(1 - 6 / 5))
     assert score("bleu", "cat", "cat") == pytest.approx(1.0)
+
+
+def test_batch_tokens_leave_out_which_text_they_are_in() -> None:
+    guess, truth = ["the mat", "cat sat dog", ""], ["the cat", "sat on", "mat"]
+    for name, expected in (("batch_token_precision", 4 / 5), ("batch_token_recall", 4 / 5)):
+        metric = METRICS[name]()
+        found = metric.score(texts(*guess), texts(*truth))
+        assert found.tolist() == [expected] * 3
 
 
 def test_token_accuracy_is_over_the_length_of_the_truth() -> None:

@@ -1,0 +1,167 @@
+"""What capturing costs, and what a second attack worker gains, measured side by side."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Strategy
+
+from attacks.jobs import plan
+from attacks.ledger import Ledger
+from attacks.pool import RayPool, start_ray
+from experiments.attack import demand
+from experiments.cells import Cell
+from experiments.config import Plan, parse_experiment
+from experiments.folder import Run
+from experiments.simulate import Simulator
+from fedsim.setting import load_setting
+from fedsim.tasks import initial_weights
+from fedsim.threads import one_thread
+from fedsim.wire import to_arrays
+from server.app import aggregation
+from server.eavesdropper import Eavesdropper
+from server.grids.in_process import InProcessGrid
+from server.grids.local import run_server
+
+ROUNDS, REPEATS, CLIENTS, JOBS = 6, 3, 4, 16
+MODELS = {
+    "LeNet": {"model": "lenet", "dataset": "shapes", "heldout_rows": 1},
+    "MiniLM": {
+        "model": "sentence-transformers/all-MiniLM-L6-v2",
+        "dataset": "nyu-mll/glue:cola",
+        "heldout_rows": 1,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of the benchmark."""
+
+    name: str
+    value: float
+    unit: str
+    goal: str
+
+    def text(self) -> str:
+        """For a terminal."""
+        return f"{self.name:<58} {self.value:10.3f} {self.unit:<8} goal {self.goal}"
+
+
+def bench() -> list[Measure]:
+    """All measures; a model that lies on a hub out of reach is left out."""
+    measures: list[Measure] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, task in MODELS.items():
+            if "/" in task["model"] and "FEDSIM_HUB" not in os.environ:
+                continue
+            measures += capture_cost(name, _run(Path(folder) / name, task))
+        measures.append(two_workers(Path(folder) / "workers"))
+    return measures
+
+
+def _run(root: Path, task: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401
+    table = {
+        "name": "bench",
+        "task": task,
+        "federation": {"engine": "in-process", "clients": CLIENTS, "rounds": ROUNDS},
+        **changes,
+    }
+    return Run.create(Plan(name="bench", experiments=(parse_experiment(table),)), root)
+
+
+def capture_cost(name: str, run: Run) -> Iterator[Measure]:
+    """Seconds of a round with and without the eavesdropper, in turn, and bytes on disk."""
+    cell = run.cells[0]
+    _train(cell, None)  # loads data and warms up
+    plain, overheard, ratios = [], [], []
+    for repeat in range(REPEATS):
+        captures = run.root / f"captures-{repeat}"
+        plain.append(_train(cell, None))
+        overheard.append(_train(cell, captures))
+        ratios.append(overheard[-1] / plain[-1])
+    on_disk = sum(path.stat().st_size for path in captures.rglob("*") if path.is_file())
+    models = sum(path.stat().st_size for path in captures.glob("models/*"))
+    sent = ROUNDS * CLIENTS * _update_bytes(cell)
+    yield Measure(f"{name}: a round of {CLIENTS} clients", statistics.median(plain), "s", "-")
+    overhead = 100 * (statistics.median(ratios) - 1)
+    yield Measure(f"{name}: capture, share of a round", overhead, "%", "<= 2")
+    ratio = (on_disk - models) / sent
+    yield Measure(f"{name}: bytes on disk / bytes of the updates", ratio, "", "<= 1.02")
+
+
+def _update_bytes(cell: Cell) -> int:
+    parameters = load_setting(cell.config).task.build().parameters()
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _train(cell: Cell, captures: Path | None) -> float:
+    """Mean seconds of a round, until the last capture is on disk."""
+    config = cell.config
+    task = load_setting(config).task
+    app = ServerApp()
+    strategy: Strategy = aggregation(config.federation, task)
+    if captures is not None:
+        strategy = Eavesdropper(strategy, captures)
+    arrays = to_arrays(initial_weights(task, config.task, config.seed))
+    seconds = 0.0
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        nonlocal seconds
+        started = time.monotonic()
+        strategy.start(grid, arrays, num_rounds=ROUNDS)
+        seconds = time.monotonic() - started
+
+    run_config: dict[str, bool | float | int | str] = {"cell": str(cell.folder.resolve())}
+    with one_thread():
+        run_server(app, InProcessGrid("clients.app:app", CLIENTS, run_config), run_config)
+    return seconds / ROUNDS
+
+
+def two_workers(root: Path) -> Measure:
+    """How much faster two attack workers finish equal jobs than one."""
+    federation = {"engine": "in-process", "clients": JOBS, "rounds": 1}
+    stage = {"group_size": 1}
+    run = _run(root, MODELS["LeNet"], federation=federation, attack_stage=stage)
+    cell = run.cells[0]
+    with Simulator() as simulator:
+        simulator.simulate(cell)
+    with _ray():
+        _attack(cell, root / "warm", 2, steps=2)  # both processes import what they need
+        pairs = [
+            (_attack(cell, root / f"one-{i}", 1), _attack(cell, root / f"two-{i}", 2))
+            for i in range(2)
+        ]
+    ratio = statistics.median(one / two for one, two in pairs)
+    return Measure(f"{JOBS} equal attack jobs: one worker / two workers", ratio, "x", ">= 1.8")
+
+
+@contextmanager
+def _ray() -> Iterator[None]:
+    stop = start_ray(cpus=2)
+    try:
+        yield
+    finally:
+        stop()
+
+
+def _attack(cell: Cell, folder: Path, workers: int, steps: int = 600) -> float:
+    table = {"name": "inverting", "steps": steps}
+    given = demand(cell.experiment.attack_stage)
+    specs = plan(cell.captures.root, folder / "guesses", "inverting", table, 0, given, chunk=1)
+    started = time.monotonic()
+    with Ledger(folder / "jobs.sqlite") as ledger, RayPool(ledger, max_running=workers) as pool:
+        pool.submit(specs)
+        pool.drain()
+    return time.monotonic() - started

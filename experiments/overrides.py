@@ -1,0 +1,54 @@
+"""Single options changed from the command line or by a sweep, as ``federation.rounds=5``."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from fedsim.errors import ConfigError
+
+
+def override(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply ``key=value`` to a table, in place; a bare word is a string.
+
+    A value for what the experiment sweeps takes the place of the sweep.
+
+    Raises:
+        ConfigError: there is no equals sign, or the key does not fit the table.
+    """
+    for text in overrides:
+        key, equals, written = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {text!r}: expected key=value, as federation.rounds=5.")
+        try:
+            value = tomllib.loads(f"value = {written}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = written
+        set_value(table, key, value, f"--set {key}")
+        if isinstance(sweep := table.get("sweep"), dict):
+            sweep.pop(key, None)
+    return table
+
+
+def set_value(table: dict[str, Any], key: str, value: object, where: str) -> None:
+    """Set ``federation.rounds`` or ``attacks.0.steps`` in nested tables and lists, in place."""
+    *parents, last = key.split(".")
+    node: Any = table
+    for part in parents:
+        if isinstance(node, list):
+            node = node[_index(where, part, node)]
+        else:
+            node = node.setdefault(part, {})
+        if not isinstance(node, dict | list):
+            raise ConfigError(f"{where}: {part!r} is a value, not a table. Correct the key.")
+    if isinstance(node, list):
+        node[_index(where, last, node)] = value
+    else:
+        node[last] = value
+
+
+def _index(where: str, part: str, node: list[Any]) -> int:
+    if not part.isdecimal() or int(part) >= len(node):
+        raise ConfigError(f"{where}: {part!r} is no entry of a list of {len(node)}. Count from 0.")
+    return int(part)

@@ -1,0 +1,91 @@
+"""What a simulation will need, tried before anything is written or trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from experiments.cells import Cell
+from experiments.config import ExperimentConfig
+from fedsim.build import registry
+from fedsim.cell import CellConfig, TaskConfig
+from fedsim.data.columns import find_label
+from fedsim.data.partition import partition
+from fedsim.data.rows import is_builtin
+from fedsim.data.tables import locate, open_tables
+from fedsim.defenses import build_chain
+from fedsim.errors import ConfigError
+from fedsim.metrics import METRICS
+from fedsim.setting import Setting, load_setting
+from fedsim.tasks import initial_weights
+from fedsim.tasks.base import Task
+
+
+def rehearse(cells: Iterable[Cell]) -> None:
+    """Load the rows, deal them out, build the models and fit the defenses on; trains nothing.
+
+    What several cells share is tried once.
+
+    Raises:
+        ConfigError: what the simulation of one of the cells would end with, or a metric that
+            was asked for and cannot be computed.
+    """
+    settings: dict[str, Setting] = {}
+    tried: set[str] = set()
+    for cell in cells:
+        config = cell.config
+        key = repr((config.task, config.auxiliary))
+        if key not in settings:
+            settings[key] = load_setting(config)
+            _check_labels(config.task, settings[key].task)
+            initial_weights(settings[key].task, config.task, config.seed)
+        setting = settings[key]
+        _check_metrics(cell.experiment, setting.task)
+        _check_parts(config, setting)
+        if (defended := f"{key}{config.defense}") not in tried:
+            tried.add(defended)
+            build_chain(config.defense, "defense").on_model(setting.task.build())
+
+
+def _check_labels(config: TaskConfig, task: Task) -> None:
+    """Refuse to learn classes from rows that have none, and thus all count as class 0."""
+    if task.spec.num_classes == 0 or is_builtin(config.dataset):
+        return
+    tables = open_tables(*locate(config.dataset), config.dataset)
+    features = next(iter(tables.values())).features
+    if not find_label(features, config.label_column, config.dataset):
+        raise ConfigError(
+            f"task.label_column: {config.dataset} has no column of classes among "
+            f"{', '.join(features)}. Choose another data set, or a language model."
+        )
+
+
+def _check_metrics(experiment: ExperimentConfig, task: Task) -> None:
+    known = registry(METRICS, "fedsim.metrics")
+    for i, name in enumerate(experiment.metrics):
+        metric = known[name]()
+        if metric.modality not in ("any", task.modality):
+            raise ConfigError(
+                f"metrics[{i}]: {name!r} is for {metric.modality}s, and the task is on "
+                f"{task.modality}s. Leave it out."
+            )
+        if reason := metric.available():
+            raise ConfigError(f"metrics[{i}]: {name!r} cannot be computed: {reason}.")
+
+
+def _check_parts(config: CellConfig, setting: Setting) -> None:
+    """Refuse a batch that no client can fill, since the tables would name a size never seen."""
+    federation, rows = config.federation, setting.holdings.private
+    parts = partition(rows.labels, federation.clients, federation, config.seed)
+    most = max(map(len, parts))
+    if federation.protocol == "fedavg" and federation.client_rows:
+        if federation.client_rows > most:
+            raise ConfigError(
+                f"federation.client_rows: {federation.client_rows} is more than any client has "
+                f"({most} rows). Lower it, or use fewer clients or a longer task.split."
+            )
+        most = federation.client_rows
+    if federation.batch_size > most:
+        raise ConfigError(
+            f"federation.batch_size: {federation.batch_size} is more rows than any client uses "
+            f"({most}). Lower it, or use fewer clients or a longer task.split."
+        )

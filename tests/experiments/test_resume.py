@@ -1,0 +1,113 @@
+"""``kill -9`` at any time: the same command again ends with the rows of an undisturbed run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from attacks.ledger import read_ledger
+from tests.apps.cases import IMAGES, merge
+from tests.experiments.test_determinism import scores
+
+PATIENCE = 120.0
+
+
+def write_experiment(path: Path, engine: str) -> Path:
+    changes = {
+        "federation": {"engine": engine, "rounds": 4, "clients": 3},
+        "attacks": [{"name": "inverting", "steps": 40}, {"name": "prior_only"}],
+        "attack_stage": {"group_size": 1},
+    }
+    file = path / "experiment.toml"
+    file.write_text(tomli_w.dumps(merge(IMAGES, changes)))
+    return file
+
+
+def command(file: Path, run: Path) -> list[str]:
+    code = "from experiments.cli import main; main()"
+    return [sys.executable, "-c", code, "run", str(file), "--out", str(run), "--quiet"]
+
+
+def finish(file: Path, run: Path) -> None:
+    subprocess.run(command(file, run), check=True, timeout=PATIENCE, capture_output=True)
+
+
+def kill_when(file: Path, run: Path, ready: Callable[[], bool]) -> None:
+    """Start the command and kill it, and it alone, as soon as ``ready``."""
+    process = subprocess.Popen(command(file, run), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    while not ready():
+        assert process.poll() is None, "the command ended before it could be killed"
+        assert time.monotonic() < deadline, "the moment to kill never came"
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def in_simulation(run: Path) -> Callable[[], bool]:
+    return lambda: any(run.glob("*/captures/round-0002/*.json"))
+
+
+def in_attack(run: Path) -> Callable[[], bool]:
+    return lambda: len(list(run.glob("*/guesses/inverting-*/*.json"))) >= 3
+
+
+MOMENTS = {"simulation": in_simulation, "attack": in_attack}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_command_in_process(moment: str, tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "in-process")
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    kill_when(file, killed, MOMENTS[moment](killed))
+    assert not (killed / "scores.parquet").exists()
+    finish(file, killed)
+    finish(file, whole)
+    assert scores(killed) == scores(whole)
+    rows = read_ledger(killed / "jobs.sqlite")
+    assert len(rows) == 4 * 3 * 2
+    assert {row.state for row in rows} == {"done"}
+    if moment == "attack":
+        assert any(row.attempts == 1 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_command_on_ray(moment: str, tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    on_ray = tmp_path / "ray"
+    on_ray.mkdir()
+    file = write_experiment(on_ray, "ray")
+    kill_when(file, killed, MOMENTS[moment](killed))
+    finish(file, killed)
+    finish(write_experiment(tmp_path, "in-process"), whole)
+    assert scores(killed) == scores(whole)
+
+
+@pytest.mark.slow
+def test_killed_attack_worker_on_ray(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "ray")
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    process = subprocess.Popen(command(file, run), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    worker = None
+    while worker is None:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        if (run / "jobs.sqlite").exists() and in_attack(run)():
+            running = [r for r in read_ledger(run / "jobs.sqlite") if r.state == "running"]
+            pids = [int(row.worker.split("@")[0]) for row in running if row.worker]
+            worker = next((pid for pid in pids if pid != process.pid), None)
+        time.sleep(0.01)
+    os.kill(worker, signal.SIGKILL)
+    assert process.wait(timeout=PATIENCE) == 0
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    finish(write_experiment(plain, "in-process"), whole)
+    assert scores(run) == scores(whole)

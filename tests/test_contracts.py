@@ -1,0 +1,183 @@
+"""What everything that an experiment can name keeps to; one table row for each entry of a dict."""
+
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest
+import torch
+
+from attacks import ATTACKS
+from fedsim.build import build, options_of
+from fedsim.cell import TaskConfig
+from fedsim.data import DATASETS, load_rows
+from fedsim.defenses import DEFENSES
+from fedsim.metrics import METRICS
+from fedsim.models import IMAGE_MODELS, MODELS
+from fedsim.tasks import TASKS, load_task, make_task, save_task
+
+Modality = Literal["image", "text"]
+
+
+class AttackCase(NamedTuple):
+    """Options that make it quick, what it reconstructs, and whether its guess depends on a seed."""
+
+    options: dict[str, object]
+    modalities: tuple[Modality, ...]
+    draws: bool
+
+
+ATTACK_CASES = {
+    "dlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
+    "idlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
+    "inverting": AttackCase({"steps": 2}, ("image",), True),
+    "embedding_rows": AttackCase({}, ("text",), False),
+    "prior_only": AttackCase({}, ("image", "text"), False),
+}
+
+# The options without a default.
+DEFENSE_CASES: dict[str, dict[str, object]] = {
+    "none": {},
+    "gaussian_noise": {"std": 0.1},
+    "prune": {"fraction": 0.5},
+    "sign": {},
+    "freeze_embeddings": {},
+}
+
+METRIC_CASES: dict[str, str] = {
+    **dict.fromkeys(("mse", "psnr", "ssim", "lpips"), "image"),
+    "label_accuracy": "any",
+    **dict.fromkeys(("rouge1", "rouge2", "rougeL", "exact_match", "bleu"), "text"),
+    **dict.fromkeys(("rouge1_special", "rouge2_special", "rougeL_special"), "text"),
+    **dict.fromkeys(("token_accuracy", "token_precision", "token_recall", "batch_token_precision", "batch_token_recall"), "text"),
+}
+
+DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image"}
+
+# Model -> a data set and the task that `auto` stands for.
+MODEL_CASES = {
+    "lenet": ("shapes", "image-classification"),
+    "resnet20": ("shapes", "image-classification"),
+    "mlp": ("shapes", "image-classification"),
+    "tiny-bert": ("sentences", "text-classification"),
+    "tiny-gpt2": ("sentences", "language-modelling"),
+}
+
+TASK_CASES = {
+    "image-classification": "lenet",
+    "text-classification": "tiny-bert",
+    "language-modelling": "tiny-gpt2",
+}
+
+DICTS: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
+    ("attacks", ATTACKS, ATTACK_CASES),
+    ("defenses", DEFENSES, DEFENSE_CASES),
+    ("metrics", METRICS, METRIC_CASES),
+    ("models", MODELS, MODEL_CASES),
+    ("datasets", DATASETS, DATASET_CASES),
+    ("tasks", TASKS, TASK_CASES),
+]
+
+
+@pytest.mark.parametrize(("kind", "known", "cases"), DICTS, ids=[kind for kind, *_ in DICTS])
+def test_every_name_has_a_case_and_every_case_a_name(
+    kind: str, known: Mapping[str, Any], cases: Mapping[str, Any]
+) -> None:
+    assert known.keys() == cases.keys(), f"give the new one of {kind} a row in this file"
+
+
+CLASSES: list[tuple[str, type]] = [
+    (name, cls) for _, known, _ in DICTS for name, cls in known.items() if isinstance(cls, type)
+]
+
+
+@pytest.mark.parametrize(("name", "cls"), CLASSES, ids=[name for name, _ in CLASSES])
+def test_a_class_says_what_it_is(name: str, cls: type) -> None:
+    own = vars(cls).get("__doc__") or ""
+    said = " ".join(inspect.cleandoc(own).split("\n\n")[0].split())
+    assert not own.startswith(f"{cls.__name__}("), "the docstring that dataclasses make up"
+    assert said.endswith("."), said
+    assert len(said.split()) > 1, said
+
+
+@pytest.mark.parametrize("name", [*ATTACKS, *DEFENSES])
+def test_attacks_and_defenses_name_their_paper(name: str) -> None:
+    cls: type = {**ATTACKS, **DEFENSES}[name]
+    said = [inspect.getdoc(parent) or "" for parent in cls.__mro__[:2]]
+    said.append(inspect.getdoc(inspect.getmodule(cls)) or "")
+    assert name in {"none", "prior_only"} or re.search(r"\b(19|20)\d\d\b", " ".join(said))
+
+
+OPTIONS: list[tuple[str, Mapping[str, type], dict[str, object]]] = [
+    *((name, ATTACKS, {}) for name in ATTACKS),
+    *((name, ATTACKS, case.options) for name, case in ATTACK_CASES.items() if case.options),
+    *((name, DEFENSES, options) for name, options in DEFENSE_CASES.items()),
+    *((name, METRICS, {}) for name in METRICS),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "options"), OPTIONS, ids=[f"{n}-{len(o)}" for n, _, o in OPTIONS]
+)
+def test_options_are_frozen_have_defaults_and_come_back(
+    name: str, known: Mapping[str, type], options: dict[str, object]
+) -> None:
+    built: Any = build(known, {"name": name, **options}, "here")
+    fields = dataclasses.fields(built)
+    if known is not ATTACKS:
+        bare = {f.name for f in fields if {f.default, f.default_factory} == {dataclasses.MISSING}}
+        assert bare == options.keys()
+    table = options_of(built)
+    assert list(table) == [field.name for field in fields]
+    assert options.items() <= table.items()
+    assert build(known, {"name": name, **json.loads(json.dumps(table))}, "here") == built
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(built, fields[0].name if fields else "anything", 1)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_applies_to_what_the_table_says(name: str) -> None:
+    assert (METRICS[name].name, METRICS[name].modality) == (name, METRIC_CASES[name])
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_data_set_has_rows_to_own_to_publish_and_to_test(name: str) -> None:
+    modality = DATASET_CASES[name]
+    for split in ("train", "test", "public"):
+        rows = load_rows(name, f"{split}[:3]", modality=modality)
+        assert len(rows) == 3
+        assert isinstance(rows.inputs, tuple) == (modality == "text")
+    assert DATASETS[name].modality == modality
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_learns_from_a_built_in_data_set(name: str) -> None:
+    dataset, kind = MODEL_CASES[name]
+    config = TaskConfig(model=name, dataset=dataset)
+    modality: Modality = "image" if name in IMAGE_MODELS else "text"
+    rows = load_rows(dataset, "train[:2]", modality=modality)
+    task = make_task(config, rows)
+    assert task.spec.kind == kind
+    loss = task.loss(task.build(), task.encode(rows))
+    assert loss.dim() == 0
+    assert bool(loss.isfinite())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_is_frozen_and_comes_back(name: str, tmp_path: Path) -> None:
+    model = TASK_CASES[name]
+    dataset, _ = MODEL_CASES[model]
+    modality: Modality = "image" if model in IMAGE_MODELS else "text"
+    rows = load_rows(dataset, "train[:2]", modality=modality)
+    task = make_task(TaskConfig(model=model, dataset=dataset), rows)
+    assert type(task) is TASKS[name]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        task.spec = task.spec  # type: ignore[misc]
+    save_task(task, tmp_path)
+    again = load_task(tmp_path)
+    assert again == task
+    assert torch.equal(again.encode(rows).inputs, task.encode(rows).inputs)

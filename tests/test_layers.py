@@ -1,0 +1,152 @@
+"""Who may import whom, and what no file may do."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+from experiments.config import Plan, parse_experiment
+from experiments.folder import Run
+from experiments.origin import PACKAGES
+from tests.apps.cases import IMAGES, merge, simulate
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+BORDERS = {
+    "flwr": {
+        "clients/app.py",
+        "experiments/simulate.py",
+        "fedsim/wire.py",
+        *(str(path.relative_to(ROOT)) for path in (ROOT / "server").rglob("*.py")),
+    },
+    "ray": {"attacks/pool.py", "server/grids/ray.py"},
+    "datasets": {"fedsim/data/tables.py"},
+    "pickle": set[str](),
+    "dill": set[str](),
+    "cloudpickle": set[str](),
+    "joblib": set[str](),
+    "shelve": set[str](),
+    "marshal": set[str](),
+    "yaml": set[str](),
+}
+"""Top-level package -> the only files that may import it, at any depth of the code."""
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, inside functions and under TYPE_CHECKING too."""
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def calls(path: Path) -> Iterator[tuple[str, set[str]]]:
+    """Every call of a file as dotted name, and the keywords that are not plainly false."""
+    for node in nodes(path):
+        if isinstance(node, ast.Call):
+            keywords = {
+                str(word.arg)
+                for word in node.keywords
+                if not (isinstance(word.value, ast.Constant) and word.value.value is False)
+            }
+            yield ast.unparse(node.func), keywords
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def test_there_are_files_to_look_at() -> None:
+    assert {path.parent.name for path in FILES} > {*PACKAGES, "grids", "tasks", "data"}
+
+
+def test_the_contracts_of_import_linter_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    code = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert "0 broken" in said
+
+
+@pytest.mark.parametrize("package", BORDERS)
+def test_a_library_stays_at_its_border(package: str) -> None:
+    users = {
+        name
+        for name, path in zip(names(FILES), FILES, strict=True)
+        if any(module.split(".")[0] == package for module in imports(path))
+    }
+    assert users <= BORDERS[package]
+
+
+def test_flwr_and_ray_are_found_where_they_are() -> None:
+    """The search sees imports at the top of a file and inside a function."""
+    assert "flwr.app" in set(imports(ROOT / "fedsim/wire.py"))
+    assert "ray" in set(imports(ROOT / "attacks/pool.py"))
+
+
+@pytest.mark.parametrize("package", ["attacks", "server"])
+def test_attacks_and_server_never_name_the_truth(package: str) -> None:
+    for path in (ROOT / package).rglob("*.py"):
+        assert not [module for module in imports(path) if module.startswith("fedsim.truth")]
+        strings = {
+            node.value
+            for node in nodes(path)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert not strings & {"truth", "truth/", "fedsim.truth"}
+
+
+def test_nothing_that_is_read_can_run_code() -> None:
+    forbidden = {"torch.load", "torch.save", "yaml.load", "eval", "exec", "os.system", "np.load"}
+    for path in FILES:
+        for name, keywords in calls(path):
+            where = f"{path.name}: {name}"
+            assert name not in forbidden, where
+            assert not keywords & {"trust_remote_code", "allow_pickle", "shell"}, where
+
+
+def test_the_search_for_calls_finds_them(tmp_path: Path) -> None:
+    file = tmp_path / "bad.py"
+    file.write_text(
+        "def f():\n    load(x, trust_remote_code=True)\n    torch.load(y, weights=False)"
+    )
+    assert list(calls(file)) == [("load", {"trust_remote_code"}), ("torch.load", set())]
+
+
+def test_captures_are_attacked_without_flower_and_ray(tmp_path: Path) -> None:
+    config = parse_experiment(merge(IMAGES, {"federation": {"rounds": 1}}))
+    run = Run.create(Plan(name=config.name, experiments=(config,)), tmp_path / "run")
+    simulate(run)
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(sorted({'flwr', 'ray'} & sys.modules.keys())))\n"
+        f"sys.argv = ['fedsim', 'attack', {str(run.root)!r}, '--quiet']\n"
+        "from experiments.cli import main\n"
+        "main()\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+    )
+    said, imported = done.stdout.splitlines()
+    assert "6 done" in said
+    assert imported == "[]"

@@ -1,0 +1,152 @@
+"""Attacks on a small cell of images and one of texts: they guess, repeat, and cannot peek."""
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import attacks
+from attacks import ATTACKS
+from attacks.base import Attack, Job, Reconstruction
+from attacks.jobs import JobSpec, plan
+from attacks.worker import run_job
+from experiments.config import Plan, parse_experiment
+from experiments.folder import Run
+from experiments.simulate import Simulator
+from fedsim.capture import CaptureStore, Observation
+from fedsim.files import load_tensors
+from fedsim.records import JobRecord
+from fedsim.tasks.base import Task
+from fedsim.truth import TruthStore
+from fedsim.types import Batch, Tensors
+from tests.apps.cases import IMAGES, TEXT, merge
+from tests.test_contracts import ATTACK_CASES, Modality
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Modality, Path]:
+    """One simulated cell of images and one of texts: two clients, one round, one example each."""
+    found: dict[Modality, Path] = {}
+    bases: dict[Modality, dict[str, Any]] = {"image": IMAGES, "text": TEXT}
+    for modality, base in bases.items():
+        changes = {
+            "auxiliary": {"split": "public", "rows": 20},
+            "federation": {"rounds": 1, "clients": 2},
+        }
+        config = parse_experiment(merge(base, changes))
+        root = tmp_path_factory.mktemp(modality)
+        run = Run.create(Plan(name=config.name, experiments=(config,)), root / "run")
+        with Simulator() as simulator:
+            simulator.simulate(run.cells[0])
+        found[modality] = run.cells[0].folder
+    return found
+
+
+def jobs(cell: Path, name: str, guesses: Path, seed: int = 0, **more: object) -> list[JobSpec]:
+    options = ATTACK_CASES[name].options if name in ATTACK_CASES else {}
+    table = {"name": name, **options, **more}
+    return plan(cell / "captures", guesses, name, table, seed)
+
+
+def guess(specs: Sequence[JobSpec]) -> tuple[list[JobRecord], dict[str, bytes]]:
+    """The records of all jobs, and the bytes of each guess."""
+    records = [record for spec in specs for record in run_job(spec)]
+    paths = [spec.guess_path(key) for spec in specs for key in spec.keys]
+    return records, {path.name: path.read_bytes() for path in paths if path.exists()}
+
+
+@pytest.mark.parametrize("modality", ["image", "text"])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_guesses_or_says_why_not(
+    name: str, modality: Modality, cells: dict[Modality, Path], tmp_path: Path
+) -> None:
+    cell = cells[modality]
+    specs = jobs(cell, name, tmp_path / "cell" / "guesses")
+    records, guesses = guess(specs)
+    assert [record.key for record in records] == CaptureStore(cell / "captures").keys()
+    if modality not in ATTACK_CASES[name].modalities:
+        assert modality not in ATTACKS[name].modalities
+        assert {record.status for record in records} == {"skipped"}
+        assert all(f"this task is {modality}" in record.reason for record in records)
+        assert guesses == {}
+        return
+    assert [(record.status, record.reason) for record in records] == [("done", "")] * 2
+    for spec in specs:
+        for key in spec.keys:
+            tensors = load_tensors(spec.guess_path(key))
+            truth = TruthStore(cell / "truth").load(key)
+            assert len(tensors["inputs"]) == len(tensors["labels"]) == len(truth)
+            assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+            assert ("mask" in tensors) == (modality == "text")
+            if modality == "image":
+                assert tensors["inputs"].shape == truth.inputs.shape
+                assert 0 <= float(tensors["inputs"].min()) <= float(tensors["inputs"].max()) <= 1
+
+
+RUNS: list[tuple[str, Modality]] = [
+    (name, modality) for name, case in ATTACK_CASES.items() for modality in case.modalities
+]
+
+
+@pytest.mark.parametrize(("name", "modality"), RUNS)
+def test_an_attack_does_not_see_the_truth_and_depends_on_its_seed(
+    name: str, modality: Modality, cells: dict[Modality, Path], tmp_path: Path
+) -> None:
+    cell = tmp_path / "run" / cells[modality].name
+    shutil.copytree(cells[modality], cell)
+    _, before = guess(jobs(cell, name, tmp_path / "a" / "guesses"))
+    _, otherwise = guess(jobs(cell, name, tmp_path / "b" / "guesses", seed=1))
+    assert before
+    change_the_truth(cell)
+    _, after = guess(jobs(cell, name, tmp_path / "c" / "guesses"))
+    assert after == before
+    assert (otherwise != before) == ATTACK_CASES[name].draws
+
+
+def change_the_truth(cell: Path) -> None:
+    """Other private pixels, tokens and labels in files that are as whole as before."""
+    store = TruthStore(cell / "truth")
+    for key in CaptureStore(cell / "captures").keys():
+        batch, record = store.load(key), store.record(key)
+        if batch.mask is None:
+            inputs = 1 - batch.inputs
+        else:
+            inputs = torch.where(batch.mask == 1, 200 + batch.inputs // 2, batch.inputs)
+        changed = Batch(inputs, (batch.labels + 1) % 2, batch.mask)
+        store.save(key, changed, tuple(row + 1 for row in record.rows), record.steps)
+        assert not torch.equal(store.load(key).inputs, batch.inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Peeker(Attack):
+    """Guesses the truth, wherever it got the path from."""
+
+    folder: str = ""
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        store = TruthStore(Path(self.folder))
+        return [Reconstruction(store.load(observation.key)) for observation in observations]
+
+
+def test_an_attack_that_peeks_would_be_found(
+    cells: dict[Modality, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(attacks.ATTACKS, "peeker", Peeker)
+    cell = tmp_path / "run" / "cell"
+    shutil.copytree(cells["image"], cell)
+    folder = str(cell / "truth")
+    _, before = guess(jobs(cell, "peeker", tmp_path / "a" / "guesses", folder=folder))
+    change_the_truth(cell)
+    _, after = guess(jobs(cell, "peeker", tmp_path / "b" / "guesses", folder=folder))
+    assert before != after
