@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
@@ -63,7 +64,7 @@ class EmbeddingRows(Attack):
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
-    threshold: float = 5.0
+    threshold: Annotated[float, Field(gt=0)] = 5.0
 
     def reconstruct(
         self,

@@ -12,10 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Strategy
-
 from attacks.jobs import plan
 from attacks.ledger import Ledger
 from attacks.pool import RayPool, start_ray
@@ -24,17 +20,10 @@ from experiments.cells import Cell
 from experiments.config import Plan, parse_experiment
 from experiments.folder import Run
 from experiments.simulate import Simulator
-from fedsim.setting import load_setting
-from fedsim.tasks import initial_weights
-from fedsim.threads import one_thread
-from fedsim.wire import to_arrays
-from server.app import aggregation
-from server.eavesdropper import Eavesdropper
-from server.grids.in_process import InProcessGrid
-from server.grids.local import run_server
+from server.overhead import round_seconds, update_bytes
 
 ROUNDS, REPEATS, CLIENTS, JOBS = 6, 3, 4, 16
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "LeNet": {"model": "lenet", "dataset": "shapes", "heldout_rows": 1},
     "MiniLM": {
         "model": "sentence-transformers/all-MiniLM-L6-v2",
@@ -83,50 +72,21 @@ def _run(root: Path, task: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN4
 def capture_cost(name: str, run: Run) -> Iterator[Measure]:
     """Seconds of a round with and without the eavesdropper, in turn, and bytes on disk."""
     cell = run.cells[0]
-    _train(cell, None)  # loads data and warms up
+    round_seconds(cell.folder, None)  # loads data and warms up
     plain, overheard, ratios = [], [], []
     for repeat in range(REPEATS):
         captures = run.root / f"captures-{repeat}"
-        plain.append(_train(cell, None))
-        overheard.append(_train(cell, captures))
+        plain.append(round_seconds(cell.folder, None))
+        overheard.append(round_seconds(cell.folder, captures))
         ratios.append(overheard[-1] / plain[-1])
     on_disk = sum(path.stat().st_size for path in captures.rglob("*") if path.is_file())
     models = sum(path.stat().st_size for path in captures.glob("models/*"))
-    sent = ROUNDS * CLIENTS * _update_bytes(cell)
+    sent = ROUNDS * CLIENTS * update_bytes(cell.folder)
     yield Measure(f"{name}: a round of {CLIENTS} clients", statistics.median(plain), "s", "-")
     overhead = 100 * (statistics.median(ratios) - 1)
     yield Measure(f"{name}: capture, share of a round", overhead, "%", "<= 2")
     ratio = (on_disk - models) / sent
     yield Measure(f"{name}: bytes on disk / bytes of the updates", ratio, "", "<= 1.02")
-
-
-def _update_bytes(cell: Cell) -> int:
-    parameters = load_setting(cell.config).task.build().parameters()
-    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-
-
-def _train(cell: Cell, captures: Path | None) -> float:
-    """Mean seconds of a round, until the last capture is on disk."""
-    config = cell.config
-    task = load_setting(config).task
-    app = ServerApp()
-    strategy: Strategy = aggregation(config.federation, task)
-    if captures is not None:
-        strategy = Eavesdropper(strategy, captures)
-    arrays = to_arrays(initial_weights(task, config.task, config.seed))
-    seconds = 0.0
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        nonlocal seconds
-        started = time.monotonic()
-        strategy.start(grid, arrays, num_rounds=ROUNDS)
-        seconds = time.monotonic() - started
-
-    run_config: dict[str, bool | float | int | str] = {"cell": str(cell.folder.resolve())}
-    with one_thread():
-        run_server(app, InProcessGrid("clients.app:app", CLIENTS, run_config), run_config)
-    return seconds / ROUNDS
 
 
 def two_workers(root: Path) -> Measure:

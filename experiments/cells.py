@@ -185,10 +185,11 @@ def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
 def fingerprint(config: CellConfig) -> str:
     """Eight hexadecimal digits that stand for all that determines the captures.
 
-    The engine and its workers are left out: they change no bit.
+    The engine and its workers are left out: they change no bit. So are defaults, so that an option
+    that comes with a later fedsim leaves older runs as they are.
     """
-    table = config.model_dump(mode="json")
+    table = config.model_dump(mode="json", exclude_defaults=True)
     for key in _ENGINE:
-        del table["federation"][key]
+        table["federation"].pop(key, None)
     canonical = json.dumps(table, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from experiments.config import Plan, load_plan
-from experiments.folder import Run
+from experiments.folder import STAGES, Run, Stage
 from experiments.origin import check_origin
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
-
-if TYPE_CHECKING:
-    from experiments.pipeline import Stage
 
 app = typer.Typer(
     name="fedsim",
@@ -46,6 +43,7 @@ Sets = Annotated[
 Out = Annotated[Path | None, typer.Option(help="the run folder; runs/<name> if not given")]
 Seed = Annotated[int | None, typer.Option(help="one seed instead of the experiment's")]
 Workers = Annotated[int | None, typer.Option(help="client workers and attack workers")]
+Engine = Annotated[str | None, typer.Option(help="ray or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print errors and the last line only")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
@@ -59,27 +57,33 @@ class Invocation:
     out: Path | None = None
     seed: int | None = None
     workers: int | None = None
+    engine: str | None = None
 
     def plan(self) -> Plan:
         """The experiment with the overrides applied."""
         overrides = list(self.sets)
         if self.seed is not None:
             overrides.append(f"seeds=[{self.seed}]")
+        return load_plan(self.target, [*overrides, *self._machine()])
+
+    def _machine(self) -> list[str]:
+        """Overrides that change no result, so that a finished run takes them too."""
+        overrides = [] if self.engine is None else [f"federation.engine={self.engine}"]
         if self.workers is not None:
             overrides.append(f"federation.client_workers={self.workers}")
             overrides.append(f"attack_stage.workers={self.workers}")
-        return load_plan(self.target, overrides)
+        return overrides
 
     def opened(self) -> Run | None:
         """The run, if the target is a folder; it keeps its experiment."""
         if not Path(self.target).is_dir():
             return None
-        if self.sets or self.out or self.seed is not None or self.workers is not None:
+        if self.sets or self.out or self.seed is not None:
             raise ConfigError(
-                f"{self.target}: a run folder keeps its experiment, so --set, --out, --seed "
-                "and --workers do not apply. Name the experiment instead."
+                f"{self.target}: a run folder keeps its experiment, so --set, --out and --seed "
+                "do not apply. Name the experiment instead."
             )
-        return Run.open(Path(self.target))
+        return Run.open(Path(self.target), self._machine())
 
     def run(self, stages: Sequence[Stage]) -> Run:
         """The run to work on; nothing is written unless the stages can start."""
@@ -97,73 +101,42 @@ class Invocation:
             from experiments.rehearsal import rehearse
 
             rehearse(todo)
-        return Run.create(run.plan, run.root) if todo or opened is None else run
+        if opened is None:
+            return Run.create(run.plan, run.root)
+        for cell in todo:
+            cell.write()
+        return run
 
 
-def _stages(invocation: Invocation, stages: tuple[Stage, ...], quiet: bool, as_json: bool) -> None:
-    run = invocation.run(stages)
-    from experiments.pipeline import execute
+def _command(stages: tuple[Stage, ...]) -> Callable[..., None]:
+    def command(
+        experiment: Target,
+        sets: Sets = None,
+        out: Out = None,
+        seed: Seed = None,
+        workers: Workers = None,
+        engine: Engine = None,
+        quiet: Quiet = False,
+        as_json: Json = False,
+    ) -> None:
+        run = Invocation(experiment, sets or [], out, seed, workers, engine).run(stages)
+        from experiments.pipeline import execute
 
-    outcome = execute(run, stages, quiet=quiet or as_json)
-    print(json.dumps(outcome.table()) if as_json else outcome.line())
-    raise typer.Exit(1 if outcome.failed else 0)
+        outcome = execute(run, stages, quiet=quiet or as_json)
+        print(json.dumps(outcome.table()) if as_json else outcome.line())
+        raise typer.Exit(1 if outcome.failed else 0)
 
-
-@app.command()
-def run(
-    experiment: Target,
-    sets: Sets = None,
-    out: Out = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """All stages: simulate, attack, score, report; what is done already is not done again."""
-    invocation = Invocation(experiment, sets or [], out, seed, workers)
-    _stages(invocation, ("simulate", "attack", "score", "report"), quiet, as_json)
+    return command
 
 
-@app.command()
-def simulate(
-    experiment: Target,
-    sets: Sets = None,
-    out: Out = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Train with Flower and capture what the server receives."""
-    invocation = Invocation(experiment, sets or [], out, seed, workers)
-    _stages(invocation, ("simulate",), quiet, as_json)
-
-
-@app.command()
-def attack(
-    experiment: Target,
-    sets: Sets = None,
-    out: Out = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Attack captures that have no guess yet."""
-    invocation = Invocation(experiment, sets or [], out, seed, workers)
-    _stages(invocation, ("attack",), quiet, as_json)
-
-
-@app.command()
-def score(experiment: Target, quiet: Quiet = False, as_json: Json = False) -> None:
-    """Compare guesses with the truth."""
-    _stages(Invocation(experiment), ("score",), quiet, as_json)
-
-
-@app.command()
-def report(experiment: Target, quiet: Quiet = False, as_json: Json = False) -> None:
-    """Write tables, figures and the HTML page."""
-    _stages(Invocation(experiment), ("report",), quiet, as_json)
+for _name, _chosen, _sentence in (
+    ("run", STAGES, "All stages: simulate, attack, score, report. What is done is not done again."),
+    ("simulate", STAGES[:1], "Train with Flower and capture what the server receives."),
+    ("attack", STAGES[1:2], "Attack captures that have no guess yet."),
+    ("score", STAGES[2:3], "Compare guesses with the truth."),
+    ("report", STAGES[3:], "Write tables, figures and the HTML page."),
+):
+    app.command(_name, help=_sentence)(_command(_chosen))
 
 
 @app.command()
@@ -193,6 +166,25 @@ def show(
 
     description = describe(plan)
     print(json.dumps(description.table()) if as_json else description.text())
+
+
+@app.command()
+def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed = None) -> None:
+    """Write the run folder and print its cells, for an engine of your own such as flwr run."""
+    for cell in Invocation(experiment, sets or [], out, seed).run(("simulate",)).cells:
+        print(cell.folder.resolve())
+
+
+@app.command()
+def bench(as_json: Json = False) -> None:
+    """Measure what capturing costs and what a second attack worker gains; takes minutes."""
+    from experiments.bench import bench as measure
+
+    measures = measure()
+    if as_json:
+        print(json.dumps([vars(each) for each in measures]))
+    else:
+        print("\n".join(each.text() for each in measures))
 
 
 @app.command(name="list")

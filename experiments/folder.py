@@ -9,19 +9,24 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import tomli_w
 from pydantic import ValidationError
 
 from experiments.cells import Cell, make_cells
 from experiments.config import Plan
+from experiments.overrides import override
 from fedsim.build import explain
 from fedsim.errors import ConfigError
 from fedsim.files import SCHEMA, write_bytes, write_json
+
+Stage: TypeAlias = Literal["simulate", "attack", "score", "report"]
+STAGES: tuple[Stage, ...] = ("simulate", "attack", "score", "report")
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,11 @@ class Run:
         return cls(root, plan, tuple(make_cells(plan, root)))
 
     @classmethod
-    def open(cls, root: Path) -> Run:
-        """Read the plan back from the folder."""
+    def open(cls, root: Path, overrides: Sequence[str] = ()) -> Run:
+        """Read the plan back from the folder; ``overrides`` apply to each of its experiments."""
         table = check_version(root)
+        for experiment in table.get("experiments", []):
+            override(experiment, overrides)
         try:
             plan = Plan.model_validate_json(json.dumps(table))
         except ValidationError as error:
@@ -107,7 +114,7 @@ def note_provenance(run: Run, stage: str, seconds: float) -> None:
             "commit": _git("rev-parse", "HEAD"),
             "dirty": bool(_git("status", "--porcelain")),
             "python": platform.python_version(),
-            "packages": {name: version(name) for name in ("torch", "flwr", "ray", "transformers")},
+            "packages": {name: _version(name) for name in ("torch", "flwr", "ray", "transformers")},
             "machine": f"{platform.system()} {platform.machine()}",
             "cpus": os.cpu_count(),
             "command": " ".join(["fedsim", *sys.argv[1:]]),
@@ -116,6 +123,13 @@ def note_provenance(run: Run, stage: str, seconds: float) -> None:
             "seconds": stages,
         },
     )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # captures can be attacked without Flower and Ray
+        return None
 
 
 def _git(*arguments: str) -> str | None:

@@ -7,17 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from attacks.ledger import Ledger
 from experiments.attack import Attackers, attackers, entries
 from experiments.cells import Cell
 from experiments.console import Console
-from experiments.folder import Run, note_provenance
+from experiments.folder import Run, Stage, note_provenance
 from experiments.simulate import Simulator
 from fedsim.errors import ConfigError
-
-Stage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 
 
 @dataclass
@@ -75,7 +73,8 @@ def execute(run: Run, stages: Sequence[Stage], *, quiet: bool) -> Outcome:
         if "simulate" in stages or "attack" in stages:
             with attackers(run, ledger, console) as team:
                 _simulate_and_attack(run, stages, team, console)
-            outcome.statuses = Counter(row.state for row in ledger.rows())
+            names = {cell.name for cell in run.cells}
+            outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
             from experiments.score import score
 

@@ -77,6 +77,9 @@ class Scorer:
     def guess(self, label: str, key: CaptureKey) -> Guess:
         """Read one guess, checked against its hash."""
         path = guess_folder(self.cell, label) / f"{key}.json"
+        if not path.exists():
+            run = self.cell.folder.parent
+            raise StoreError(f"{path}: not attacked. Run fedsim attack {run} first.")
         record = read_record(path, JobRecord)
         if record.sha256 is None:
             return Guess(record, None)

@@ -142,7 +142,12 @@ def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = (
     try:
         tensors: Tensors = load(data)
     except SafetensorError as error:
-        raise StoreError(f"{path}: not a whole safetensors file ({error}).") from None
+        raise StoreError(
+            f"{path}: not a whole safetensors file ({error}). Run the stage that wrote it again."
+        ) from None
     if missing := [name for name in order if name not in tensors]:
-        raise StoreError(f"{path}: the tensor {missing[0]!r} is missing. The file was altered.")
+        raise StoreError(
+            f"{path}: the tensor {missing[0]!r} is missing. The file was altered; "
+            "run the stage that wrote it again."
+        )
     return {name: tensors[name] for name in order} if order else tensors

@@ -26,5 +26,5 @@ def resolve(identifier: str, kind: Literal["models", "datasets"]) -> str:
     if Path(identifier).is_dir():
         return str(Path(identifier).resolve())
     if identifier.startswith((".", "/", "~")):
-        raise ConfigError(f"{kind}: there is no folder {identifier!r}. Correct the path.")
+        raise ConfigError(f"{identifier}: there is no such folder. Correct the path.")
     return identifier

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -21,6 +23,22 @@ from fedsim.cell import CaptureConfig
 from fedsim.files import digest, safetensors_parts, write_bytes, write_json
 from fedsim.wire import ReplyFacts, arrays_of, view
 from server.wrapper import Wrapper
+
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What one client sent; the arrays are the message's own memory."""
+
+    facts: ReplyFacts
+    arrays: Arrays
+
+
+def _views(record: ArrayRecord) -> Arrays:
+    # Before the writer's thread starts: numpy reads headers with ``ast``, which CPython 3.11 cannot
+    # do in two threads at once (its issue 106905).
+    return {name: view(array) for name, array in record.items()}
 
 
 class Eavesdropper(Wrapper):
@@ -80,40 +98,36 @@ class Eavesdropper(Wrapper):
         replies = list(replies)
         if not self.policy.rounds or server_round in self.policy.rounds:
             self.flush()
-            copies = [
-                (ReplyFacts.read(message, position), arrays_of(message).copy())
+            received = [
+                _Reply(ReplyFacts.read(message, position), _views(arrays_of(message)))
                 for position, message in enumerate(replies)
                 if not message.has_error()
             ]
-            kept = [
-                copy
-                for copy in copies
-                if not self.policy.clients or copy[0].client in self.policy.clients
-            ]
-            self._pending = self._writer.submit(self._write, server_round, self._sent, kept)
+            wanted = self.policy.clients
+            kept = [reply for reply in received if not wanted or reply.facts.client in wanted]
+            sent = _views(self._sent)
+            self._pending = self._writer.submit(self._write, server_round, sent, kept)
         return self.inner.aggregate_train(server_round, replies)
 
-    def _write(
-        self, round_: int, sent: ArrayRecord, replies: list[tuple[ReplyFacts, ArrayRecord]]
-    ) -> None:
-        parts = safetensors_parts({name: view(array) for name, array in sent.items()})
+    def _write(self, round_: int, sent: Arrays, replies: list[_Reply]) -> None:
+        parts = safetensors_parts(sent)
         sent_sha256 = digest(*parts)
         if not self.store.sent_path(sent_sha256).exists():
             write_bytes(self.store.sent_path(sent_sha256), *parts)
-        for facts, arrays in replies:
-            key = CaptureKey(round=round_, client=facts.client)
-            parts = safetensors_parts({name: view(array) for name, array in arrays.items()})
+        for reply in replies:
+            key = CaptureKey(round=round_, client=reply.facts.client)
+            parts = safetensors_parts(reply.arrays)
             path = self.store.tensors_path(key)
             write_bytes(path, *parts)
             record = CaptureRecord(
                 key=key,
-                kind=facts.kind,
-                order=tuple(arrays),
+                kind=reply.facts.kind,
+                order=tuple(reply.arrays),
                 sha256=digest(*parts),
-                bytes=sum(len(array.data) for array in arrays.values()),
+                bytes=sum(array.nbytes for array in reply.arrays.values()),
                 sent_sha256=sent_sha256,
                 sent_order=tuple(sent),
-                knowledge=facts.knowledge,
+                knowledge=reply.facts.knowledge,
             )
             write_json(path.with_suffix(".json"), record)
         if self.on_round is not None:

@@ -57,7 +57,7 @@ class Participation(Wrapper):
             if message.has_error():
                 client = self._clients.get(message.metadata.src_node_id, -1)
                 raise SimulationError(
-                    f"round {server_round}, client {client}: {message.error.reason}. "
+                    f"round {server_round}, client {client}: {str(message.error.reason).rstrip('.')}. "
                     "The run ended here; correct the cause and run the same command again."
                 )
         self.bytes_up[server_round] = sum(

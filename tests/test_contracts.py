@@ -53,7 +53,16 @@ METRIC_CASES: dict[str, str] = {
     "label_accuracy": "any",
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "exact_match", "bleu"), "text"),
     **dict.fromkeys(("rouge1_special", "rouge2_special", "rougeL_special"), "text"),
-    **dict.fromkeys(("token_accuracy", "token_precision", "token_recall", "batch_token_precision", "batch_token_recall"), "text"),
+    **dict.fromkeys(
+        (
+            "token_accuracy",
+            "token_precision",
+            "token_recall",
+            "batch_token_precision",
+            "batch_token_recall",
+        ),
+        "text",
+    ),
 }
 
 DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image"}

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from importlinter.cli import lint_imports
 
-from experiments.config import Plan, parse_experiment
-from experiments.folder import Run
 from experiments.origin import PACKAGES
-from tests.apps.cases import IMAGES, merge, simulate
+from tests.apps.cases import IMAGES, Make, simulate
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -127,9 +125,8 @@ def test_the_search_for_calls_finds_them(tmp_path: Path) -> None:
     assert list(calls(file)) == [("load", {"trust_remote_code"}), ("torch.load", set())]
 
 
-def test_captures_are_attacked_without_flower_and_ray(tmp_path: Path) -> None:
-    config = parse_experiment(merge(IMAGES, {"federation": {"rounds": 1}}))
-    run = Run.create(Plan(name=config.name, experiments=(config,)), tmp_path / "run")
+def test_captures_are_attacked_without_flower_and_ray(make_run: Make, tmp_path: Path) -> None:
+    run = make_run(IMAGES, federation={"rounds": 1})
     simulate(run)
     program = (
         "import atexit, sys\n"

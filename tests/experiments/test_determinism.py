@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from experiments.pipeline import Stage, execute
+from experiments.folder import Stage
+from experiments.pipeline import execute
 from fedsim.capture import CaptureStore
 from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
 

@@ -33,9 +33,7 @@ def stop_superlink(home: Path) -> None:
 
 
 @pytest.mark.flwr
-def test_flwr_run_gives_the_bits_of_in_process(
-    make_run: Make, tmp_path: Path
-) -> None:
+def test_flwr_run_gives_the_bits_of_in_process(make_run: Make, tmp_path: Path) -> None:
     reference, other = make_run(TEXT, "in-process"), make_run(TEXT, "flwr")
     simulate(reference)
     cell, home = other.cells[0].folder.resolve(), tmp_path / "home"

@@ -1,0 +1,56 @@
+"""How long a round takes with and without the eavesdropper, for the benchmark."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Strategy
+
+from fedsim.cell import CellConfig
+from fedsim.files import read_record
+from fedsim.setting import load_setting
+from fedsim.tasks import initial_weights
+from fedsim.threads import one_thread
+from fedsim.wire import to_arrays
+from server.app import aggregation
+from server.eavesdropper import Eavesdropper
+from server.grids.in_process import InProcessGrid
+from server.grids.local import run_server
+
+
+def round_seconds(cell: Path, captures: Path | None) -> float:
+    """Mean seconds of a round of the cell's training, until the last capture is on disk.
+
+    Without ``captures`` nothing is captured. No utility is measured.
+    """
+    config = read_record(cell / "cell.json", CellConfig)
+    task = load_setting(config).task
+    strategy: Strategy = aggregation(config.federation, task)
+    if captures is not None:
+        strategy = Eavesdropper(strategy, captures)
+    arrays = to_arrays(initial_weights(task, config.task, config.seed))
+    rounds = config.federation.rounds
+    seconds = 0.0
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        nonlocal seconds
+        started = time.monotonic()
+        strategy.start(grid, arrays, num_rounds=rounds)
+        seconds = time.monotonic() - started
+
+    run_config: dict[str, bool | float | int | str] = {"cell": str(cell.resolve())}
+    grid = InProcessGrid("clients.app:app", config.federation.clients, run_config)
+    with one_thread():
+        run_server(app, grid, run_config)
+    return seconds / rounds
+
+
+def update_bytes(cell: Path) -> int:
+    """Size of one client's gradient."""
+    config = read_record(cell / "cell.json", CellConfig)
+    return sum(p.numel() * p.element_size() for p in load_setting(config).task.build().parameters())
