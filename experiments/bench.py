@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -22,7 +23,8 @@ from experiments.folder import Run
 from experiments.simulate import Simulator
 from server.overhead import round_seconds, update_bytes
 
-ROUNDS, REPEATS, CLIENTS, JOBS = 6, 3, 4, 16
+REPEATS, CLIENTS, JOBS, STEPS = 3, 4, 16, 2400
+ROUNDS = {"LeNet": 60, "MiniLM": 6}
 MODELS: dict[str, dict[str, Any]] = {
     "LeNet": {"model": "lenet", "dataset": "shapes", "heldout_rows": 1},
     "MiniLM": {
@@ -54,39 +56,38 @@ def bench() -> list[Measure]:
         for name, task in MODELS.items():
             if "/" in task["model"] and "FEDSIM_HUB" not in os.environ:
                 continue
-            measures += capture_cost(name, _run(Path(folder) / name, task))
+            federation = {"engine": "in-process", "clients": CLIENTS, "rounds": ROUNDS[name]}
+            run = _run(Path(folder) / name, task, federation=federation)
+            measures += capture_cost(name, run, ROUNDS[name])
         measures.append(two_workers(Path(folder) / "workers"))
     return measures
 
 
 def _run(root: Path, task: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401
-    table = {
-        "name": "bench",
-        "task": task,
-        "federation": {"engine": "in-process", "clients": CLIENTS, "rounds": ROUNDS},
-        **changes,
-    }
+    table = {"name": "bench", "task": task, **changes}
     return Run.create(Plan(name="bench", experiments=(parse_experiment(table),)), root)
 
 
-def capture_cost(name: str, run: Run) -> Iterator[Measure]:
+def capture_cost(name: str, run: Run, rounds: int) -> Iterator[Measure]:
     """Seconds of a round with and without the eavesdropper, in turn, and bytes on disk."""
     cell = run.cells[0]
     round_seconds(cell.folder, None)  # loads data and warms up
     plain, overheard, ratios = [], [], []
-    for repeat in range(REPEATS):
-        captures = run.root / f"captures-{repeat}"
+    captures = run.root / "captures"
+    for _ in range(REPEATS):
+        shutil.rmtree(captures, ignore_errors=True)
         plain.append(round_seconds(cell.folder, None))
         overheard.append(round_seconds(cell.folder, captures))
         ratios.append(overheard[-1] / plain[-1])
     on_disk = sum(path.stat().st_size for path in captures.rglob("*") if path.is_file())
     models = sum(path.stat().st_size for path in captures.glob("models/*"))
-    sent = ROUNDS * CLIENTS * update_bytes(cell.folder)
+    sent = rounds * CLIENTS * update_bytes(cell.folder)
     yield Measure(f"{name}: a round of {CLIENTS} clients", statistics.median(plain), "s", "-")
     overhead = 100 * (statistics.median(ratios) - 1)
     yield Measure(f"{name}: capture, share of a round", overhead, "%", "<= 2")
     ratio = (on_disk - models) / sent
     yield Measure(f"{name}: bytes on disk / bytes of the updates", ratio, "", "<= 1.02")
+    shutil.rmtree(captures)
 
 
 def two_workers(root: Path) -> Measure:
@@ -116,7 +117,7 @@ def _ray() -> Iterator[None]:
         stop()
 
 
-def _attack(cell: Cell, folder: Path, workers: int, steps: int = 600) -> float:
+def _attack(cell: Cell, folder: Path, workers: int, steps: int = STEPS) -> float:
     table = {"name": "inverting", "steps": steps}
     given = demand(cell.experiment.attack_stage)
     specs = plan(cell.captures.root, folder / "guesses", "inverting", table, 0, given, chunk=1)

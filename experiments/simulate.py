@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -44,7 +43,6 @@ class Simulator:
         from server.grids.in_process import InProcessGrid
         from server.grids.local import LocalGrid, run_server
 
-        logging.getLogger("flwr").setLevel(logging.ERROR)  # importing Flower sets it to INFO
         for name in ("captures", "truth"):
             shutil.rmtree(cell.folder / name, ignore_errors=True)
         federation = cell.config.federation

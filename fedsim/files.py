@@ -41,25 +41,44 @@ def digest(*parts: Buffer) -> str:
     return sha.hexdigest()
 
 
-def write_bytes(path: Path, *parts: Buffer) -> None:
-    """Write to a temporary name, sync, rename: a reader sees the whole file or none."""
+def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
+    """Write to a temporary name, sync, rename: a reader sees the whole file or none.
+
+    Without ``sync`` that holds until the machine itself stops; ``sync_file`` makes up for it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         for part in parts:
             file.write(part)
-        file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(path)
 
 
-def write_json(path: Path, record: Record | Mapping[str, object] | Sequence[object]) -> None:
-    """Write a record, or plain JSON data, atomically."""
+def sync_file(path: Path) -> None:
+    """Wait until what was written to the file is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(
+    path: Path,
+    record: Record | Mapping[str, object] | Sequence[object],
+    *,
+    sync: bool = True,
+    compact: bool = False,
+) -> None:
+    """Write a record, or plain JSON data, as ``write_bytes`` does; ``compact`` is for a record."""
     if isinstance(record, Record):
-        text = record.model_dump_json(indent=1)
+        text = record.model_dump_json(indent=None if compact else 1)
     else:
         text = json.dumps(record, indent=1, sort_keys=isinstance(record, Mapping))
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), sync=sync)
 
 
 R = TypeVar("R", bound=Record)

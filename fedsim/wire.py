@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,21 @@ def to_arrays(tensors: Tensors) -> ArrayRecord:
 
 def view(array: Array) -> npt.NDArray[Any]:
     """The array's own memory, read-only and uncopied."""
-    stream = io.BytesIO(array.data)
-    version = npy.read_magic(stream)
-    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran, dtype = read_header(stream)
-    flat = np.frombuffer(array.data, dtype=dtype, offset=stream.tell())
+    size = 2 if array.data[6] == 1 else 4  # bytes of the header's length, by format version
+    end = 8 + size + int.from_bytes(array.data[8 : 8 + size], "little")
+    shape, fortran, dtype = _parse_header(array.data[:end])
+    flat = np.frombuffer(array.data, dtype=dtype, offset=end)
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=65_536)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, Fortran order and dtype; the same headers come again each round."""
+    stream = io.BytesIO(header)
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    parsed: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(stream)
+    return parsed
 
 
 def to_tensors(arrays: ArrayRecord) -> Tensors:

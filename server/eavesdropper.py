@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
 from fedsim.cell import CaptureConfig
-from fedsim.files import digest, safetensors_parts, write_bytes, write_json
+from fedsim.files import digest, safetensors_parts, sync_file, write_bytes, write_json
 from fedsim.wire import ReplyFacts, arrays_of, view
 from server.wrapper import Wrapper
 
@@ -45,7 +45,8 @@ class Eavesdropper(Wrapper):
     """Stores what was sent once a round and each reply, then hands the very same messages on.
 
     Aggregation is bit for bit what it is without it. Files are written by a background thread
-    while the training goes on; at most one round is in flight.
+    while the training goes on; at most one round is in flight. They are synced at the end, in
+    ``flush``: waiting for the disk after each file would cost more than a round of a small model.
 
     Args:
         inner: the strategy that does the work.
@@ -68,6 +69,7 @@ class Eavesdropper(Wrapper):
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eavesdropper")
         self._pending: Future[None] | None = None
         self._sent = ArrayRecord()
+        self._written: list[Path] = []
 
     def start(self, *args: Any, **kwargs: Any) -> Result:  # noqa: ANN401
         """Run all rounds, and return when the last capture is on disk."""
@@ -78,6 +80,12 @@ class Eavesdropper(Wrapper):
 
     def flush(self) -> None:
         """Wait until all captures so far are on disk; raises what the writer raised."""
+        self._wait()
+        written, self._written = self._written, []
+        for path in written:
+            sync_file(path)
+
+    def _wait(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -97,7 +105,7 @@ class Eavesdropper(Wrapper):
         """Copy the replies first: some strategies empty the messages while they aggregate."""
         replies = list(replies)
         if not self.policy.rounds or server_round in self.policy.rounds:
-            self.flush()
+            self._wait()
             received = [
                 _Reply(ReplyFacts.read(message, position), _views(arrays_of(message)))
                 for position, message in enumerate(replies)
@@ -112,13 +120,15 @@ class Eavesdropper(Wrapper):
     def _write(self, round_: int, sent: Arrays, replies: list[_Reply]) -> None:
         parts = safetensors_parts(sent)
         sent_sha256 = digest(*parts)
-        if not self.store.sent_path(sent_sha256).exists():
-            write_bytes(self.store.sent_path(sent_sha256), *parts)
+        sent_path = self.store.sent_path(sent_sha256)
+        if not sent_path.exists():
+            write_bytes(sent_path, *parts, sync=False)
+            self._written.append(sent_path)
         for reply in replies:
             key = CaptureKey(round=round_, client=reply.facts.client)
             parts = safetensors_parts(reply.arrays)
             path = self.store.tensors_path(key)
-            write_bytes(path, *parts)
+            write_bytes(path, *parts, sync=False)
             record = CaptureRecord(
                 key=key,
                 kind=reply.facts.kind,
@@ -129,6 +139,7 @@ class Eavesdropper(Wrapper):
                 sent_order=tuple(sent),
                 knowledge=reply.facts.knowledge,
             )
-            write_json(path.with_suffix(".json"), record)
+            write_json(path.with_suffix(".json"), record, sync=False, compact=True)
+            self._written += [path, path.with_suffix(".json")]
         if self.on_round is not None:
             self.on_round(round_)

@@ -28,9 +28,6 @@ def round_seconds(cell: Path, captures: Path | None) -> float:
     """
     config = read_record(cell / "cell.json", CellConfig)
     task = load_setting(config).task
-    strategy: Strategy = aggregation(config.federation, task)
-    if captures is not None:
-        strategy = Eavesdropper(strategy, captures)
     arrays = to_arrays(initial_weights(task, config.task, config.seed))
     rounds = config.federation.rounds
     seconds = 0.0
@@ -39,6 +36,9 @@ def round_seconds(cell: Path, captures: Path | None) -> float:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         nonlocal seconds
+        strategy: Strategy = aggregation(config.federation, task)
+        if captures is not None:
+            strategy = Eavesdropper(strategy, captures)
         started = time.monotonic()
         strategy.start(grid, arrays, num_rounds=rounds)
         seconds = time.monotonic() - started

@@ -56,8 +56,9 @@ class Participation(Wrapper):
         for message in replies:
             if message.has_error():
                 client = self._clients.get(message.metadata.src_node_id, -1)
+                reason = str(message.error.reason).rstrip(".")
                 raise SimulationError(
-                    f"round {server_round}, client {client}: {str(message.error.reason).rstrip('.')}. "
+                    f"round {server_round}, client {client}: {reason}. "
                     "The run ended here; correct the cause and run the same command again."
                 )
         self.bytes_up[server_round] = sum(

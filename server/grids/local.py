@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import cast
@@ -122,6 +123,7 @@ def failed(message: Message, reason: str) -> Message:
 
 def run_server(app: ServerApp, grid: LocalGrid, run_config: UserConfig) -> None:
     """Run a ServerApp on a local grid and free the clients afterwards."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # importing Flower sets it to INFO
     context = Context(
         run_id=_RUN, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config)
     )
