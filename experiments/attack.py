@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attacks import attack_classes
 from attacks.jobs import Demand, Event, JobSpec, plan
 from attacks.ledger import Ledger
 from attacks.worker import run_serial
 from experiments.cells import Cell
 from experiments.config import AttackStage, ExperimentConfig
 from experiments.console import Console
+from experiments.entries import entries
 from experiments.folder import Run
-from fedsim.build import build, options_of
-from fedsim.errors import ConfigError
 
 WORK = "attack"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One attack of an experiment.
-
-    Attributes:
-        label: the attack's name; with options other than the defaults, and a hash of them.
-        table: name and options as written.
-        options: all options as canonical JSON.
-        adaptive: whether it uses the declared defense.
-    """
-
-    label: str
-    table: dict[str, Any]
-    options: str
-    adaptive: bool
-
-
-def entries(experiment: ExperimentConfig) -> list[Entry]:
-    """The experiment's attacks, checked."""
-    classes = attack_classes()
-    found: list[Entry] = []
-    for i, table in enumerate(experiment.attacks):
-        attack = build(classes, table, f"attacks[{i}]")
-        options = json.dumps(options_of(attack), sort_keys=True, separators=(",", ":"))
-        label = str(table["name"])
-        if attack != type(attack)():
-            label += "-" + hashlib.sha256(options.encode()).hexdigest()[:6]
-        if label in {entry.label for entry in found}:
-            raise ConfigError(f"attacks[{i}]: the same attack stands there twice. Remove one.")
-        found.append(Entry(label, table, options, attack.is_adaptive))
-    return found
 
 
 class Attackers:

@@ -23,7 +23,7 @@ from experiments.folder import Run
 from experiments.simulate import Simulator
 from server.overhead import round_seconds, update_bytes
 
-REPEATS, CLIENTS, JOBS, STEPS = 3, 4, 16, 2400
+REPEATS, CLIENTS, JOBS, STEPS = 3, 4, 16, 1200
 ROUNDS = {"LeNet": 60, "MiniLM": 6}
 MODELS: dict[str, dict[str, Any]] = {
     "LeNet": {"model": "lenet", "dataset": "shapes", "heldout_rows": 1},

@@ -81,7 +81,7 @@ def make_cells(plan: Plan, run: Path) -> list[Cell]:
 
 
 def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
-    from experiments.attack import entries
+    from experiments.entries import entries
 
     entries(experiment)
     check_metrics(experiment)

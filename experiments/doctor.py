@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 
 from clients.train import LocalTrainer
 from experiments.cells import Cell
+from experiments.faults import distance, missing_tensors, norm, scale_between, swapped_tensors
 from experiments.folder import Run
 from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses import build_chain
@@ -136,9 +136,9 @@ class Examiner:
         mode = self.trainer.config.train_mode if declared is None else declared
         replayed = self._replay(seen, batch, train_mode=mode)
         update = seen.update()
-        norm = _norm(update)
-        error = _distance(seen.received, replayed) / max(norm, 1e-30)
-        faults = list(_missing(seen, model))
+        size = norm(update)
+        error = distance(seen.received, replayed) / max(size, 1e-30)
+        faults = list(missing_tensors(seen, model))
         if error > TOLERANCE:
             faults += self._explain(seen, batch, replayed, mode, error)
         rank, width = _rank(update, model)
@@ -146,12 +146,12 @@ class Examiner:
             self.cell.name,
             key,
             error,
-            norm,
+            size,
             rank,
             width,
             tuple(sorted({str(v.dtype).removeprefix("torch.") for v in seen.received.values()})),
             tuple(faults),
-            tuple(self._obstacles(seen, batch, model, norm, rank, width)),
+            tuple(self._obstacles(seen, batch, model, size, rank, width)),
         )
 
     def _replay(self, seen: Observation, batch: Batch, *, train_mode: bool) -> Tensors:
@@ -165,18 +165,18 @@ class Examiner:
         self, seen: Observation, batch: Batch, replayed: Tensors, mode: bool, error: float
     ) -> Iterator[str]:
         """Name the one change that makes the replay fit."""
-        swapped = list(_swapped(seen, replayed))
+        swapped = list(swapped_tensors(seen, replayed))
         if swapped:
             yield from swapped
             return
         other = self._replay(seen, batch, train_mode=not mode)
-        if _distance(seen.received, other) <= TOLERANCE * _norm(seen.update()):
+        if distance(seen.received, other) <= TOLERANCE * norm(seen.update()):
             yield (
                 f"the client trained in {'eval' if mode else 'train'} mode, but "
                 f"{'train' if mode else 'eval'} mode is declared. Declare train_mode as it was."
             )
             return
-        scale = _scale(seen, replayed)
+        scale = scale_between(seen, replayed)
         if scale is not None:
             yield (
                 f"the update is {scale:.4g} times the replayed one: the client scales its loss or "
@@ -193,13 +193,13 @@ class Examiner:
         seen: Observation,
         batch: Batch,
         model: nn.Module,
-        norm: float,
+        size: float,
         rank: int | None,
         width: int | None,
     ) -> Iterator[str]:
         config = self.trainer.config
-        if norm < _FLAT:
-            yield f"the update is almost zero (norm {norm:.1e}): there is nothing to match."
+        if size < _FLAT:
+            yield f"the update is almost zero (norm {size:.1e}): there is nothing to match."
         if config.train_mode and any(m.p > 0 for m in model.modules() if isinstance(m, nn.Dropout)):
             yield "dropout was on: the attacker does not know the masks, so no replay is exact."
         if config.train_mode and any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
@@ -237,62 +237,6 @@ def _tied(model: nn.Module) -> bool:
     return word is not None and any(
         value is everything[word] for name, value in everything.items() if name != word
     )
-
-
-def _missing(seen: Observation, model: nn.Module) -> Iterator[str]:
-    buffers = {name for name, _ in model.named_buffers()} & set(model.state_dict())
-    lacking = sorted((buffers | {n for n, _ in model.named_parameters()}) - set(seen.sent))
-    if lacking:
-        what = "buffers" if set(lacking) <= buffers else "tensors"
-        yield (
-            f"{what} missing from the broadcast: {', '.join(lacking[:3])}"
-            f"{' ...' * (len(lacking) > 3)}. Send persistent buffers with the parameters."
-        )
-
-
-def _swapped(seen: Observation, replayed: Tensors) -> Iterator[str]:
-    """Tensors that hold what belongs under another name."""
-    for name, value in seen.received.items():
-        if name not in replayed or _close(value, replayed[name]):
-            continue
-        for other, candidate in replayed.items():
-            if other != name and candidate.shape == value.shape and _close(value, candidate):
-                yield (
-                    f"wrong parameter order: {name!r} holds the values of {other!r}. "
-                    "Address tensors by name; safetensors sorts them."
-                )
-                break
-
-
-def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
-    if left.shape != right.shape:
-        return False
-    scale = float(right.double().norm())
-    return scale > 0 and float((left.double() - right.double()).norm()) <= 1e-4 * scale
-
-
-def _scale(seen: Observation, replayed: Tensors) -> float | None:
-    """The factor between the two updates if nothing else differs."""
-    theirs = seen.update()
-    ours = replace(seen, received=replayed).update()
-    dot = sum(float((theirs[k] * ours[k]).sum()) for k in theirs if k in ours)
-    power = _norm(ours) ** 2
-    if power == 0:
-        return None
-    scale = dot / power
-    rest = {k: theirs[k] - scale * ours[k] for k in theirs if k in ours}
-    return scale if _norm(rest) <= 1e-4 * _norm(theirs) and abs(scale - 1) > 1e-3 else None
-
-
-def _distance(left: Tensors, right: Tensors) -> float:
-    """Euclidean distance over all names; infinite where names or shapes differ."""
-    if left.keys() != right.keys() or any(left[k].shape != right[k].shape for k in left):
-        return math.inf
-    return _norm({name: left[name].double() - right[name].double() for name in left})
-
-
-def _norm(tensors: Tensors) -> float:
-    return math.sqrt(sum(float(value.double().square().sum()) for value in tensors.values()))
 
 
 def _rank(update: Tensors, model: nn.Module) -> tuple[int | None, int | None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.ledger import Ledger
-from experiments.attack import Attackers, attackers, entries
+from experiments.attack import Attackers, attackers
 from experiments.cells import Cell
 from experiments.console import Console
 from experiments.folder import Run, Stage, note_provenance
@@ -67,8 +67,6 @@ def execute(run: Run, stages: Sequence[Stage], *, quiet: bool) -> Outcome:
     """Run the stages; what is done already is not done again."""
     outcome = Outcome(run.root, tuple(stages))
     started = time.monotonic()
-    for experiment in run.plan.experiments:
-        entries(experiment)  # a mistake in an attack shows before the training
     with Console(quiet) as console, Ledger(run.root / "jobs.sqlite") as ledger:
         if "simulate" in stages or "attack" in stages:
             with attackers(run, ledger, console) as team:
@@ -81,9 +79,9 @@ def execute(run: Run, stages: Sequence[Stage], *, quiet: bool) -> Outcome:
             _timed(run, "score", lambda: score(run))
         if "report" in stages:
             from experiments.report import write_report
-            from experiments.score import gallery
+            from experiments.victims import victims
 
-            _timed(run, "report", lambda: write_report(run.root, gallery(run)))
+            _timed(run, "report", lambda: write_report(run.root, victims(run)))
             outcome.page = run.root / "report" / "index.html"
     outcome.seconds = time.monotonic() - started
     return outcome

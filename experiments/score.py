@@ -10,12 +10,11 @@ from typing import get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
-from experiments.attack import Entry, entries, guess_folder
+from experiments.attack import guess_folder
 from experiments.cells import Cell
+from experiments.entries import Entry, entries
 from experiments.folder import Run
-from experiments.gallery import Example
 from fedsim.build import registry
 from fedsim.capture import CaptureKey, batch_from
 from fedsim.errors import StoreError
@@ -222,37 +221,3 @@ def _write(path: Path, kind: type[Record], rows: Sequence[Record]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     pq.write_table(table, temporary)
     temporary.replace(path)
-
-
-def gallery(run: Run) -> list[Example]:
-    """Every victim beside its guess, for the page; private, and never part of a table."""
-    if not (run.root / "scores.parquet").exists():
-        raise StoreError(f"{run.root}: nothing is scored. Run fedsim score {run.root} first.")
-    return [example for cell in run.cells for example in _examples(Scorer(cell))]
-
-
-def _examples(scorer: Scorer) -> Iterator[Example]:
-    image = scorer.task.modality == "image"
-    for entry in entries(scorer.cell.experiment):
-        for key in scorer.keys:
-            guess, truth = scorer.guess(entry.label, key), scorer.truths[key]
-            if guess.record.status == "skipped":
-                continue
-            values, assignment, aligned = scorer.values(guess.examples, truth)
-            for index, matched in enumerate(assignment):
-                yield Example(
-                    cell=scorer.cell.name,
-                    attack=str(entry.table["name"]),
-                    attack_options=entry.options,
-                    key=key,
-                    index=index,
-                    modality=scorer.task.modality,
-                    original=_shown(truth, index, image),
-                    guess=None if matched is None else _shown(aligned, index, image),
-                    metrics={name: column[index] for name, column in values.items()},
-                    certified=certified(guess.record, matched),
-                )
-
-
-def _shown(examples: Examples, index: int, image: bool) -> torch.Tensor | tuple[str, ...]:
-    return examples.batch.inputs[index] if image else tuple(examples.words[index].split())

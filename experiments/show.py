@@ -9,9 +9,9 @@ from typing import Any
 
 import tomli_w
 
-from experiments.attack import entries
 from experiments.cells import Cell, make_cells
 from experiments.config import Plan
+from experiments.entries import entries
 from experiments.rehearsal import rehearse
 from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig

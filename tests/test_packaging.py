@@ -15,9 +15,9 @@ import pytest
 
 import fedsim
 from experiments import origin
-from experiments.attack import entries
 from experiments.cells import make_cells
 from experiments.config import load_plan, read_toml, shipped
+from experiments.entries import entries
 from experiments.origin import PACKAGES, check_origin
 from fedsim.errors import ConfigError
 from fedsim.files import SCHEMA

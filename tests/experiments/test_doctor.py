@@ -19,7 +19,13 @@ from tests.apps.cases import IMAGES, TEXT, Make, simulate
 RESNET = {
     "name": "small-resnet",
     "task": {"model": "resnet20", "dataset": "shapes", "heldout_rows": 8},
-    "federation": {"engine": "in-process", "clients": 2, "batch_size": 4, "learning_rate": 0.01},
+    "federation": {
+        "engine": "in-process",
+        "clients": 2,
+        "batch_size": 4,
+        "client_rows": 8,
+        "learning_rate": 0.01,
+    },
 }
 GPT2 = {
     "name": "small-gpt2",

@@ -21,7 +21,7 @@ PATIENCE = 120.0
 def write_experiment(path: Path, engine: str) -> Path:
     changes = {
         "federation": {"engine": engine, "rounds": 4, "clients": 3},
-        "attacks": [{"name": "inverting", "steps": 40}, {"name": "prior_only"}],
+        "attacks": [{"name": "inverting", "steps": 12}, {"name": "prior_only"}],
         "attack_stage": {"group_size": 1},
     }
     file = path / "experiment.toml"

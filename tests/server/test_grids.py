@@ -92,12 +92,16 @@ def test_app_is_loaded_by_name() -> None:
 
 
 @pytest.mark.ray
-def test_ray_gives_the_bits_of_in_process(workers: Workers) -> None:
-    alone = Workers("tests.apps.plain_app:app", 1)
+def test_one_ray_worker_gives_the_bits_of_in_process(ray_cluster: None) -> None:
+    alone = Workers("tests.apps.plain_app:app", 1)  # before ``workers`` takes both CPUs
     try:
         assert train(on_ray(alone))[0] == train(in_process())[0]
     finally:
         alone.close()
+
+
+@pytest.mark.ray
+def test_two_ray_workers_give_the_bits_of_in_process(workers: Workers) -> None:
     grid = on_ray(workers)
     assert train(grid)[0] == train(in_process())[0]
     assert grid.incidents == []

@@ -1,0 +1,71 @@
+"""What can be wrong with a capture, told from its tensors and those of a replay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from fedsim.capture import Observation
+from fedsim.types import Tensors
+
+
+def missing_tensors(seen: Observation, model: nn.Module) -> Iterator[str]:
+    """Parameters and persistent buffers that the broadcast lacks."""
+    buffers = {name for name, _ in model.named_buffers()} & set(model.state_dict())
+    lacking = sorted((buffers | {n for n, _ in model.named_parameters()}) - set(seen.sent))
+    if lacking:
+        what = "buffers" if set(lacking) <= buffers else "tensors"
+        yield (
+            f"{what} missing from the broadcast: {', '.join(lacking[:3])}"
+            f"{' ...' * (len(lacking) > 3)}. Send persistent buffers with the parameters."
+        )
+
+
+def swapped_tensors(seen: Observation, replayed: Tensors) -> Iterator[str]:
+    """Tensors that hold what belongs under another name."""
+    for name, value in seen.received.items():
+        if name not in replayed or _close(value, replayed[name]):
+            continue
+        for other, candidate in replayed.items():
+            if other != name and candidate.shape == value.shape and _close(value, candidate):
+                yield (
+                    f"wrong parameter order: {name!r} holds the values of {other!r}. "
+                    "Address tensors by name; safetensors sorts them."
+                )
+                break
+
+
+def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left.shape != right.shape:
+        return False
+    scale = float(right.double().norm())
+    return scale > 0 and float((left.double() - right.double()).norm()) <= 1e-4 * scale
+
+
+def scale_between(seen: Observation, replayed: Tensors) -> float | None:
+    """The factor between the two updates if nothing else differs."""
+    theirs = seen.update()
+    ours = replace(seen, received=replayed).update()
+    dot = sum(float((theirs[k] * ours[k]).sum()) for k in theirs if k in ours)
+    power = norm(ours) ** 2
+    if power == 0:
+        return None
+    scale = dot / power
+    rest = {k: theirs[k] - scale * ours[k] for k in theirs if k in ours}
+    return scale if norm(rest) <= 1e-4 * norm(theirs) and abs(scale - 1) > 1e-3 else None
+
+
+def distance(left: Tensors, right: Tensors) -> float:
+    """Euclidean distance over all names; infinite where names or shapes differ."""
+    if left.keys() != right.keys() or any(left[k].shape != right[k].shape for k in left):
+        return math.inf
+    return norm({name: left[name].double() - right[name].double() for name in left})
+
+
+def norm(tensors: Tensors) -> float:
+    """Euclidean norm over all tensors."""
+    return math.sqrt(sum(float(value.double().square().sum()) for value in tensors.values()))
