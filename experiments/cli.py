@@ -92,18 +92,18 @@ class Invocation:
         else:
             plan = self.plan()
             run = Run.plan_at(plan, self.out or Path("runs") / plan.name)
-        todo = [cell for cell in run.cells if not cell.simulated]
-        if todo and "simulate" not in stages:
+        pending = [cell for cell in run.cells if not cell.simulated]
+        if pending and "simulate" not in stages:
             raise ConfigError(
-                f"{todo[0].folder}: not simulated. Run fedsim simulate {self.target} first."
+                f"{pending[0].folder}: not simulated. Run fedsim simulate {self.target} first."
             )
-        if todo:
+        if pending:
             from experiments.rehearsal import rehearse
 
-            rehearse(todo)
+            rehearse(pending)
         if opened is None:
             return Run.create(run.plan, run.root)
-        for cell in todo:
+        for cell in pending:
             cell.write()
         return run
 

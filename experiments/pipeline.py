@@ -104,14 +104,14 @@ def _simulate_and_attack(
 ) -> None:
     if "simulate" in stages:
         started = time.monotonic()
-        todo = [cell for cell in run.cells if not cell.simulated]
+        pending = [cell for cell in run.cells if not cell.simulated]
         console.expect("simulate", len(run.cells))
         with Simulator() as simulator:
             for cell in run.cells:
-                if cell in todo:
+                if cell in pending:
                     simulator.simulate(cell, _listener(cell, stages, team))
                 console.advance("simulate", cell.name)
-        if todo:
+        if pending:
             note_provenance(run, "simulate", time.monotonic() - started)
     if "attack" in stages:
         started = time.monotonic()
