@@ -23,8 +23,8 @@ from experiments.folder import Run
 from experiments.simulate import Simulator
 from server.overhead import round_seconds, update_bytes
 
-REPEATS, CLIENTS, JOBS, STEPS = 3, 4, 16, 1200
-ROUNDS = {"LeNet": 60, "MiniLM": 6}
+REPEATS, CLIENTS, JOBS, STEPS = 3, 4, 16, 400
+ROUNDS = {"LeNet": 60, "MiniLM": 4}
 MODELS: dict[str, dict[str, Any]] = {
     "LeNet": {"model": "lenet", "dataset": "shapes", "heldout_rows": 1},
     "MiniLM": {
