@@ -47,7 +47,8 @@ class EmbeddingRows(Attack):
     spoils the set. A tied head (GPT-2) fills every row: its rows span the final hidden states, so
     both tables are projected off that span, which takes a gradient without noise, signs or pruning
     (weights are too coarse) and fewer predicted tokens than the width, half of it for the order.
-    A causal model's last token has no gradient. Padding is masked and has none either.
+    A causal model's last token has no gradient. Padding is masked and has none either. Of a masked
+    language model's text, what is certified is the text as the model saw it, masks and all.
 
     Confidence is ``certified`` where one sentence explains both tables: no word row is missed by
     more than 1 % of the smallest singular value of ``G_position``. Two arrangements differ by at
@@ -85,7 +86,7 @@ class EmbeddingRows(Attack):
         count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
         words, positions = tables(observation, network, job.device)
         noise = noise_variance(words)
-        tokens = self._standing_out(words, noise)
+        tokens = standing_out(words, noise, self.threshold)
         most = len(words) if count is None else count * spec.input_shape[0]
         if not 0 < len(tokens) <= most:
             raise CannotAttack(
@@ -93,7 +94,7 @@ class EmbeddingRows(Attack):
                 f"batch holds 1 to {most} tokens. Noise hides rows; weight decay inside Adam, or "
                 "pruning a tied head, shows false ones. Choose an attack that reads other layers."
             )
-        places = self._standing_out(positions, noise)
+        places = standing_out(positions, noise, self.threshold)
         words, positions = words[tokens], positions[places]
         order, miss = sentence(words, positions) if count in {None, 1} else ([], float("inf"))
         # Pruning may take a token with its position, and what is left explains itself. It leaves
@@ -122,11 +123,14 @@ class EmbeddingRows(Attack):
             confidence=(confidence,) * len(lines),
         )
 
-    def _standing_out(self, rows: Tensor, noise: float) -> Tensor:
-        """Row numbers, ascending, with more energy than the noise explains; any energy without."""
-        energy, width = rows.square().sum(1), rows.shape[1]
-        out = energy > noise * (width + self.threshold * (2 * width) ** 0.5)
-        return torch.nonzero(out)[:, 0]
+
+def standing_out(rows: Tensor, noise: float, threshold: float = 5.0) -> Tensor:
+    """Row numbers, ascending, with more energy than noise of this variance explains.
+
+    Any energy will do where there is no noise; ``threshold`` is that of ``EmbeddingRows``.
+    """
+    energy, width = rows.square().sum(1), rows.shape[1]
+    return torch.nonzero(energy > noise * (width + threshold * (2 * width) ** 0.5))[:, 0]
 
 
 def tables(

@@ -11,6 +11,7 @@ from torch import Tensor
 from attacks.base import Attack, Job, Reconstruction
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
+from fedsim.tasks.masked_language_modelling import unmasked
 from fedsim.types import Batch, Tensors
 
 
@@ -39,7 +40,7 @@ class PriorOnly(Attack):
 def _guess(observation: Observation, task: Task, job: Job) -> Batch:
     knowledge = observation.knowledge
     count = knowledge.num_examples or 1
-    rows = job.auxiliary() if knowledge.auxiliary else None
+    rows = unmasked(job.auxiliary()) if knowledge.auxiliary else None
     if knowledge.labels is not None:
         labels = torch.tensor(knowledge.labels)
     else:

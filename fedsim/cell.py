@@ -9,7 +9,12 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from fedsim.files import Record
 from fedsim.knowledge import FACTS, Fact
 
-TaskKind = Literal["image-classification", "text-classification", "language-modelling"]
+TaskKind = Literal[
+    "image-classification",
+    "text-classification",
+    "language-modelling",
+    "masked-language-modelling",
+]
 
 
 class Section(Record):

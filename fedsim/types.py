@@ -20,7 +20,7 @@ class Batch:
     Attributes:
         inputs: images float32 ``(batch, channel, height, width)`` in [0, 1], or token ids int64
             ``(batch, token)``.
-        labels: classes int64 ``(batch,)``, soft classes float32 ``(batch, class)``, or next-token
+        labels: classes int64 ``(batch,)``, soft classes float32 ``(batch, class)``, or token
             targets int64 ``(batch, token)`` with -100 where nothing is predicted.
         mask: 1 where a token is real and 0 where it is padding, int64 ``(batch, token)``; None for
             images.

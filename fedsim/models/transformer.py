@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, tuple[TaskKind, ...]] = {
     **dict.fromkeys(
-        ("albert", "bert", "distilbert", "electra", "mpnet", "roberta"), ("text-classification",)
+        ("albert", "bert", "distilbert", "electra", "mpnet", "roberta"),
+        ("text-classification", "masked-language-modelling"),
     ),
     "gpt2": ("language-modelling", "text-classification"),
 }
@@ -120,7 +121,7 @@ def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Mod
 def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: int) -> nn.Module:
     """The network with the weights of a folder or the hub; a head that they lack is random."""
     try:
-        with _seeded(seed), _quiet():
+        with _seeded(seed), quiet():
             network, report = _loader(kind).from_pretrained(
                 locate(name),
                 config=_config(architecture),
@@ -156,11 +157,13 @@ def _config(architecture: dict[str, Any]) -> Any:  # noqa: ANN401
 
 
 def _loader(kind: TaskKind) -> Any:  # noqa: ANN401
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    import transformers
 
-    return (
-        AutoModelForCausalLM if kind == "language-modelling" else AutoModelForSequenceClassification
-    )
+    return {
+        "text-classification": transformers.AutoModelForSequenceClassification,
+        "language-modelling": transformers.AutoModelForCausalLM,
+        "masked-language-modelling": transformers.AutoModelForMaskedLM,
+    }[kind]
 
 
 @contextlib.contextmanager
@@ -172,7 +175,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedsim.build import registry
@@ -12,6 +13,7 @@ from fedsim.models import IMAGE_MODELS, transformer
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification, image_spec
 from fedsim.tasks.language_modelling import LanguageModelling
+from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
 from fedsim.tasks.text import TextTask, text_spec
 from fedsim.tasks.text_classification import TextClassification
 from fedsim.tasks.weights import initial_weights
@@ -30,7 +32,14 @@ TASKS: dict[str, type[Task]] = {
     "image-classification": ImageClassification,
     "text-classification": TextClassification,
     "language-modelling": LanguageModelling,
+    "masked-language-modelling": MaskedLanguageModelling,
 }
+
+_TEXT_KINDS: tuple[TaskKind, ...] = (
+    "text-classification",
+    "language-modelling",
+    "masked-language-modelling",
+)
 
 
 def task_kind(config: TaskConfig) -> TaskKind:
@@ -50,15 +59,19 @@ def task_kind(config: TaskConfig) -> TaskKind:
             return fits[0]
         raise ConfigError(
             f"task.kind: {config.model!r} is of the type {family!r}, whose task is not known. "
-            "Set 'text-classification' or 'language-modelling'."
+            f"Set {_either(_TEXT_KINDS)}."
         )
-    known = fits or ("text-classification", "language-modelling")
+    known = fits or _TEXT_KINDS
     if config.kind not in known:
         raise ConfigError(
             f"task.kind: {config.model!r}, a {family} model, does not fit {config.kind!r}. "
-            f"Set {' or '.join(map(repr, known))}, or choose another model."
+            f"Set {_either(known)}, or choose another model."
         )
     return config.kind
+
+
+def _either(kinds: Iterable[TaskKind]) -> str:
+    return " or ".join(map(repr, kinds))
 
 
 def make_task(config: TaskConfig, rows: Rows) -> Task:

@@ -30,7 +30,8 @@ class TaskSpec(Record):
         input_shape: ``(channel, height, width)``, or ``(max_length,)`` in tokens.
         class_names: names of the classes, where the data set has them.
         pad_id: token id of padding; None for images.
-        special_ids: token ids that are no words: padding, starts, ends, separators.
+        special_ids: token ids that are no words: padding, starts, ends, separators. The mask token
+            of masked language modelling holds a word's place and is none of them.
     """
 
     kind: TaskKind

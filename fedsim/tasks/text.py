@@ -38,9 +38,11 @@ class TextTask(Task):
         """Longest sentence in tokens, special tokens included."""
         return self.spec.input_shape[0]
 
-    @abstractmethod
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with the model's own start and end, cut to ``max_length``."""
+        """``[CLS] text [SEP]``, or what the tokenizer puts around it, cut to ``max_length``."""
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length)
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
 
     def encode(self, rows: Rows) -> Batch:
         """Ids padded on the right to the longest text of the batch, mask, and labels."""
@@ -85,7 +87,7 @@ def text_spec(
     if pad_id is None:
         # GPT-2 has no padding token. The mask and the labels hide whatever stands there.
         pad_id = tokenizer.eos_token_id or 0
-    num_classes = 0 if kind == "language-modelling" else count_classes(rows)
+    num_classes = count_classes(rows) if kind == "text-classification" else 0
     architecture = transformer.architecture(
         transformer.locate(config.model), num_classes, int(pad_id)
     )
@@ -104,6 +106,8 @@ def text_spec(
     # An unknown word is a word: [UNK] stays, unless the same id also ends a text, as in GPT-2.
     ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
     words = {tokenizer.unk_token_id} - ends
+    if kind == "masked-language-modelling":
+        words.add(_mask_id(config.model, tokenizer))  # it holds the place of a word
     return TaskSpec(
         kind=kind,
         model=config.model,
@@ -114,6 +118,15 @@ def text_spec(
         pad_id=pad_id,
         special_ids=tuple(sorted(set(tokenizer.all_special_ids) - words)),
     )
+
+
+def _mask_id(model: str, tokenizer: PreTrainedTokenizerBase) -> int:
+    if tokenizer.mask_token_id is None:
+        raise ConfigError(
+            f"task.kind: the tokenizer of {model!r} has no mask token. "
+            "Choose a model of the BERT type, or another kind."
+        )
+    return int(tokenizer.mask_token_id)
 
 
 def texts_of(rows: Rows, model: str) -> list[str]:

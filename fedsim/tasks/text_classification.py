@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,12 +15,6 @@ from fedsim.types import Batch, Rows
 
 class TextClassification(TextTask):
     """Cross-entropy of the sentence's class; the real attention mask is passed."""
-
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """``[CLS] text [SEP]`` for BERT, or whatever the tokenizer puts around a sentence."""
-        encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length)
-        ids: list[list[int]] = encoded["input_ids"]
-        return ids
 
     def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
         """Classes ``(batch,)``."""

@@ -29,6 +29,7 @@ IMAGES = Rows(
 )
 TEXT_KINDS: list[tuple[str, TaskKind]] = [
     ("tiny-bert", "text-classification"),
+    ("tiny-bert", "masked-language-modelling"),
     ("tiny-gpt2", "language-modelling"),
     ("tiny-gpt2", "text-classification"),
 ]
@@ -66,7 +67,12 @@ def test_kinds() -> None:
         "tiny-bert": "text-classification",
         "tiny-gpt2": "language-modelling",
     }
-    assert set(TASKS) == {"image-classification", "text-classification", "language-modelling"}
+    assert set(TASKS) == {
+        "image-classification",
+        "text-classification",
+        "language-modelling",
+        "masked-language-modelling",
+    }
 
 
 @pytest.mark.parametrize(
@@ -82,7 +88,13 @@ def test_kinds() -> None:
             "tiny-bert",
             "language-modelling",
             "task.kind: 'tiny-bert', a bert model, does not fit 'language-modelling'. "
-            "Set 'text-classification', or choose another model.",
+            "Set 'text-classification' or 'masked-language-modelling', or choose another model.",
+        ),
+        (
+            "tiny-gpt2",
+            "masked-language-modelling",
+            "task.kind: 'tiny-gpt2', a gpt2 model, does not fit 'masked-language-modelling'. "
+            "Set 'language-modelling' or 'text-classification', or choose another model.",
         ),
         (
             "tiny-gpt2",
@@ -105,7 +117,7 @@ def test_family_that_is_not_known(tmp_path: Path) -> None:
         task_kind(config(str(tmp_path)))
     assert str(error.value) == (
         f"task.kind: {str(tmp_path)!r} is of the type 'opt', whose task is not known. "
-        "Set 'text-classification' or 'language-modelling'."
+        "Set 'text-classification' or 'language-modelling' or 'masked-language-modelling'."
     )
 
 
@@ -257,4 +269,5 @@ def test_text_tasks_share_their_machinery() -> None:
     assert [name for name, cls in TASKS.items() if issubclass(cls, TextTask)] == [
         "text-classification",
         "language-modelling",
+        "masked-language-modelling",
     ]
