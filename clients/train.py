@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
+from fedsim.accountant import Schedule
 from fedsim.capture import Kind
 from fedsim.cell import FederationConfig
 from fedsim.defenses.chain import Chain
@@ -57,9 +58,13 @@ class LocalTrainer:
         index = {position: i for i, position in enumerate(used)}
         plan = tuple(tuple(index[position] for position in step) for step in steps)
         batch = self.task.encode(rows.take(used))
-        tensors, loss = self.reply(sent, batch, plan, round_, client)
+        tensors, loss = self.fit(len(rows)).reply(sent, batch, plan, round_, client)
         kind: Kind = "gradient" if self.config.protocol == "fedsgd" else "weights"
         return LocalUpdate(kind, tensors, batch, tuple(used), plan, loss)
+
+    def fit(self, rows: int) -> LocalTrainer:
+        """The trainer of a client with so many rows, who turns a privacy budget into noise."""
+        return replace(self, chain=self.chain.fit(Schedule.of(self.config, rows)))
 
     def reply(
         self,
@@ -71,11 +76,12 @@ class LocalTrainer:
     ) -> tuple[Tensors, float]:
         """The defended tensors that the client sends, and its training loss.
 
-        ``plan`` holds the examples of each local step as indices into ``batch``.
+        ``plan`` holds the examples of each local step as indices into ``batch``. A defense that
+        needs to know the client has to be fitted first.
         """
         model = self.task.model(sent, device=self.device)
-        self.chain.on_model(model)
         model.train(self.config.train_mode)
+        self.chain.on_model(model)
         rng = generator(self.seed, "defense", round_, client)
         with torch.random.fork_rng():  # dropout draws from the global generator
             torch.manual_seed(derive(self.seed, "dropout", round_, client))
@@ -112,13 +118,16 @@ class LocalTrainer:
         batch = self.chain.on_batch(batch, rng)
         if not self.chain.per_example:
             return self._plain_gradient(model, batch)
-        parts = [self._plain_gradient(model, batch[i]) for i in range(len(batch))]
-        defended = [self.chain.on_gradient(gradient, rng) for gradient, _ in parts]
-        mean = {
-            name: torch.stack([gradient[name] for gradient in defended]).mean(0)
-            for name in defended[0]
-        }
-        return mean, sum(loss for _, loss in parts) / len(parts)
+        total: Tensors = {}
+        losses = []
+        for i in range(len(batch)):  # never more than two gradients of a large model at once
+            gradient, loss = self._plain_gradient(model, batch[i])
+            gradient = self.chain.on_gradient(gradient, rng)
+            total = {k: total[k] + value for k, value in gradient.items()} if total else gradient
+            losses.append(loss)
+        total = self.chain.on_sum(total, rng)
+        mean = {name: value / len(losses) for name, value in total.items()}
+        return mean, sum(losses) / len(losses)
 
     def _plain_gradient(self, model: nn.Module, batch: Batch) -> tuple[Tensors, float]:
         parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}

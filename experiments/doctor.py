@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from clients.train import LocalTrainer
 from experiments.cells import Cell
 from experiments.faults import distance, missing_tensors, norm, scale_between, swapped_tensors
 from experiments.folder import Run
+from experiments.privacy import owned
 from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses import build_chain
 from fedsim.errors import StoreError
@@ -129,9 +131,8 @@ class Examiner:
         """Replay one capture."""
         seen = self.cell.captures.load(key)
         batch = self.cell.truth.load(key)
-        model = self.trainer.task.model(
-            {k: v for k, v in seen.sent.items() if k in state(self.trainer.task.build())}
-        )
+        own = state(self.trainer.task.build())
+        model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in own})
         declared = seen.knowledge.train_mode
         mode = self.trainer.config.train_mode if declared is None else declared
         replayed = self._replay(seen, batch, train_mode=mode)
@@ -158,8 +159,14 @@ class Examiner:
         config = self.trainer.config.model_copy(update={"train_mode": train_mode})
         plan = self.cell.truth.record(seen.key).steps
         trainer = replace(self.trainer, config=config)
+        if trainer.chain.changes_sum:  # its noise may depend on how many rows the client has
+            trainer = trainer.fit(self._owned[seen.key.client])
         tensors, _ = trainer.reply(seen.sent, batch, plan, seen.key.round, seen.key.client)
         return tensors
+
+    @cached_property
+    def _owned(self) -> list[int]:
+        return owned(self.cell.config)
 
     def _explain(
         self, seen: Observation, batch: Batch, replayed: Tensors, mode: bool, error: float

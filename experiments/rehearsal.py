@@ -41,9 +41,10 @@ def rehearse(cells: Iterable[Cell]) -> None:
         setting = settings[key]
         _check_metrics(cell.experiment, setting.task)
         _check_parts(config, setting)
-        if (defended := f"{key}{config.defense}") not in tried:
+        mode = config.federation.train_mode
+        if (defended := f"{key}{mode}{config.defense}") not in tried:
             tried.add(defended)
-            build_chain(config.defense, "defense").on_model(setting.task.build())
+            build_chain(config.defense, "defense").on_model(setting.task.build().train(mode))
 
 
 def _check_labels(config: TaskConfig, task: Task) -> None:

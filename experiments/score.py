@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from experiments.attack import guess_folder
 from experiments.cells import Cell
 from experiments.entries import Entry, entries
 from experiments.folder import Run
+from experiments.privacy import spent
 from fedsim.build import registry
 from fedsim.capture import CaptureKey, batch_from
 from fedsim.errors import StoreError
@@ -141,7 +143,7 @@ class Scorer:
                     example=example,
                     metric=metric.name,
                     unit=metric.unit,
-                    value=None if record.status == "skipped" else value,
+                    value=None if record.status == "skipped" or math.isnan(value) else value,
                     certified=certified(record, assignment[example]),
                 )
 
@@ -187,7 +189,7 @@ def score(run: Run) -> None:
 def utility(cell: Cell) -> Iterator[UtilityRow]:
     """The utility of the cell's global model, round by round."""
     record = read_record(cell.folder / "simulation.json", SimulationRecord)
-    defense = defense_columns(cell)
+    defense, epsilons = defense_columns(cell), spent(cell)
     for point in record.utility:
         yield UtilityRow(
             run=cell.experiment.name,
@@ -197,7 +199,7 @@ def utility(cell: Cell) -> Iterator[UtilityRow]:
             round=point.round,
             metric=point.metric,
             value=point.value,
-            epsilon=None,
+            epsilon=epsilons.get(point.round),
             bytes_up=record.bytes_up.get(point.round, 0),
             seconds=point.seconds,
         )

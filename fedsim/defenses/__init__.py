@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from fedsim.build import build, registry
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
+from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.none import NoDefense
@@ -17,6 +18,7 @@ from fedsim.errors import ConfigError
 DEFENSES: dict[str, type[Defense]] = {
     "none": NoDefense,
     "gaussian_noise": GaussianNoise,
+    "dp_sgd": DpSgd,
     "prune": Prune,
     "sign": Sign,
     "freeze_embeddings": FreezeEmbeddings,
@@ -38,10 +40,11 @@ def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
         if late and defense.per_example:
             raise ConfigError(
                 f"{where}[{index}]: {name!r} changes single gradients, which happens before "
-                f"{late!r} changes the update, and yet follows it. "
+                f"{late}, and yet follows it. "
                 "List it first, or set its stage to 'client'."
             )
-        late = name if defense.changes_update else late
+        if defense.changes_update or defense.changes_sum:
+            late = f"{name!r} changes {'the update' if defense.changes_update else 'their sum'}"
         if not isinstance(defense, NoDefense):
             names.append(name)
             defenses.append(defense)

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import nn
 
+from fedsim.accountant import Schedule
 from fedsim.types import Batch, Tensors
 
 Stage: TypeAlias = Literal["sample", "client"]
@@ -21,8 +22,13 @@ class Defense:
     ``sent - trained weights``, and the hook's result is subtracted from ``sent`` again.
     """
 
+    def fit(self, schedule: Schedule) -> Defense:
+        """The defense of a client whose rows are drawn from so often."""
+        del schedule
+        return self
+
     def on_model(self, model: nn.Module) -> None:
-        """Change the client's model before training; ``requires_grad = False`` is not sent."""
+        """Change the client's model, in the mode it trains in; what is frozen is not sent."""
 
     def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
         """The examples that are trained on instead of ``batch``."""
@@ -34,6 +40,11 @@ class Defense:
         del rng
         return gradient
 
+    def on_sum(self, total: Tensors, rng: torch.Generator) -> Tensors:
+        """Change the sum of a step's single gradients, before it is divided by their number."""
+        del rng
+        return total
+
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Change the update that the client sends."""
         del rng
@@ -43,10 +54,20 @@ class Defense:
         """A differentiable stand-in for the defense, for an adaptive attacker."""
         return update
 
+    def epsilon_after(self, steps: int, rate: float) -> float | None:
+        """Epsilon of so many steps at this sampling rate; None where nothing private is claimed."""
+        del steps, rate
+        return None
+
     @property
     def per_example(self) -> bool:
-        """Whether ``on_gradient`` does anything, so that examples must be taken one by one."""
-        return type(self).on_gradient is not Defense.on_gradient
+        """Whether examples must be taken one by one, since ``on_gradient`` or ``on_sum`` works."""
+        return type(self).on_gradient is not Defense.on_gradient or self.changes_sum
+
+    @property
+    def changes_sum(self) -> bool:
+        """Whether ``on_sum`` does anything."""
+        return type(self).on_sum is not Defense.on_sum
 
     @property
     def changes_update(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from fedsim.accountant import Schedule
 from fedsim.build import options_of
 from fedsim.defenses.base import Defense
 from fedsim.types import Batch, Tensors
@@ -50,9 +51,18 @@ class Chain(Defense):
         return any(defense.per_example for defense in self.defenses)
 
     @property
+    def changes_sum(self) -> bool:
+        """Whether any of the defenses changes the sum of single gradients."""
+        return any(defense.changes_sum for defense in self.defenses)
+
+    @property
     def changes_update(self) -> bool:
         """Whether any of the defenses changes what the client sends."""
         return any(defense.changes_update for defense in self.defenses)
+
+    def fit(self, schedule: Schedule) -> Chain:
+        """Each defense's ``fit``."""
+        return replace(self, defenses=tuple(each.fit(schedule) for each in self.defenses))
 
     def on_model(self, model: nn.Module) -> None:
         """Each defense's ``on_model``."""
@@ -71,6 +81,12 @@ class Chain(Defense):
             gradient = defense.on_gradient(gradient, rng)
         return gradient
 
+    def on_sum(self, total: Tensors, rng: torch.Generator) -> Tensors:
+        """Each defense's ``on_sum``."""
+        for defense in self.defenses:
+            total = defense.on_sum(total, rng)
+        return total
+
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Each defense's ``on_update``."""
         for defense in self.defenses:
@@ -82,3 +98,8 @@ class Chain(Defense):
         for defense in self.defenses:
             update = defense.surrogate(update)
         return update
+
+    def epsilon_after(self, steps: int, rate: float) -> float | None:
+        """The least that one of the defenses claims; what comes after it costs nothing more."""
+        claims = [each.epsilon_after(steps, rate) for each in self.defenses]
+        return min((claim for claim in claims if claim is not None), default=None)

@@ -5,6 +5,7 @@ from fedsim.metrics.bleu import Bleu
 from fedsim.metrics.images import MeanSquaredError, PeakSignalToNoise, StructuralSimilarity
 from fedsim.metrics.labels import LabelAccuracy
 from fedsim.metrics.lpips import PerceptualDistance
+from fedsim.metrics.nerr import NamedEntityRecovery, RuledEntityRecovery
 from fedsim.metrics.rouge import (
     Rouge1,
     Rouge1Special,
@@ -41,4 +42,6 @@ METRICS: dict[str, type[Metric]] = {
     "batch_token_recall": BatchTokenRecall,
     "exact_match": ExactMatch,
     "bleu": Bleu,
+    "nerr": NamedEntityRecovery,
+    "nerr_rules": RuledEntityRecovery,
 }

@@ -12,6 +12,7 @@ from fedsim.build import build, options_of
 from fedsim.defenses import DEFENSES, build_chain
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
+from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.none import NoDefense
@@ -24,6 +25,10 @@ from fedsim.types import Batch, Tensors
 TABLE: dict[str, tuple[dict[str, object], Defense]] = {
     "none": ({}, NoDefense()),
     "gaussian_noise": ({"std": 0.01}, GaussianNoise(std=0.01, stage="client")),
+    "dp_sgd": (
+        {"clip": 0.5, "epsilon": 8},
+        DpSgd(clip=0.5, noise_multiplier=None, epsilon=8.0, delta=1e-5),
+    ),
     "prune": ({"fraction": 0.99, "stage": "sample"}, Prune(fraction=0.99, stage="sample")),
     "sign": ({"scale": "mean"}, Sign(stage="client", scale="mean", tau=None)),
     "freeze_embeddings": ({"position": True}, FreezeEmbeddings(word=True, position=True)),
@@ -59,6 +64,24 @@ def test_a_defense_is_built_from_its_table_and_gives_its_options_back(name: str)
         (
             {"name": "gaussian_noise", "stdd": 1},
             "defenses[0].stdd: gaussian_noise has no such option. Did you mean 'std'?",
+        ),
+        (
+            {"name": "dp_sgd", "clip": 0, "epsilon": 1},
+            "defenses[0].clip: 0 does not fit. Write a number greater than 0.",
+        ),
+        (
+            {"name": "dp_sgd", "clip": 1, "epsilon": 1, "delta": 1},
+            "defenses[0].delta: 1 does not fit. Write a number less than 1.",
+        ),
+        (
+            {"name": "dp_sgd", "clip": 1},
+            "defenses[0]: noise_multiplier or epsilon says how much noise there is, and neither is "
+            "given; set one of them.",
+        ),
+        (
+            {"name": "dp_sgd", "clip": 1, "epsilon": 1, "noise_multiplier": 1},
+            "defenses[0]: noise_multiplier or epsilon says how much noise there is, and both are "
+            "given; set one of them.",
         ),
         (
             {"name": "prune", "fraction": 1},
@@ -163,6 +186,21 @@ def test_a_sample_defense_after_a_client_one_is_refused() -> None:
         "changes the update, and yet follows it. "
         "List it first, or set its stage to 'client'."
     )
+
+
+def test_a_sample_defense_after_the_clipping_is_refused_and_one_before_it_is_not() -> None:
+    noisy: dict[str, object] = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
+    signs: dict[str, object] = {"name": "sign", "stage": "sample"}
+    with pytest.raises(ConfigError) as caught:
+        build_chain([noisy, signs], "defenses")
+    assert str(caught.value) == (
+        "defenses[1]: 'sign' changes single gradients, which happens before 'dp_sgd' changes their "
+        "sum, and yet follows it. List it first, or set its stage to 'client'."
+    )
+    assert build_chain([signs, noisy], "defenses").changes_sum
+    assert build_chain([noisy, {"name": "sign"}], "defenses").changes_sum
+    with pytest.raises(ConfigError, match="'dp_sgd' changes single gradients"):
+        build_chain([noisy, noisy], "defenses")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,126 @@
+"""DP-SGD: every example's gradient is clipped, and their sum is covered by noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedsim import accountant
+from fedsim.accountant import Schedule
+from fedsim.defenses.base import Defense
+from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.errors import ConfigError
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd(Defense):
+    """Clips each example's gradient and adds noise to their sum (Abadi et al. 2016, algorithm 1).
+
+    In every local step the sum of the clipped gradients, plus N(0, (noise_multiplier * clip)^2) in
+    each coordinate, is divided by the size of the batch. The norm is over all parameters that are
+    sent; frozen ones have none, tied ones count once. ``fedsim.accountant`` says what epsilon
+    means. It holds where no other defense mixes examples, and for a server that cannot guess the
+    seed: the noise is float32 from a seeded generator, good for measuring leakage and not for
+    keeping secrets.
+
+    The mean of per-example gradients is the gradient of the batch for a classifier. A language
+    model's loss is a mean over tokens; here each sentence counts the same, whatever its length.
+
+    Attributes:
+        clip: largest Euclidean norm of one example's gradient.
+        noise_multiplier: standard deviation of the noise in units of ``clip``; None to have it from
+            ``epsilon``.
+        epsilon: budget of each client for all rounds of the run. Clients with fewer rows, which
+            are drawn more often, add more noise.
+        delta: of the budget; it should be far below one in the number of a client's rows.
+    """
+
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
+    def __post_init__(self) -> None:
+        if (self.noise_multiplier is None) == (self.epsilon is None):
+            both = "neither is" if self.epsilon is None else "both are"
+            raise ValueError(
+                f"noise_multiplier or epsilon says how much noise there is, and {both} given; "
+                "set one of them"
+            )
+
+    def on_model(self, model: nn.Module) -> None:
+        """Leave the model as it is.
+
+        Raises:
+            ConfigError: it has batch statistics, and would update them.
+        """
+        mixing = [
+            name
+            for name, part in model.named_modules()
+            if isinstance(part, _BatchNorm) and part.training
+        ]
+        if mixing:
+            raise ConfigError(
+                f"dp_sgd: {mixing[0]!r} of {type(model).__name__} is a batch normalisation in "
+                "train mode, whose statistics mix the examples and are sent without noise. "
+                "Set federation.train_mode = false, or choose a model without it."
+            )
+
+    def fit(self, schedule: Schedule) -> DpSgd:
+        """With the noise that ``epsilon`` asks for, if it is given."""
+        if self.epsilon is None:
+            return self
+        noise = accountant.noise_multiplier(
+            steps=schedule.steps, rate=schedule.rate, target=self.epsilon, delta=self.delta
+        )
+        return replace(self, noise_multiplier=noise, epsilon=None)
+
+    def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
+        """The gradient scaled down to the norm ``clip`` where it is longer; nothing is drawn."""
+        del rng
+        return self.surrogate(gradient)
+
+    def on_sum(self, total: Tensors, rng: torch.Generator) -> Tensors:
+        """The sum with noise, drawn in float32 where ``rng`` lives, in the model's order.
+
+        Raises:
+            ConfigError: the noise is not known, since ``fit`` was not called.
+        """
+        if self.noise_multiplier is None:
+            raise ConfigError(
+                f"dp_sgd.epsilon: {self.epsilon} is a budget, and how much noise it takes depends "
+                "on the client's rows and steps. Call fit first, or set noise_multiplier."
+            )
+        return GaussianNoise(std=self.noise_multiplier * self.clip).transform(total, rng)
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """The same clipping of the whole update: exact for a batch of one without noise."""
+        scale = self.clip / squared_norm(update).clamp(min=self.clip**2).sqrt()
+        return {name: value * scale.to(value.dtype) for name, value in update.items()}
+
+    def epsilon_after(self, steps: int, rate: float) -> float:
+        """Epsilon of so many steps.
+
+        Raises:
+            ConfigError: the noise is not known, since ``fit`` was not called.
+        """
+        if self.noise_multiplier is None:
+            raise ConfigError(
+                f"dp_sgd.epsilon: {self.epsilon} is a budget for a whole run. Call fit first."
+            )
+        return accountant.epsilon(
+            steps=steps, rate=rate, noise_multiplier=self.noise_multiplier, delta=self.delta
+        )
+
+
+def squared_norm(update: Tensors) -> Tensor:
+    """Square of the Euclidean norm over all tensors, a float64 scalar."""
+    squares = [value.to(torch.float64).square().sum() for value in update.values()]
+    return torch.stack(squares).sum()

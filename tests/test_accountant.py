@@ -1,0 +1,111 @@
+"""Epsilon against closed forms that are written out here."""
+
+import math
+
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from fedsim.accountant import Schedule, epsilon, noise_multiplier
+from fedsim.cell import FederationConfig
+from fedsim.errors import ConfigError
+
+DELTA = 1e-5
+
+
+def analytic_gaussian(noise: float, delta: float) -> float:
+    """Balle & Wang 2018, theorem 8, solved for epsilon."""
+
+    def excess(eps: float) -> float:
+        tail = eps + norm.logcdf(-1 / (2 * noise) - eps * noise)
+        return float(norm.cdf(1 / (2 * noise) - eps * noise) - math.exp(tail) - delta)
+
+    return float(brentq(excess, 0, 1 / noise**2 + 20 / noise, xtol=1e-10))
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0, 20.0])
+def test_one_full_batch_is_the_analytic_gaussian(noise: float, delta: float) -> None:
+    found = epsilon(steps=1, rate=1.0, noise_multiplier=noise, delta=delta)
+    assert found == pytest.approx(analytic_gaussian(noise, delta), abs=1e-2)
+
+
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+def test_steps_on_the_same_rows_are_one_with_less_noise(noise: float) -> None:
+    found = epsilon(steps=9, rate=1.0, noise_multiplier=noise, delta=DELTA)
+    assert found == pytest.approx(analytic_gaussian(noise / 3, DELTA), abs=1e-2)
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
+def test_nearly_every_row_in_each_batch_is_nearly_no_sampling(noise: float) -> None:
+    # Leaves the closed form of the library for its privacy loss distributions.
+    found = epsilon(steps=4, rate=1 - 1e-9, noise_multiplier=noise, delta=DELTA)
+    assert found == pytest.approx(analytic_gaussian(noise / 2, DELTA), rel=1e-3, abs=1e-2)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.3])
+@pytest.mark.parametrize("noise", [0.7, 2.0])
+def test_one_sampled_step_is_the_closed_form(rate: float, noise: float) -> None:
+    # Removing a row is the harder direction: the largest of P[Y] - e^eps P[X] over sets of outputs,
+    # Y from (1 - q) N(0, s^2) + q N(1, s^2) and X from N(0, s^2).
+    def excess(eps: float) -> float:
+        grown = (math.exp(eps) - 1 + rate) / rate
+        edge = noise**2 * math.log(grown) + 0.5
+        with_row = (1 - rate) * norm.sf(edge / noise) + rate * norm.sf((edge - 1) / noise)
+        return float(with_row - math.exp(eps) * norm.sf(edge / noise)) - DELTA
+
+    expected = brentq(excess, 1e-9, 50)
+    found = epsilon(steps=1, rate=rate, noise_multiplier=noise, delta=DELTA)
+    assert found == pytest.approx(expected, abs=1e-2)
+
+
+def test_no_noise_protects_nothing_and_no_step_costs_nothing() -> None:
+    assert epsilon(steps=3, rate=0.1, noise_multiplier=0.0, delta=DELTA) == math.inf
+    assert epsilon(steps=0, rate=0.1, noise_multiplier=0.0, delta=DELTA) == 0.0
+    assert epsilon(steps=3, rate=0.1, noise_multiplier=1e-5, delta=DELTA) > 1e9
+
+
+def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise() -> None:
+    def found(steps: int = 5, rate: float = 0.1, noise: float = 1.0) -> float:
+        return epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=DELTA)
+
+    assert found() < found(steps=6) < found(steps=60)
+    assert found() < found(rate=0.2) < found(rate=1.0)
+    assert found(noise=1.1) < found() < found(noise=0.05) < found(noise=5e-4)
+
+
+@pytest.mark.parametrize("target", [0.5, 8.0, 60.0])
+@pytest.mark.parametrize(("steps", "rate"), [(1, 1.0), (30, 0.125)])
+def test_noise_for_a_budget_spends_it_and_no_more(target: float, steps: int, rate: float) -> None:
+    noise = noise_multiplier(steps=steps, rate=rate, target=target, delta=DELTA)
+    back = epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=DELTA)
+    assert back == pytest.approx(target, abs=1e-2)
+    assert back <= target
+
+
+def test_a_budget_that_no_noise_meets_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        noise_multiplier(steps=1, rate=1.0, target=1e30, delta=DELTA)
+    assert str(caught.value) == (
+        "epsilon: no noise between 1e-06 and 1e+06 times the clipping norm gives 1e+30 in 1 steps "
+        "at delta 1e-05. Set noise_multiplier, or another epsilon."
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "rate", "steps"),
+    [
+        ({"batch_size": 4}, 16, 0.25, 3),
+        ({"batch_size": 4}, 3, 1.0, 3),
+        ({"batch_size": 4, "client_rows": 2}, 16, 0.25, 3),
+        ({"protocol": "fedavg", "batch_size": 4, "local_epochs": 2}, 10, 0.4, 3 * 2 * 3),
+        ({"protocol": "fedavg", "batch_size": 4, "local_steps": 5}, 10, 0.4, 3 * 5),
+        ({"protocol": "fedavg", "batch_size": 4, "client_rows": 6}, 12, 4 / 12, 3 * 2),
+        ({"protocol": "fedavg", "batch_size": 8, "client_rows": 6}, 12, 6 / 12, 3),
+    ],
+)
+def test_a_schedule_counts_steps_and_chances(
+    options: dict[str, object], rows: int, rate: float, steps: int
+) -> None:
+    federation = FederationConfig.model_validate({"rounds": 3, **options})
+    assert Schedule.of(federation, rows) == Schedule(rate, steps)
