@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from attacks.base import Attack
 from attacks.dlg import DLG, IDLG
+from attacks.dlg_text import DLGText
 from attacks.embedding_rows import EmbeddingRows
 from attacks.inverting import Inverting
+from attacks.lamp import LAMP
 from attacks.prior_only import PriorOnly
+from attacks.tag import TAG
 from fedsim.build import registry
 
 ATTACKS: dict[str, type[Attack]] = {
     "dlg": DLG,
     "idlg": IDLG,
     "inverting": Inverting,
+    "dlg_text": DLGText,
+    "tag": TAG,
+    "lamp": LAMP,
     "embedding_rows": EmbeddingRows,
     "prior_only": PriorOnly,
 }

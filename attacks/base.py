@@ -33,6 +33,7 @@ class Reconstruction:
         confidence: per guessed example, where the attack can tell.
         trace: (step, seconds, objective).
         expired: whether the time budget ended the attack before its schedule did.
+        note: what a reader of the result has to know, in one line.
     """
 
     guess: Batch
@@ -41,6 +42,7 @@ class Reconstruction:
     confidence: tuple[Certificate, ...] | None = None
     trace: Trace = ()
     expired: bool = False
+    note: str = ""
 
 
 @dataclass

@@ -12,15 +12,14 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from attacks.adaptive import declared
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.distance import cosine_distance
 from attacks.labels import known_labels
 from attacks.replay import Replay, replay
 from attacks.search import Best, Progress, restart_generators
 from fedsim.capture import Observation
-from fedsim.defenses import build_chain
 from fedsim.defenses.chain import Chain
-from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -117,7 +116,7 @@ class Inverting(Attack):
         return [min(own, key=_objective) for own in restarts]
 
     def _slope(self, model: Replay, observation: Observation) -> Slope:
-        chain = _declared(observation) if self.adaptive else Chain()
+        chain = declared(observation) if self.adaptive else Chain()
 
         def objective(images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
             gradient = chain.surrogate(model.pure_gradient(Batch(images, labels)))
@@ -171,15 +170,6 @@ def total_variation(images: Tensor) -> Tensor:
     right = (images[..., :, 1:] - images[..., :, :-1]).abs().sum()
     lower = (images[..., 1:, :] - images[..., :-1, :]).abs().sum()
     return (right + lower) / images.numel()
-
-
-def _declared(observation: Observation) -> Chain:
-    if observation.knowledge.defense is None:
-        raise CannotAttack(
-            f"{observation.key}: an adaptive attack needs the client's defense, which the server "
-            "does not know. Grant server_knows.defense, or set adaptive = false."
-        )
-    return build_chain(observation.knowledge.defense, "server_knows.defense")
 
 
 def _objective(lane: Reconstruction) -> float:

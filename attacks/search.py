@@ -65,11 +65,11 @@ class Progress:
         self._start = time.monotonic()
         self._rows: list[tuple[int, float, list[float]]] = []
 
-    def note(self, step: int, objectives: Tensor) -> None:
-        """Note the objective of each victim, ``(victim,)``, and report their mean."""
+    def note(self, step: int, objectives: Tensor, text: str = "") -> None:
+        """Note the objective of each victim, ``(victim,)``, and report their mean and a text."""
         values = objectives.tolist()
         self._rows.append((step, time.monotonic() - self._start, values))
-        self._job.report(step, sum(values) / len(values), "")
+        self._job.report(step, sum(values) / len(values), text)
 
     def trace(self, victim: int = 0) -> Trace:
         """(step, seconds, objective) of one victim."""

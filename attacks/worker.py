@@ -210,7 +210,7 @@ def _told(outcome: Reconstruction) -> dict[str, object]:
     """What the attack says of its guess; checked, since anybody may write an attack."""
     return {
         "status": "timeout" if outcome.expired else "done",
-        "reason": "the time budget ended the attack" if outcome.expired else "",
+        "reason": "the time budget ended the attack" if outcome.expired else outcome.note,
         "objective": outcome.objective,
         "steps": outcome.steps,
         "confidence": outcome.confidence,

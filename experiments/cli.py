@@ -176,6 +176,30 @@ def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed =
 
 
 @app.command()
+def prior(
+    experiment: Target,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the prior's folder; priors/<name> if not given")
+    ] = None,
+    seed: Seed = None,
+    epochs: Annotated[int, typer.Option(min=1, help="passes over the rows at most")] = 30,
+    width: Annotated[int, typer.Option(min=32, help="of its layers, a multiple of 32")] = 128,
+    layers: Annotated[int, typer.Option(min=1, help="how many it has")] = 2,
+    quiet: Quiet = False,
+) -> None:
+    """Train a language prior for text attacks on the auxiliary rows alone."""
+    invocation = Invocation(experiment, sets or [], None, seed)
+    opened = invocation.opened()
+    plan = invocation.plan() if opened is None else opened.plan
+    from experiments.prior import train_prior
+
+    folder = out or Path("priors") / plan.name
+    trained = train_prior(plan, folder, width=width, layers=layers, epochs=epochs, quiet=quiet)
+    print(trained.line(folder))
+
+
+@app.command()
 def bench(as_json: Json = False) -> None:
     """Measure what capturing costs and what a second attack worker gains; takes minutes."""
     from experiments.bench import bench as measure

@@ -39,7 +39,7 @@ class Leakage(Statistics):
 
 
 class Problem(Data):
-    """A reason why jobs did not end well."""
+    """Why jobs did not end well, or what there is to know of those that did."""
 
     status: str
     reason: str

@@ -147,7 +147,9 @@ def _rank(found: Result) -> tuple[Any, ...]:
 def _result(setting: str, rows: list[ScoreRow], modality: Modality, wants: Wants) -> Result:
     jobs = {(row.cell, row.round, row.client): row for row in rows}
     status = Counter(row.status for row in jobs.values())
-    problems = Counter((row.status, row.reason) for row in jobs.values() if row.status != "done")
+    problems = Counter(
+        (row.status, row.reason) for row in jobs.values() if row.status != "done" or row.reason
+    )
     metrics = _group((row.metric, row) for row in rows if row.value is not None)
     return Result(
         cells=tuple(sorted({row.cell for row in rows})),

@@ -17,7 +17,7 @@ class JobRecord(Record):
     Attributes:
         attack: the attack's label in the experiment, unique there.
         key: the observation attacked.
-        reason: why a job was skipped or failed; empty for ``done``.
+        reason: why a job was skipped or failed; for ``done`` what there is to know, or nothing.
         seconds: wall time in the worker.
         peak_bytes: the worker's largest resident memory, or GPU memory where it had one.
         objective: the attacker's own final objective; None where it has none.
@@ -43,9 +43,10 @@ class JobRecord(Record):
 class ScoreRow(Record):
     """One value of one metric on one private example; a row of ``scores.parquet``.
 
-    ``value`` is None where the job was skipped. A failed job, a timed-out job without a guess and
-    an example that no guess was matched to are scored as a blank guess. ``control`` is
-    ``none`` for the attack itself and ``other_client`` for its guess on another client's update.
+    ``value`` is None where the job was skipped, or the example has nothing to measure. A failed
+    job, a timed-out job without a guess and an example that no guess was matched to are scored as a
+    blank guess. ``control`` is ``none`` for the attack itself and ``other_client`` for its guess on
+    another client's update.
     """
 
     run: str

@@ -1,0 +1,54 @@
+"""What an attacker makes of the defense that the client declared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attacks.low_rank import shrink
+from attacks.matching import Objective
+from fedsim.capture import Observation
+from fedsim.defenses import build_chain
+from fedsim.defenses.chain import Chain
+from fedsim.errors import CannotAttack
+from fedsim.types import Tensors
+
+_NOISY = {"gaussian_noise", "dp_sgd"}
+_SMALLEST = 32
+"""Rows and columns below which singular values tell nothing of the noise."""
+
+
+def declared(observation: Observation) -> Chain:
+    """The client's defenses.
+
+    Raises:
+        CannotAttack: the server does not know them.
+    """
+    if observation.knowledge.defense is None:
+        raise CannotAttack(
+            f"{observation.key}: an adaptive attack needs the client's defense, which the server "
+            "does not know. Grant server_knows.defense, or set adaptive = false."
+        )
+    return build_chain(observation.knowledge.defense, "server_knows.defense")
+
+
+def adapted(objective: Objective, observation: Observation) -> Objective:
+    """The distance that fits what the declared defense leaves: signs, or the largest coordinates.
+
+    A batch of several sentences takes ``tanh``, as the signs of a sum are not those of its parts.
+    """
+    names = declared(observation).names
+    if "sign" in names:
+        return replace(
+            objective, form="hinge" if observation.knowledge.num_examples == 1 else "tanh"
+        )
+    return replace(objective, form="support") if "prune" in names else objective
+
+
+def denoised(gradient: Tensors, weights: frozenset[str], observation: Observation) -> Tensors:
+    """The gradient with declared Gaussian noise taken off its ``weights``, which have low rank."""
+    if not _NOISY & set(declared(observation).names):
+        return gradient
+    return {
+        name: shrink(value) if name in weights and min(value.shape) >= _SMALLEST else value
+        for name, value in gradient.items()
+    }

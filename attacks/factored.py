@@ -1,0 +1,239 @@
+"""A transformer's gradient in factors: no weight gradient is ever formed.
+
+The gradient of a linear layer is ``D^T X``, with its inputs ``X (row, in)`` and the gradients ``D
+(row, out)`` of its outputs, a row for each token. Inner products and norms of such gradients follow
+from ``X`` and ``D`` alone (Goodfellow 2015; "ghost norms" of Li et al. 2022), separately for each
+of many candidates that share one forward and backward pass.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.replay import Replay
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+_NOTHING = 1e-10
+"""In float64, the share of the largest gradient norm below which a tensor's is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Gradients ``left^T right`` of weights of one shape ``(a, b)``.
+
+    Attributes:
+        names: of the parameters, one a layer.
+        left: ``(layer, lane, row, a)``.
+        right: ``(layer, lane, row, b)``.
+    """
+
+    names: tuple[str, ...]
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Gradients of small parameters, formed: biases, layer norms, rows of position tables.
+
+    Attributes:
+        names: of the parameters, one a layer.
+        values: ``(layer, lane, coordinate)``; of a table, its first rows, flattened.
+    """
+
+    names: tuple[str, ...]
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    module: nn.Module
+    inputs: Tensor
+    output: Tensor
+
+
+class Factored:
+    """The gradient of the loss as a function of word embeddings instead of tokens.
+
+    It covers linear layers, layer norms and the other embedding tables. The word table is left out,
+    as a guess that is no token has no row in it. So are layers of other types, and parameters whose
+    gradient is zero for analytical reasons, such as the bias of attention keys.
+
+    Attributes:
+        names: of the parameters whose gradient it gives.
+        layout: names of the parameters that come side by side, dead ones among them.
+        weights: names of those that come as products.
+    """
+
+    def __init__(self, model: Replay) -> None:
+        self.task, self.network = model.task, model.network
+        names = {
+            id(parameter): name
+            for name, parameter in self.network.named_parameters()
+            if name in model.parameters and name != embedding_names(self.network).word
+        }
+        # By module, since a module's parameters are others while torch.func calls it.
+        self._names = {
+            (module, part): names[id(parameter)]
+            for module in self.network.modules()
+            for part, parameter in module.named_parameters(recurse=False)
+            if id(parameter) in names
+        }
+        self._inputs: Tensor | None = None
+        self._calls: list[_Call] = []
+        self._positions: dict[str, Tensor] = {}
+        word = self._words()
+        word.register_forward_hook(lambda *_: self._inputs)
+        for module in self.network.modules():
+            if isinstance(module, nn.Embedding) and module is not word:
+                module.register_forward_hook(self._note_table)
+            elif isinstance(module, nn.Linear | nn.LayerNorm) or _is_transposed(module):
+                module.register_forward_hook(self._note)
+        self.network.requires_grad_(False)
+        self.layout: list[tuple[str, ...]] = []
+        self.weights: frozenset[str] = frozenset()
+        self.names = self._living()
+
+    def _note(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if self._inputs is not None:
+            self._calls.append(_Call(module, inputs[0], output))
+
+    def _note_table(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        del output
+        if name := self._names.get((module, "weight")):
+            self._positions[name] = inputs[0]
+
+    def _living(self) -> frozenset[str]:
+        """The parameters whose gradient at a random input is more than rounding."""
+        dtype = next(self.network.parameters()).dtype
+        self.network.double()
+        width = self._words().embedding_dim
+        tokens = min(8, self.task.spec.input_shape[0])
+        generator = torch.Generator().manual_seed(0)
+        guess = torch.randn(1, 1, tokens, width, generator=generator, dtype=torch.float64)
+        device = self._device()
+        batch = blank(self.task, 1, tokens).to(device)
+        norms: dict[str, float] = {}
+        for group in self(guess.to(device), batch, create_graph=False):
+            self.layout.append(group.names)
+            if isinstance(group, Products):
+                self.weights |= set(group.names)
+                values = (group.left.mT @ group.right).flatten(2).norm(dim=2)[:, 0]
+            else:
+                values = group.values.norm(dim=2)[:, 0]
+            norms |= zip(group.names, values.tolist(), strict=True)
+        self.network.to(dtype)
+        least = _NOTHING * max(norms.values())
+        return frozenset(name for name, norm in norms.items() if norm > least)
+
+    def _words(self) -> nn.Embedding:
+        words: nn.Embedding = cast(Any, self.network).get_input_embeddings()
+        return words
+
+    def _device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def __call__(
+        self,
+        guess: Tensor,
+        batch: Batch,
+        *,
+        create_graph: bool = True,
+        parameters: Tensors | None = None,
+    ) -> list[Products | Vectors]:
+        """The gradient of each lane's own mean loss.
+
+        Args:
+            guess: word embeddings ``(lane, example, token, width)``.
+            batch: labels and mask of the ``lane * example`` guesses; its token ids only give the
+                shape. Where the loss is a mean over tokens, each lane has equally many.
+            create_graph: whether the result is to be differentiated.
+            parameters: to take the gradient at, instead of the network's own.
+        """
+        lanes, examples, tokens, width = guess.shape
+        if not guess.requires_grad:
+            guess = guess.detach().requires_grad_()
+        self._inputs = inputs = guess.reshape(lanes * examples, tokens, width)
+        if parameters is None:
+            loss = self.task.loss(self.network, batch) * lanes
+        else:
+            loss = self.task.functional_loss(self.network, parameters, batch) * lanes
+        self._inputs, calls, self._calls = None, self._calls, []
+        slopes = torch.autograd.grad(
+            loss, [inputs, *(call.output for call in calls)], create_graph=create_graph
+        )
+        groups = self._layers(calls, slopes[1:], lanes)
+        groups += self._tables(slopes[0].reshape(guess.shape))
+        return groups
+
+    def _layers(
+        self, calls: list[_Call], slopes: tuple[Tensor, ...], lanes: int
+    ) -> list[Products | Vectors]:
+        """Layers of one kind and shape side by side: a few large operations, not many small."""
+        pairs: defaultdict[nn.Module, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for call, slope in zip(calls, slopes, strict=True):
+            pairs[call.module].append((_rows(call.inputs, lanes), _rows(slope, lanes)))
+        alike: defaultdict[tuple[Any, ...], list[nn.Module]] = defaultdict(list)
+        for module, own in pairs.items():
+            named = tuple((module, part) in self._names for part in ("weight", "bias"))
+            alike[type(module), named, *(t.shape for pair in own for t in pair)].append(module)
+        groups: list[Products | Vectors] = []
+        for (_, (weights, biases), *_), modules in alike.items():
+            # A layer that is used several times gets the sum, that is, rows side by side.
+            inputs, output = (
+                torch.stack([torch.cat([p[i] for p in pairs[m]], dim=1) for m in modules])
+                for i in (0, 1)
+            )
+            if weights:
+                names = tuple(self._names[module, "weight"] for module in modules)
+                groups.append(_weights(modules[0], names, inputs, output))
+            if biases:
+                names = tuple(self._names[module, "bias"] for module in modules)
+                groups.append(Vectors(names, output.sum(2)))
+        return groups
+
+    def _tables(self, slope: Tensor) -> list[Products | Vectors]:
+        """Rows of the tables that are added to the words, from the slope in the words."""
+        lanes, examples, tokens, width = slope.shape
+        groups: list[Products | Vectors] = []
+        for name, ids in self._positions.items():
+            every = ids.expand(lanes * examples, tokens).reshape(lanes, -1, 1).expand(-1, -1, width)
+            rows = slope.new_zeros(lanes, int(ids.max()) + 1, width)
+            total = rows.scatter_add(1, every, slope.reshape(lanes, -1, width))
+            groups.append(Vectors((name,), total.flatten(1)[None]))
+        return groups
+
+
+def blank(task: Task, examples: int, tokens: int) -> Batch:
+    """A batch of token 0, and class 0 or target 0."""
+    ids = torch.zeros(examples, tokens, dtype=torch.int64)
+    return Batch(ids, ids[:, 0] if task.spec.num_classes else ids, torch.ones_like(ids))
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    """Whether it is GPT-2's linear layer, whose weight is ``(in, out)``."""
+    return type(module).__name__ == "Conv1D"
+
+
+def _rows(values: Tensor, lanes: int) -> Tensor:
+    """``(lane, row, width)`` from ``(lane * example, [token,] width)``."""
+    return values.reshape(lanes, -1, values.shape[-1])
+
+
+def _weights(
+    module: nn.Module, names: tuple[str, ...], inputs: Tensor, output: Tensor
+) -> Products | Vectors:
+    if isinstance(module, nn.LayerNorm):
+        plain = F.layer_norm(inputs, inputs.shape[-1:], eps=module.eps)
+        return Vectors(names, (output * plain).sum(2))
+    if _is_transposed(module):
+        return Products(names, inputs, output)
+    return Products(names, output, inputs)

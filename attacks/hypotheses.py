@@ -1,0 +1,86 @@
+"""What a text attack must assume before it can search: lengths, labels, and which go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement, islice, permutations, product
+from typing import Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from attacks.base import Job
+from attacks.embedding_rows import noise_variance, standing_out
+from attacks.labels import known_labels
+from fedsim.capture import Observation
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.base import Task
+
+Labels: TypeAlias = Literal["auto", "enumerate", "joint"]
+
+_SHORTEST = 3
+"""Tokens of a sentence of one word, between start and end."""
+_ORDERS = 720
+"""Orders of the labels gone through; more sentences than six have more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One answer for all sentences of a batch.
+
+    Attributes:
+        lengths: tokens of each sentence, special tokens included.
+        labels: class of each sentence; None where they are searched for.
+    """
+
+    lengths: tuple[int, ...]
+    labels: tuple[int, ...] | None
+
+
+def hypotheses(
+    observation: Observation,
+    task: Task,
+    network: nn.Module,
+    labels: Labels,
+    most: int,
+    rng: torch.Generator,
+    job: Job,
+) -> list[Hypothesis]:
+    """The distinct answers that the granted facts and the update leave open, at most ``most``.
+
+    Granted lengths and labels are in no order, so that which label goes with which length is open.
+    Where lengths are not granted, the rows of the position table that moved give the longest, which
+    is then taken for all sentences; where that table was not sent, all lengths are tried. Labels
+    are granted, else read from the head's gradient (``auto``), or all are tried (``enumerate``).
+    """
+    count = observation.knowledge.num_examples
+    assert count is not None
+    sizes = _lengths(observation, network, task.spec.input_shape[0], count)
+    if not task.spec.num_classes or labels == "joint":
+        return [Hypothesis(size, None) for size in sizes][:most]
+    if labels == "enumerate":
+        classes = list(combinations_with_replacement(range(task.spec.num_classes), count))
+    else:
+        classes = [tuple(known_labels(observation, task, rng, job).tolist())]
+    # Sentences of equal length are interchangeable, and so are equal labels.
+    found: dict[Hypothesis, None] = {}
+    for size, own in product(sizes, classes):
+        for order in islice(permutations(own), _ORDERS):
+            pairs = sorted(zip(size, order, strict=True))
+            found[Hypothesis(*map(tuple, zip(*pairs, strict=True)))] = None
+    return list(found)[:most]
+
+
+def _lengths(
+    observation: Observation, network: nn.Module, longest: int, count: int
+) -> list[tuple[int, ...]]:
+    if observation.knowledge.lengths is not None:
+        return [tuple(observation.knowledge.lengths)]
+    table = embedding_names(network).position
+    if table is not None and table in observation.received:
+        received = {table: observation.received[table]}
+        rows = replace(observation, received=received).update()[table]
+        places = standing_out(rows, noise_variance(rows))
+        if len(places) and int(places[-1]) < longest:
+            return [(int(places[-1]) + 1,) * count]
+    return [(length,) * count for length in range(_SHORTEST, longest + 1)]

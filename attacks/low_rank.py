@@ -1,0 +1,65 @@
+"""Observed weight gradients as thin factors: a batch of ``r`` tokens leaves rank ``r`` at most."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+_EXACT = 1e-5
+"""Share of the norm that factors may miss; rounding of a float32 gradient is about 1e-7."""
+
+
+def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
+    """``left (a, rank)`` and ``right (b, rank)`` with ``left right^T = matrix``, if there are any.
+
+    By one pass of a randomised range finder (Halko et al. 2011), which is exact for a matrix whose
+    rank is lower than ``rank``. None where such factors are not exact, or would save nothing.
+
+    Args:
+        matrix: float64 ``(a, b)``.
+        rank: columns to try.
+    """
+    if 2 * rank > min(matrix.shape):
+        return None
+    generator = torch.Generator(matrix.device).manual_seed(0)
+    probe = torch.randn(
+        matrix.shape[1], rank, generator=generator, dtype=matrix.dtype, device=matrix.device
+    )
+    left = torch.linalg.qr(matrix @ probe).Q
+    right = matrix.T @ left
+    miss = float((matrix - left @ right.T).norm())
+    return (left, right) if miss <= _EXACT * float(matrix.norm()) else None
+
+
+def shrink(matrix: Tensor) -> Tensor:
+    """The matrix of low rank behind independent Gaussian noise on every coordinate.
+
+    Optimal shrinkage of the singular values for the Frobenius error (Gavish and Donoho 2017): those
+    that noise alone explains become 0. Its level is read off the median singular value, which is
+    noise as long as the rank is below half of the smaller side; without noise nothing changes.
+    """
+    rows, columns = matrix.shape
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    variance = values.median().square() / _median_eigenvalue(min(rows, columns), max(rows, columns))
+    square = values.square()
+    inside = (square - (rows + columns) * variance).square() - 4 * rows * columns * variance**2
+    above = values > variance.sqrt() * (rows**0.5 + columns**0.5)
+    shrunk = torch.where(above, inside.clamp(min=0).sqrt() / values, 0)
+    result: Tensor = (left * shrunk) @ right
+    return result
+
+
+@lru_cache
+def _median_eigenvalue(small: int, large: int) -> float:
+    """Median of the eigenvalues of ``N N^T`` for unit noise ``N (small, large)``.
+
+    By the density of Marchenko and Pastur (1967), summed on a grid.
+    """
+    ratio = small / large
+    low, high = (1 - ratio**0.5) ** 2, (1 + ratio**0.5) ** 2
+    grid = torch.linspace(low, high, 20_001, dtype=torch.float64)
+    density = ((high - grid) * (grid - low)).clamp(min=0).sqrt() / grid.clamp(min=1e-12)
+    share = density.cumsum(0) / density.sum()
+    return float(grid[int((share < 0.5).sum())]) * large
