@@ -166,8 +166,8 @@ def problems(section: Section, where: str) -> Table:
     """One row a reason for which jobs were skipped, failed, ran out of time or left a note."""
     return Table(
         "problems",
-        f"Jobs that were skipped, failed, ran out of time or left a note: {where}. Skipped ones have no score; "
-        "failed ones, and timed-out ones without a guess, are scored as a blank guess.",
+        f"Jobs that were skipped, failed, ran out of time or left a note: {where}. Skipped jobs "
+        "have no score; failed ones, and timed-out ones without a guess, count as a blank guess.",
         ("setting", "defense", "attack", "status", "jobs", "reason"),
         tuple(
             (

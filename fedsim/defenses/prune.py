@@ -1,4 +1,4 @@
-"""Magnitude pruning: only the largest coordinates of the update are sent."""
+"""Pruning: only some coordinates of the update are sent, the largest or random ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsim.types import Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(StagedDefense):
-    """Zeroes all but the largest coordinates (Zhu et al. 2019; as in Wu et al. 2023, "LTI").
+    """Zeroes all but some coordinates (Zhu et al. 2019; as in Wu et al. 2023, "LTI").
 
     Of ``m`` coordinates the nearest whole number to ``m * (1 - fraction)`` is kept, at least one;
     LTI rounds down. No residual is carried to the next round, as deep gradient compression would.
@@ -24,18 +24,30 @@ class Prune(StagedDefense):
         fraction: share of the coordinates that is zeroed.
         scope: ``global`` ranks all tensors together (LTI), so that small layers may vanish whole;
             ``tensor`` ranks each alone (GradAttack).
+        keep: the ``largest``, or ``random`` ones, each kept on its own (LAMP, 2022).
     """
 
     fraction: Annotated[float, Field(ge=0, lt=1)]
     scope: Literal["global", "tensor"] = "global"
+    keep: Literal["largest", "random"] = "largest"
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The pruned update; nothing is drawn."""
-        del rng
-        return self.surrogate(update)
+        """The pruned update; a random choice is drawn where ``rng`` lives, in the model's order."""
+        if self.keep == "largest":
+            return self.surrogate(update)
+        return {
+            name: value * self._kept(value, rng) if value.is_floating_point() else value
+            for name, value in update.items()
+        }
+
+    def _kept(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        drawn = torch.rand(value.shape, generator=rng, device=rng.device) >= self.fraction
+        return drawn.to(value.device)
 
     def surrogate(self, update: Tensors) -> Tensors:
-        """The same pruning; its mask is a constant for the derivative."""
+        """The same pruning, its mask a constant for the derivative; random ones leave it whole."""
+        if self.keep == "random":
+            return update
         floating = {name: value for name, value in update.items() if value.is_floating_point()}
         if self.scope == "global":
             return {**update, **self._prune(floating)}
