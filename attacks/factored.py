@@ -9,7 +9,7 @@ of many candidates that share one forward and backward pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -107,7 +107,9 @@ class Factored:
             self._calls.append(_Call(module, inputs[0], output))
 
     def _note_table(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        del output
+        # Of other embedding layers only those matter that are added to the words.
+        if self._inputs is None or output.shape[-2:] != self._inputs.shape[-2:]:
+            return
         if name := self._names.get((module, "weight")):
             self._positions[name] = inputs[0]
 
@@ -131,7 +133,7 @@ class Factored:
                 values = group.values.norm(dim=2)[:, 0]
             norms |= zip(group.names, values.tolist(), strict=True)
         self.network.to(dtype)
-        least = _NOTHING * max(norms.values())
+        least = _NOTHING * max(norms.values(), default=0.0)
         return frozenset(name for name, norm in norms.items() if norm > least)
 
     def _words(self) -> nn.Embedding:
@@ -153,8 +155,8 @@ class Factored:
 
         Args:
             guess: word embeddings ``(lane, example, token, width)``.
-            batch: labels and mask of the ``lane * example`` guesses; its token ids only give the
-                shape. Where the loss is a mean over tokens, each lane has equally many.
+            batch: labels and mask of the ``lane * example`` guesses; its ids only give the shape.
+                Where the loss is a mean over tokens, each lane has equally many.
             create_graph: whether the result is to be differentiated.
             parameters: to take the gradient at, instead of the network's own.
         """
@@ -162,6 +164,7 @@ class Factored:
         if not guess.requires_grad:
             guess = guess.detach().requires_grad_()
         self._inputs = inputs = guess.reshape(lanes * examples, tokens, width)
+        batch = replace(batch, inputs=self._ids(batch))
         if parameters is None:
             loss = self.task.loss(self.network, batch) * lanes
         else:
@@ -170,9 +173,19 @@ class Factored:
         slopes = torch.autograd.grad(
             loss, [inputs, *(call.output for call in calls)], create_graph=create_graph
         )
+        if not create_graph:
+            calls = [replace(call, inputs=call.inputs.detach()) for call in calls]
         groups = self._layers(calls, slopes[1:], lanes)
         groups += self._tables(slopes[0].reshape(guess.shape))
         return groups
+
+    def _ids(self, batch: Batch) -> Tensor:
+        """Ids that are padding where the mask says so, since some networks count by that."""
+        pad = self.task.spec.pad_id or 0
+        # Neither padding nor RoBERTa's and MPNet's 1, which they take for it.
+        word = next(i for i in (2, 3) if i != pad)
+        ids = torch.full_like(batch.inputs, word)
+        return ids if batch.mask is None else ids.masked_fill(batch.mask == 0, pad)
 
     def _layers(
         self, calls: list[_Call], slopes: tuple[Tensor, ...], lanes: int

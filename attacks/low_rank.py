@@ -21,7 +21,7 @@ def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
         matrix: float64 ``(a, b)``.
         rank: columns to try.
     """
-    if 2 * rank > min(matrix.shape):
+    if not 0 < 2 * rank <= min(matrix.shape):
         return None
     generator = torch.Generator(matrix.device).manual_seed(0)
     probe = torch.randn(

@@ -142,7 +142,8 @@ class _Terms:
     def distance(self, objective: Objective) -> Tensor:
         """Of each layer."""
         if objective.form == "hinge":
-            return self._sum(wrong_sign) / (self._square() + EPSILON**2)
+            # All is wrong of a guess without a gradient.
+            return (self._sum(wrong_sign) + EPSILON**2) / (self._square() + EPSILON**2)
         if objective.form == "tanh":
             return self._soft_signs()
         within, alpha = objective.form == "support", objective.alpha_l1

@@ -22,7 +22,7 @@ class Target:
         full: ``(layer, victim, a, b)`` of weights, ``(layer, victim, coordinate)`` of vectors and
             tables; None where factors stand for it.
         factors: ``left (layer, victim, a, rank)`` and ``right (layer, victim, b, rank)``.
-        norm: ``(layer, victim)``.
+        norm: ``(layer, victim)``, and 1 where there is nothing.
         alive: whether there is a gradient to compare, ``(layer, victim)``.
     """
 
@@ -89,6 +89,8 @@ class _Seen:
 def _target(layers: Sequence[Sequence[_Seen]], living: Sequence[bool]) -> Target:
     norm = torch.stack([torch.stack([own.norm for own in victims]) for victims in layers])
     alive = (norm > 0) & torch.tensor(living, device=norm.device)[:, None]
+    # Never 0, as it is divided by: what is not alive is computed, too, and then left out.
+    norm = norm.where(norm > 0, 1)
     thin = [[own.thin for own in victims if own.thin is not None] for victims in layers]
     if all(len(found) == len(victims) for found, victims in zip(thin, layers, strict=True)):
         left, right = (

@@ -58,12 +58,14 @@ def _seed(seed: int) -> int:
 
 
 def _broadcast(task: Task, cell: Path, number: int) -> Tensors:
-    store = CaptureStore(cell / "captures")
+    # A run of one cell may stand for that cell, whose name ends in a hash.
+    inside = sorted(path.parent for path in cell.glob("*/captures"))
+    store = CaptureStore((inside[0] if len(inside) == 1 else cell) / "captures")
     keys = store.keys()
     if not keys:
         raise ConfigError(
             f"task.weights: {str(cell)!r} holds no captures. "
-            "Name the folder of a simulated cell, <run>/<cell>."
+            "Name the folder of a simulated cell, <run>/<cell>, or a run of one cell."
         )
     found = [key for key in keys if key.round == number]
     if not found:

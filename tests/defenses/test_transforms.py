@@ -11,7 +11,7 @@ from fedsim.defenses.prune import Prune, largest
 from fedsim.defenses.sign import Sign
 from fedsim.types import Tensors
 
-STAGED = [GaussianNoise(std=0.1), Prune(fraction=0.5), Sign(), Sign(scale="mean")]
+STAGED = [GaussianNoise(std=0.1), Prune(fraction=0.5), Prune(fraction=0.5, keep="random"), Sign(), Sign(scale="mean")]
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -115,6 +115,15 @@ def test_prune_works_beyond_the_limit_of_quantile() -> None:
     pruned = Prune(fraction=0.999).on_update({"w": value}, rng())["w"]
     assert pruned.count_nonzero() == 17_000
     assert pruned[-17_000:].count_nonzero() == 17_000
+
+
+def test_prune_of_random_coordinates_keeps_a_share_whatever_their_size() -> None:
+    value = torch.arange(1.0, 10_001)
+    pruned = Prune(fraction=0.9, keep="random").on_update({"w": value}, rng())["w"]
+    kept = pruned != 0
+    assert torch.equal(pruned[kept], value[kept])
+    assert kept.sum().item() == pytest.approx(1000, abs=4 * 30)
+    assert value[kept].mean().item() == pytest.approx(5000, rel=0.06)
 
 
 def test_prune_surrogate_is_the_pruning_with_a_constant_mask() -> None:
