@@ -6,6 +6,7 @@ from attacks.base import Attack
 from attacks.dlg import DLG, IDLG
 from attacks.dlg_text import DLGText
 from attacks.embedding_rows import EmbeddingRows
+from attacks.film import FILM
 from attacks.inverting import Inverting
 from attacks.lamp import LAMP
 from attacks.prior_only import PriorOnly
@@ -19,6 +20,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "dlg_text": DLGText,
     "tag": TAG,
     "lamp": LAMP,
+    "film": FILM,
     "embedding_rows": EmbeddingRows,
     "prior_only": PriorOnly,
 }

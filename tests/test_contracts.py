@@ -23,11 +23,15 @@ from fedsim.tasks import TASKS, load_task, make_task, save_task
 Modality = Literal["image", "text"]
 
 
+Cell = Literal["image", "text", "language"]
+"""A classifier of images, one of texts, and a language model."""
+
+
 class AttackCase(NamedTuple):
     """Options that make it quick, what it reconstructs, and whether its guess depends on a seed."""
 
     options: dict[str, object]
-    modalities: tuple[Modality, ...]
+    cells: tuple[Cell, ...]
     draws: bool
 
 
@@ -38,8 +42,9 @@ ATTACK_CASES = {
     "dlg_text": AttackCase({"steps": 2}, ("text",), True),
     "tag": AttackCase({"steps": 2}, ("text",), True),
     "lamp": AttackCase({"steps": 2, "starts": 2, "proposals": 4, "alpha_lm": 0.0}, ("text",), True),
-    "embedding_rows": AttackCase({}, ("text",), False),
-    "prior_only": AttackCase({}, ("image", "text"), False),
+    "film": AttackCase({"phrase_steps": 1, "token_steps": 1, "beams": 2}, ("language",), True),
+    "embedding_rows": AttackCase({}, ("text", "language"), False),
+    "prior_only": AttackCase({}, ("image", "text", "language"), False),
 }
 
 # The options without a default; dp_sgd asks for one of two more.

@@ -24,25 +24,26 @@ from fedsim.tasks.base import Task
 from fedsim.truth import TruthStore
 from fedsim.types import Batch, Tensors
 from tests.apps.cases import IMAGES, TEXT, merge
-from tests.test_contracts import ATTACK_CASES, Modality
+from tests.test_contracts import ATTACK_CASES, Cell
 
 
 @pytest.fixture(scope="module")
-def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Modality, Path]:
-    """One simulated cell of images and one of texts: two clients, one round, one example each."""
-    found: dict[Modality, Path] = {}
-    bases: dict[Modality, dict[str, Any]] = {"image": IMAGES, "text": TEXT}
-    for modality, base in bases.items():
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
+    """One simulated cell of each kind: two clients, one round, one example each."""
+    found: dict[Cell, Path] = {}
+    language = merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}})
+    bases: dict[Cell, dict[str, Any]] = {"image": IMAGES, "text": TEXT, "language": language}
+    for kind, base in bases.items():
         changes = {
             "auxiliary": {"split": "public", "rows": 20},
             "federation": {"rounds": 1, "clients": 2},
         }
         config = parse_experiment(merge(base, changes))
-        root = tmp_path_factory.mktemp(modality)
+        root = tmp_path_factory.mktemp(kind)
         run = Run.create(Plan(name=config.name, experiments=(config,)), root / "run")
         with Simulator() as simulator:
             simulator.simulate(run.cells[0])
-        found[modality] = run.cells[0].folder
+        found[kind] = run.cells[0].folder
     return found
 
 
@@ -59,19 +60,20 @@ def guess(specs: Sequence[JobSpec]) -> tuple[list[JobRecord], dict[str, bytes]]:
     return records, {path.name: path.read_bytes() for path in paths if path.exists()}
 
 
-@pytest.mark.parametrize("modality", ["image", "text"])
+@pytest.mark.parametrize("kind", ["image", "text", "language"])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_guesses_or_says_why_not(
-    name: str, modality: Modality, cells: dict[Modality, Path], tmp_path: Path
+    name: str, kind: Cell, cells: dict[Cell, Path], tmp_path: Path
 ) -> None:
-    cell = cells[modality]
+    cell, modality = cells[kind], "image" if kind == "image" else "text"
     specs = jobs(cell, name, tmp_path / "cell" / "guesses")
     records, guesses = guess(specs)
     assert [record.key for record in records] == CaptureStore(cell / "captures").keys()
-    if modality not in ATTACK_CASES[name].modalities:
-        assert modality not in ATTACKS[name].modalities
+    if kind not in ATTACK_CASES[name].cells:
         assert {record.status for record in records} == {"skipped"}
-        assert all(f"this task is {modality}" in record.reason for record in records)
+        if modality not in ATTACKS[name].modalities:
+            assert all(f"this task is {modality}" in record.reason for record in records)
+        assert all(record.reason.endswith(".") for record in records)
         assert guesses == {}
         return
     assert [(record.status, record.reason) for record in records] == [("done", "")] * 2
@@ -87,17 +89,15 @@ def test_an_attack_guesses_or_says_why_not(
                 assert 0 <= float(tensors["inputs"].min()) <= float(tensors["inputs"].max()) <= 1
 
 
-RUNS: list[tuple[str, Modality]] = [
-    (name, modality) for name, case in ATTACK_CASES.items() for modality in case.modalities
-]
+RUNS = [(name, kind) for name, case in ATTACK_CASES.items() for kind in case.cells]
 
 
-@pytest.mark.parametrize(("name", "modality"), RUNS)
+@pytest.mark.parametrize(("name", "kind"), RUNS)
 def test_an_attack_does_not_see_the_truth_and_depends_on_its_seed(
-    name: str, modality: Modality, cells: dict[Modality, Path], tmp_path: Path
+    name: str, kind: Cell, cells: dict[Cell, Path], tmp_path: Path
 ) -> None:
-    cell = tmp_path / "run" / cells[modality].name
-    shutil.copytree(cells[modality], cell)
+    cell = tmp_path / "run" / cells[kind].name
+    shutil.copytree(cells[kind], cell)
     _, before = guess(jobs(cell, name, tmp_path / "a" / "guesses"))
     _, otherwise = guess(jobs(cell, name, tmp_path / "b" / "guesses", seed=1))
     assert before
@@ -140,7 +140,7 @@ class Peeker(Attack):
 
 
 def test_an_attack_that_peeks_would_be_found(
-    cells: dict[Modality, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cells: dict[Cell, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(attacks.ATTACKS, "peeker", Peeker)
     cell = tmp_path / "run" / "cell"
