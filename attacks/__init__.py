@@ -10,6 +10,7 @@ from attacks.film import FILM
 from attacks.inverting import Inverting
 from attacks.lamp import LAMP
 from attacks.prior_only import PriorOnly
+from attacks.span import Span
 from attacks.tag import TAG
 from fedsim.build import registry
 
@@ -21,6 +22,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "tag": TAG,
     "lamp": LAMP,
     "film": FILM,
+    "span": Span,
     "embedding_rows": EmbeddingRows,
     "prior_only": PriorOnly,
 }

@@ -43,6 +43,7 @@ ATTACK_CASES = {
     "tag": AttackCase({"steps": 2}, ("text",), True),
     "lamp": AttackCase({"steps": 2, "starts": 2, "proposals": 4, "alpha_lm": 0.0}, ("text",), True),
     "film": AttackCase({"phrase_steps": 1, "token_steps": 1, "beams": 2}, ("language",), True),
+    "span": AttackCase({}, ("text", "language"), False),
     "embedding_rows": AttackCase({}, ("text", "language"), False),
     "prior_only": AttackCase({}, ("image", "text", "language"), False),
 }

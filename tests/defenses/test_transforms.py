@@ -11,7 +11,13 @@ from fedsim.defenses.prune import Prune, largest
 from fedsim.defenses.sign import Sign
 from fedsim.types import Tensors
 
-STAGED = [GaussianNoise(std=0.1), Prune(fraction=0.5), Prune(fraction=0.5, keep="random"), Sign(), Sign(scale="mean")]
+STAGED = [
+    GaussianNoise(std=0.1),
+    Prune(fraction=0.5),
+    Prune(fraction=0.5, keep="random"),
+    Sign(),
+    Sign(scale="mean"),
+]
 
 
 def rng(seed: int = 0) -> torch.Generator:

@@ -1,0 +1,218 @@
+"""Proof that a guessed batch is the client's: it makes the same gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+from torch.nn.utils.rnn import pad_sequence
+
+from attacks.labels import find_head
+from fedsim.capture import Observation
+from fedsim.tasks.base import Task
+from fedsim.tasks.language_modelling import IGNORED
+from fedsim.types import Batch, Tensors
+
+_ABSENT = 0.05  # weight, as a share of the largest, of a sentence that is not in the batch
+_MANY = 32  # sentences that are tried for a batch, and the largest multiplicity
+_MOST = 0.01  # a wire so coarse that more than this is rounding proves nothing
+
+
+@dataclass(frozen=True)
+class Match:
+    """Sentences with their classes, and how far their gradient is from the observed one.
+
+    Attributes:
+        lines: each as often as it is in the batch.
+        labels: classes, -1 where they are not known; for a language model -1 throughout.
+        error: ``||G - a g|| / ||G||`` with the best scale ``a > 0``, the larger one of all
+            parameters and of the first layers, where a single token shows most; 1 without labels.
+        bound: what rounding explains.
+    """
+
+    lines: list[tuple[int, ...]]
+    labels: list[int]
+    error: float
+    bound: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether rounding explains all of the difference."""
+        return self.error <= self.bound <= _MOST
+
+
+def match(
+    observation: Observation,
+    task: Task,
+    network: nn.Module,
+    sentences: Sequence[tuple[int, ...]],
+    first: Sequence[str],
+    tolerance: float,
+) -> Match:
+    """Give the sentences their labels and multiplicities, and compare gradients.
+
+    Args:
+        observation: what the gradient is compared with.
+        task: its loss makes the gradient.
+        network: as broadcast, in float32 and eval mode.
+        sentences: different ones, the likeliest first.
+        first: names of the first layers' weights.
+        tolerance: relative error of a float32 gradient.
+    """
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name in observation.received)
+    count = observation.knowledge.num_examples
+    sentences = list(sentences)[:_MANY]
+    likely = sentences[:count]
+    labels = [-1] * len(likely)
+    if task.spec.num_classes:
+        shares = _shares(observation, task, network, likely)
+        if shares is None:
+            return Match(likely, labels, 1.0, tolerance)
+        labels = [label for label, _ in shares]
+    found = _compare(observation, task, network, likely, labels, first, tolerance)
+    if not found.exact:
+        if task.spec.num_classes:
+            shares = _shares(observation, task, network, sentences) or []
+        else:
+            weights = _weights(observation, task, network, sentences, first)
+            shares = [(-1, weight) for weight in weights]
+        counts = _counts([weight for _, weight in shares])
+        rows = [row for row, times in enumerate(counts) for _ in range(times)]
+        lines, labels = [sentences[row] for row in rows], [shares[row][0] for row in rows]
+        again = _compare(observation, task, network, lines, labels, first, tolerance)
+        found = again if again.exact else found
+    if found.exact and count and len(found.lines) < count and count % len(found.lines) == 0:
+        # The mean over a batch does not change when all of it is repeated.
+        times = count // len(found.lines)
+        found = replace(found, lines=found.lines * times, labels=found.labels * times)
+    return found
+
+
+def batch_of(sentences: Sequence[Sequence[int]], task: Task, labels: Sequence[int]) -> Batch:
+    """The sentences padded on the right, with classes or next-token targets."""
+    ids = [torch.tensor(list(line), dtype=torch.int64) for line in sentences]
+    inputs = pad_sequence(ids, batch_first=True, padding_value=task.spec.pad_id or 0)
+    mask = pad_sequence([torch.ones_like(line) for line in ids], batch_first=True)
+    if task.spec.num_classes:
+        return Batch(inputs, torch.tensor(list(labels)), mask)
+    return Batch(inputs, inputs.masked_fill(mask == 0, IGNORED), mask)
+
+
+def _counts(weights: Sequence[float]) -> list[int]:
+    """How often each sentence occurs, if the rarest occurs once."""
+    real = [weight for weight in weights if weight > _ABSENT * max(weights)]
+    return [min(_MANY, max(0, round(weight / min(real)))) if real else 1 for weight in weights]
+
+
+def _shares(
+    observation: Observation, task: Task, network: nn.Module, lines: Sequence[tuple[int, ...]]
+) -> list[tuple[int, float]] | None:
+    """The class of each sentence and its weight in the batch, read off the head.
+
+    The head's gradient is ``sum_i c_i f_i^T`` with the known features ``f_i`` and
+    ``c_i = w_i (p_i - one_hot_i)``, so that least squares gives each ``c_i``: its one negative
+    entry is the class. No assignment has to be tried. None where the head was not sent.
+    """
+    head = find_head(network)
+    if head.weight not in observation.received:
+        return None
+    batch = batch_of(lines, task, [0] * len(lines)).to(next(network.parameters()).device)
+    seen: list[tuple[Tensor, Tensor]] = []
+    hook = network.get_submodule(head.layer).register_forward_hook(
+        lambda module, args, output: seen.append((args[0].double(), output.double()))
+    )
+    with torch.no_grad():
+        task.loss(network, batch)
+    hook.remove()
+    features, logits = seen[-1]
+    assert batch.mask is not None
+    if features.dim() == 3:  # GPT-2 classifies the last real token
+        last = torch.arange(len(lines)), batch.mask.sum(1) - 1
+        features, logits = features[last], logits[last]
+    update = part(observation, (head.weight, head.bias))
+    gradient = update[head.weight].to(features)
+    if head.bias in update:
+        features = torch.cat([features, features.new_ones(len(lines), 1)], 1)
+        gradient = torch.cat([gradient, update[head.bias].to(features)[:, None]], 1)
+    slopes = (gradient @ torch.linalg.pinv(features)).T
+    classes = slopes.argmin(1)
+    once = logits.softmax(1) - one_hot(classes, logits.shape[1])
+    weights = (slopes * once).sum(1) / once.square().sum(1).clamp(min=1e-30)
+    return list(zip(classes.tolist(), weights.tolist(), strict=True))
+
+
+def _weights(
+    observation: Observation,
+    task: Task,
+    network: nn.Module,
+    lines: Sequence[tuple[int, ...]],
+    first: Sequence[str],
+) -> list[float]:
+    """The weight of each sentence in a language model's batch, by the first layers' gradient.
+
+    The loss is the mean over predicted tokens, so that a sentence weighs what it is long.
+    """
+    device = next(network.parameters()).device
+    columns = []
+    for line in lines:
+        gradient = task.gradient(network, batch_of([line], task, [-1]).to(device))
+        columns.append((len(line) - 1) * torch.cat([gradient[name].flatten() for name in first]))
+    observed = part(observation, first)
+    goal = torch.cat([observed[name].flatten() for name in first]).to(device)
+    # The normal equations do: the gradients of different sentences are far from parallel.
+    table = torch.stack(columns, 1).double()
+    solution = torch.linalg.lstsq(table.T @ table, table.T @ goal[:, None]).solution
+    weights: list[float] = solution[:, 0].tolist()
+    return weights
+
+
+def _compare(
+    observation: Observation,
+    task: Task,
+    network: nn.Module,
+    lines: list[tuple[int, ...]],
+    labels: list[int],
+    first: Sequence[str],
+    tolerance: float,
+) -> Match:
+    if not lines:
+        return Match(lines, labels, 1.0, tolerance)
+    batch = batch_of(lines, task, labels).to(next(network.parameters()).device)
+    guessed = task.gradient(network, batch)
+    sums = {False: [0.0] * 4, True: [0.0] * 4}
+    for name, gradient in guessed.items():
+        observed = part(observation, (name,))[name].to(gradient.device)
+        guess = gradient.double()
+        rounding = _rounding(observation, name)
+        for key in {False, name in first}:
+            sums[key][0] += float(observed.square().sum())
+            sums[key][1] += float(guess.square().sum())
+            sums[key][2] += float((observed * guess).sum())
+            sums[key][3] += rounding
+    errors, bounds = [], []
+    for seen, made, both, rounding in sums.values():
+        if both <= 0:
+            return Match(lines, labels, 1.0, tolerance)
+        errors.append(max(0.0, 1 - both**2 / (seen * made)) ** 0.5)
+        bounds.append(tolerance + 2 * (rounding / seen) ** 0.5)
+    worst = max(range(2), key=lambda i: errors[i] / bounds[i])
+    return Match(lines, labels, errors[worst], bounds[worst])
+
+
+def _rounding(observation: Observation, name: str) -> float:
+    """The largest squared error that rounding to the wire's dtype can make."""
+    value = observation.received[name]
+    if observation.kind == "gradient" and value.dtype in {torch.float32, torch.float64}:
+        return 0.0
+    half = torch.finfo(value.dtype).eps / 2
+    return half**2 * float(value.double().square().sum())
+
+
+def part(observation: Observation, names: Sequence[str | None]) -> Tensors:
+    """The update of these parameters alone: float64 of a whole model is large."""
+    received = {k: v for k, v in observation.received.items() if k in set(names)}
+    return replace(observation, received=received).update()

@@ -1,0 +1,191 @@
+"""What the linear layers of a text model's first block get as inputs, for any tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
+from fedsim.types import Tensors
+
+_CONTEXT_LAYERS = 3
+
+
+class _Reached(Exception):
+    """The last layer that anybody asked for has its input; the rest need not run."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Linear modules that share one input, such as query, key and value."""
+
+    modules: tuple[str, ...]
+
+    def weights(self, sent: Tensors) -> list[str]:
+        """Names of those weights that are in ``sent``."""
+        return [name for module in self.modules if (name := f"{module}.weight") in sent]
+
+
+class FirstLayers:
+    """A network cut off after its first block, whatever its modules are called.
+
+    The layers are found by running it: modules that get the same tensor are one layer; the layer
+    whose input depends on a token and its position alone comes before any attention.
+
+    Attributes:
+        tokens: the layer whose inputs know nothing of the other tokens: query, key and value.
+        contexts: those behind the first attention: its output, and both of the feed-forward part.
+        causal: whether a token sees those before it only.
+    """
+
+    def __init__(self, network: nn.Module, vocabulary: Sequence[int], length: int) -> None:
+        """Run the network on a few words.
+
+        Args:
+            network: in eval mode.
+            vocabulary: three different token ids, none of them padding.
+            length: longest sentence in tokens.
+
+        Raises:
+            CannotAttack: the network has no attention over linear layers.
+        """
+        self.network = network
+        position = embedding_names(network).position
+        self._table = None if position is None else network.get_submodule(position[:-7])
+        self._places: Tensor | None = None
+        a, b, c = vocabulary
+        layers, plain = self._trace([a, a, b])
+        _, late = self._trace([a, a, c])
+        _, early = self._trace([c, a, b])
+        # Shared weights (ALBERT) mix the inputs of all blocks.
+        uses = Counter(name for layer in layers for name in layer.modules)
+        once = [all(uses[name] == 1 for name in layer.modules) for layer in layers]
+        sees = [not torch.equal(p[2], e[2]) for p, e in zip(plain, early, strict=True)]
+        bare = [layer for layer, one, yes in zip(layers, once, sees, strict=True) if one > yes]
+        self.contexts = [
+            layer for layer, one, yes in zip(layers, once, sees, strict=True) if one and yes
+        ][:_CONTEXT_LAYERS]
+        if not bare or not self.contexts:
+            raise CannotAttack(
+                f"span: {type(network).__name__} has no linear layers before and after its first "
+                "attention, each used once. Choose a model of the BERT or GPT-2 type."
+            )
+        self.tokens = bare[0]
+        ahead = zip(plain, late, sees, strict=True)
+        self.causal = all(torch.equal(p[0], e[0]) for p, e, yes in ahead if yes)
+        with self._placed(None):
+            self._run([self.tokens], torch.full((1, length), a, device=self._device))
+
+    def side(self, layer: Layer, update: Tensors) -> Tensor:
+        """The layer's weight gradients side by side ``(width, outputs)``."""
+        parts = []
+        for name in layer.weights(update):
+            conv = isinstance(self.network.get_submodule(name[:-7]), Conv1D)
+            parts.append(update[name] if conv else update[name].T)
+        return torch.cat(parts, 1)
+
+    def of_tokens(self, ids: Tensor, position: int) -> Tensor:
+        """Inputs ``(token, width)`` of the first layer for tokens that stand at ``position``."""
+        with self._placed([position]):
+            return self._run([self.tokens], ids[:, None])[0][:, 0]
+
+    def of_sentences(self, layer: Layer, ids: Tensor, mask: Tensor) -> Tensor:
+        """Inputs ``(sentence, token, width)`` of a layer behind the attention."""
+        return self._run([layer], ids, mask)[0]
+
+    def of_extensions(self, layer: Layer, prefixes: Tensor, tokens: Tensor) -> Tensor:
+        """Inputs ``(prefix, token, width)`` of each token as the next one of each prefix.
+
+        All tokens run beside each other at the same position, each seeing the prefix and itself:
+        one short run instead of one sentence for each pair. For causal networks.
+        """
+        (count, start), more = prefixes.shape, len(tokens)
+        size = start + more
+        sees = torch.eye(size, dtype=torch.bool, device=self._device)
+        sees[:, :start] = True
+        sees[:start, :start] = sees[:start, :start].tril()
+        dtype = next(self.network.parameters()).dtype
+        mask = torch.zeros(size, size, dtype=dtype, device=self._device)
+        mask = mask.masked_fill(~sees, torch.finfo(dtype).min).expand(count, 1, size, size)
+        ids = torch.cat([prefixes, tokens.expand(count, more)], 1)
+        with self._placed([*range(start), *[start] * more]):
+            return self._run([layer], ids, mask)[0][:, start:]
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def _run(
+        self, layers: Sequence[Layer], ids: Tensor, mask: Tensor | None = None
+    ) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+
+        def keep(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+            def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+                found[index] = args[0]
+                if len(found) == len(layers):
+                    raise _Reached
+
+            return hook
+
+        mask = torch.ones_like(ids) if mask is None else mask
+        with ExitStack() as stack, torch.no_grad(), suppress(_Reached):
+            for index, layer in enumerate(layers):
+                module = self.network.get_submodule(layer.modules[0])
+                stack.callback(module.register_forward_pre_hook(keep(index)).remove)
+            self.network(input_ids=ids, attention_mask=mask)
+        return [found[index] for index in range(len(layers))]
+
+    def _trace(self, words: list[int]) -> tuple[list[Layer], list[Tensor]]:
+        """All layers in the order of their use, and their inputs ``(token, width)``."""
+        seen: list[tuple[Tensor, list[str]]] = []
+
+        def note(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+            def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+                if seen and seen[-1][0] is args[0]:
+                    seen[-1][1].append(name)
+                else:
+                    seen.append((args[0], [name]))
+
+            return hook
+
+        ids = torch.tensor([words], device=self._device)
+        with ExitStack() as stack, torch.no_grad():
+            for name, module in self.network.named_modules():
+                if isinstance(module, nn.Linear | Conv1D):
+                    stack.callback(module.register_forward_pre_hook(note(name)).remove)
+            self.network(input_ids=ids, attention_mask=torch.ones_like(ids))
+        whole = [(value, names) for value, names in seen if value.dim() == 3]
+        return [Layer(tuple(names)) for _, names in whole], [value[0] for value, _ in whole]
+
+    @contextmanager
+    def _placed(self, positions: list[int] | None) -> Iterator[None]:
+        """Let the tokens stand at these positions; None notes where the network itself puts them.
+
+        The indices of the position table are exchanged on their way in, because not every network
+        takes them as an argument, and some count from 2.
+        """
+        if self._table is None:
+            yield
+            return
+
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
+            if positions is None:
+                self._places = args[0].flatten()
+                return None
+            assert self._places is not None
+            return (self._places[positions][None],)
+
+        handle = self._table.register_forward_pre_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()

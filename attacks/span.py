@@ -1,0 +1,275 @@
+"""Read whole sentences off the gradients of the first block's linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from attacks.base import Attack, Job, Reconstruction
+from attacks.candidates import Candidates, candidates
+from attacks.certificate import batch_of, match, part
+from attacks.descent import Descent
+from attacks.first_layers import FirstLayers, Layer
+from attacks.sentences import Found, Judge, grow
+from attacks.subspace import Subspace, span
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
+from fedsim.records import Certificate
+from fedsim.tasks.base import Task
+from fedsim.tasks.text import TextTask
+from fedsim.types import Tensors
+
+_SAME = 0.9  # ranks behind the attention, as a share of the rank before it, that hide no token
+_LIMITS = (0.003, 0.1)  # sines between which the cut for a token in its sentence is set
+_WIDER = 3  # times that cut, where the sentences within it are no proof
+
+
+@dataclass(frozen=True)
+class Span(Attack):
+    """Exact text by testing tokens against the span of inputs (DAGER, Petrov et al. 2024).
+
+    The gradient of a linear layer's weight is ``sum_t x_t (dL/dy_t)^T``: with fewer tokens than
+    the width, only inputs of the batch lie in its column space. Query, key and value of the first
+    block say which tokens the batch holds. No labels, lengths, embedding gradients or priors are
+    needed; any positive scale of the update does.
+
+    We differ from DAGER in what is tested and how. (1) Sentences are judged by the layers behind
+    the first attention, the feed-forward output with its fourfold width above all: it tells right
+    from wrong up to as many tokens as the width, where the second block's query does no more, and
+    no last block of a classifier, which has a gradient for its pooled token only, is ever used.
+    (2) No absolute thresholds: ranks and tokens are cut at gaps. (3) The next tokens of a causal
+    model's prefix are tried side by side in one run. (4) An encoder's sentences are found by
+    descent on the mean angle instead of trying all combinations. (5) The classes come from the
+    head's gradient by least squares, and the gradient of the whole batch proves it.
+
+    Confidence is ``certified`` for all sentences of a batch whose gradient is the observed one but
+    for rounding; ``in_span`` for a sentence that the span singles out, in a batch that is not
+    proven (a sentence is missing, dropout, several local steps, noise); else ``guess``. The
+    objective is the relative error of that gradient.
+
+    Attributes:
+        tolerance: relative error of a float32 gradient that counts as rounding; coarser wires add
+            their own, and none above 0.01 certifies.
+        beam: prefixes of a causal model that go on at each position.
+        starts: random sentences that an encoder's descent starts from, at most.
+        bag: leave out the words whose embedding row is zero, where the client sends an untied
+            table.
+    """
+
+    modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
+
+    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
+    beam: Annotated[int, Field(ge=1)] = 256
+    starts: Annotated[int, Field(ge=1)] = 40
+    bag: bool = True
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        """One guess for each observation."""
+        del prepared
+        assert isinstance(task, TextTask)
+        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
+
+    def _one(
+        self, observation: Observation, task: TextTask, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        optimizer = observation.knowledge.optimizer
+        if optimizer not in {None, "sgd", "momentum"}:
+            raise CannotAttack(
+                f"span: an update by {optimizer!r} is no multiple of a gradient, so its columns "
+                "span everything. Use optimizer = 'sgd', or FedSGD."
+            )
+        network = task.model(observation.sent, device=job.device)
+        ends = task.tokens([""])[0]
+        vocabulary = self._vocabulary(observation, network, task, ends)
+        layers = FirstLayers(network, vocabulary[-3:].tolist(), task.max_length)
+        before = subspace(layers, layers.tokens, observation)
+        if before.full:
+            raise CannotAttack(
+                f"span: the gradient of {layers.tokens.modules[0]!r} has rank {before.rank} at "
+                f"width {before.width}. The batch has as many tokens as that, or noise, signs, "
+                "pruning or weight decay fill the span; choose an attack that does without it."
+            )
+        judge = best_judge(layers, before, observation)
+        traced = task.max_length - (task.spec.kind == "language-modelling")
+        lengths = observation.knowledge.lengths
+        longest = min(traced, before.rank + 1, *(lengths or ()) and (max(lengths),))
+        shortlist = candidates(layers, before, vocabulary, longest, job)
+        blocks = (layers.tokens, *layers.contexts)
+        first = [name for layer in blocks for name in layer.weights(observation.received)]
+        kind = task.spec.kind
+        guess: Reconstruction | None = None
+        for wider in (1, _WIDER) if layers.causal and shortlist.clear else (1,):
+            found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
+            if kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
+                # Nothing is predicted from the last token, so it leaves no trace.
+                found = [replace(one, ids=(*one.ids, ends[-1])) for one in found]
+            proven = self._proven(observation, task, network, first, found, expired)
+            if guess is None or "certified" in (proven.confidence or ()):
+                guess = proven
+            if expired or "certified" in (guess.confidence or ()):
+                break
+        assert guess is not None
+        return guess
+
+    def _vocabulary(
+        self, observation: Observation, network: nn.Module, task: TextTask, ends: list[int]
+    ) -> Tensor:
+        """Token ids that may stand in the batch; padding leaves no trace."""
+        name = embedding_names(network).word
+        if name is None:
+            raise CannotAttack(
+                f"span: {type(network).__name__} has no word embeddings to try. Choose a model of "
+                "the BERT or GPT-2 type."
+            )
+        size = len(network.get_parameter(name))
+        possible = torch.ones(size, dtype=torch.bool)
+        if self.bag and name in observation.received:
+            moved = part(observation, (name,))[name].any(1)
+            # A tied head moves all rows, and so do noise and weight decay.
+            if 3 <= int(moved.sum()) < size // 2:
+                possible = moved
+        if task.spec.pad_id is not None and task.spec.pad_id not in ends:
+            possible[task.spec.pad_id] = False
+        return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
+
+    def _search(
+        self,
+        observation: Observation,
+        judge: Judge,
+        shortlist: Candidates,
+        ends: list[int],
+        wider: float,
+        rng: torch.Generator,
+        job: Job,
+    ) -> tuple[list[Found], bool]:
+        count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
+        if not shortlist.clear:
+            return ranked(shortlist, count or 1), job.expired
+        if judge.layers.causal:
+            low, high = _LIMITS
+            limit = shortlist.accepted**0.25 * shortlist.rejected**0.75
+            limit = wider * min(max(limit, low), high)
+            return grow(judge, shortlist.tokens, limit, self.beam, job)
+        if len(ends) < 2:
+            raise CannotAttack(
+                "span: the tokenizer puts no end token behind a sentence, which the descent of an "
+                "encoder needs. Choose a model of the BERT or GPT-2 type."
+            )
+        stop = ends[-1]
+        possible = [
+            position + 1
+            for position, tokens in enumerate(shortlist.tokens)
+            if position and stop in tokens.tolist() and position + 1 in (lengths or [position + 1])
+        ]
+        if not possible:
+            return ranked(shortlist, count or 1), job.expired
+        descent = Descent(judge, shortlist.tokens, stop, possible)
+        expired = descent.run(self.starts, count, rng, job)
+        return descent.found, expired
+
+    def _proven(
+        self,
+        observation: Observation,
+        task: TextTask,
+        network: nn.Module,
+        first: list[str],
+        found: list[Found],
+        expired: bool,
+    ) -> Reconstruction:
+        """The sentences with what can be said for them."""
+        count = observation.knowledge.num_examples
+        found = sorted(found, key=lambda one: (not one.in_span, one.sine))
+        good = [one.ids for one in found if one.in_span]
+        rest = [one.ids for one in found if not one.in_span]
+        lines, labels, objective = [], [], None
+        level: Certificate = "in_span"
+        if good:
+            proof = match(observation, task, network, good, first, self.tolerance)
+            level = "certified" if proof.exact else "in_span"
+            lines, labels, objective = proof.lines, proof.labels, proof.error
+        more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
+        batch = batch_of([*lines, *more], task, [*labels, *[-1] * len(more)])
+        confidence: list[Certificate] = [level] * len(lines)
+        confidence += ["guess"] * len(more)
+        return Reconstruction(
+            batch,
+            objective=objective,
+            confidence=tuple(confidence),
+            expired=expired,
+        )
+
+
+def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Subspace:
+    """The span of a layer's inputs, as far as its weights were sent.
+
+    Raises:
+        CannotAttack: they were not, or nothing in them moved.
+    """
+    names = layer.weights(observation.received)
+    if not names:
+        raise CannotAttack(
+            f"span: the client does not send {layer.modules[0]!r}, whose gradient spans the "
+            "tokens. Freeze fewer layers."
+        )
+    side = layers.side(layer, part(observation, names))
+    if not side.isfinite().all() or not side.any():
+        raise CannotAttack(
+            f"span: the gradient of {layer.modules[0]!r} is zero, NaN or infinite. "
+            "Lower the client's learning rate, or attack another round."
+        )
+    # A number is rounded by up to half a unit in its last place; the mean is about 0.3 of one.
+    wire = torch.cat([observation.received[name].flatten() for name in names])
+    noise = 0.3 * torch.finfo(wire.dtype).eps * float(wire.double().square().mean().sqrt())
+    return span(side.to(next(layers.network.parameters()).device), noise)
+
+
+def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) -> Judge:
+    """The layer behind the attention that tells sentences best.
+
+    For a causal model the one whose width is largest for its rank. An encoder's descent needs the
+    smoothest, which is the first that is at most half full.
+
+    Raises:
+        CannotAttack: in each the tokens fill the width, or have left no trace.
+    """
+    judges, ranks = [], []
+    for layer in layers.contexts:
+        if layer.weights(observation.received):
+            found = subspace(layers, layer, observation)
+            ranks.append(f"{found.rank} of {found.most}")
+            if _SAME * before.rank <= found.rank < found.most:
+                judges.append(Judge(layers, layer, found))
+    if not judges:
+        raise CannotAttack(
+            f"span: the first layer's gradient has rank {before.rank} at width {before.width}, and "
+            f"those behind the attention {', '.join(ranks) or 'are not sent'}. They have to hold "
+            "every token and leave room: take fewer tokens than the width, and a model of two "
+            "blocks or more, since a classifier's last block has a gradient for one token only."
+        )
+    roomy = [judge for judge in judges if 2 * judge.subspace.rank <= judge.subspace.width]
+    if roomy and not layers.causal:
+        return roomy[0]
+    return min(judges, key=lambda judge: judge.subspace.rank / judge.subspace.width)
+
+
+def ranked(shortlist: Candidates, count: int) -> list[Found]:
+    """The nearest tokens of each position, where no gap tells which are in the span."""
+    return [
+        Found(
+            tuple(int(tokens[min(i, len(tokens) - 1)]) for tokens in shortlist.tokens), 1.0, False
+        )
+        for i in range(count)
+    ]
