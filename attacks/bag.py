@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
@@ -62,7 +62,7 @@ def read_bag(
             f"film: the word embeddings were not sent (frozen); the reply has no {names.word!r}. "
             "Set bag = 'none' to search with the language model alone."
         )
-    update = {k: v.to(device) for k, v in _tables(observation, names.word, names.position).items()}
+    update = {k: v.to(device) for k, v in observation.update((names.word, names.position)).items()}
     if broken := [name for name, value in update.items() if not value.isfinite().all()]:
         raise CannotAttack(
             f"film: {broken[0]!r} holds NaN or infinite values. Lower the client's learning rate."
@@ -144,12 +144,6 @@ def granted_noise(observation: Observation) -> float | None:
             return None
         update = {"zeros": total["zeros"] / count}
     return float(chain.on_update(update, rng)["zeros"].square().mean().sqrt())
-
-
-def _tables(observation: Observation, word: str, position: str | None) -> Tensors:
-    """The update of the two tables alone: float64 of a whole model is large."""
-    received = {k: v for k, v in observation.received.items() if k in {word, position}}
-    return replace(observation, received=received).update()
 
 
 def _longest(positions: Tensor, noise: float, threshold: float) -> int | None:

@@ -14,7 +14,7 @@ from attacks.labels import find_head
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 _ABSENT = 0.05  # weight, as a share of the largest, of a sentence that is not in the batch
 _MANY = 32  # sentences that are tried for a batch, and the largest multiplicity
@@ -133,7 +133,7 @@ def _shares(
     if features.dim() == 3:  # GPT-2 classifies the last real token
         last = torch.arange(len(lines)), batch.mask.sum(1) - 1
         features, logits = features[last], logits[last]
-    update = part(observation, (head.weight, head.bias))
+    update = observation.update((head.weight, head.bias))
     gradient = update[head.weight].to(features)
     if head.bias in update:
         features = torch.cat([features, features.new_ones(len(lines), 1)], 1)
@@ -161,7 +161,7 @@ def _weights(
     for line in lines:
         gradient = task.gradient(network, batch_of([line], task, [-1]).to(device))
         columns.append((len(line) - 1) * torch.cat([gradient[name].flatten() for name in first]))
-    observed = part(observation, first)
+    observed = observation.update(first)
     goal = torch.cat([observed[name].flatten() for name in first]).to(device)
     # The normal equations do: the gradients of different sentences are far from parallel.
     table = torch.stack(columns, 1).double()
@@ -185,7 +185,7 @@ def _compare(
     guessed = task.gradient(network, batch)
     sums = {False: [0.0] * 4, True: [0.0] * 4}
     for name, gradient in guessed.items():
-        observed = part(observation, (name,))[name].to(gradient.device)
+        observed = observation.update((name,))[name].to(gradient.device)
         guess = gradient.double()
         rounding = _rounding(observation, name)
         for key in {False, name in first}:
@@ -210,9 +210,3 @@ def _rounding(observation: Observation, name: str) -> float:
         return 0.0
     half = torch.finfo(value.dtype).eps / 2
     return half**2 * float(value.double().square().sum())
-
-
-def part(observation: Observation, names: Sequence[str | None]) -> Tensors:
-    """The update of these parameters alone: float64 of a whole model is large."""
-    received = {k: v for k, v in observation.received.items() if k in set(names)}
-    return replace(observation, received=received).update()

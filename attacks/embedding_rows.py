@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -149,7 +149,7 @@ def tables(
             "embedding_rows: the client does not send the word embeddings (frozen); the reply has "
             f"no {names.word!r}. Choose an attack that reads other layers."
         )
-    update = {k: v.to(device) for k, v in _part(observation, (names.word, names.position)).items()}
+    update = {k: v.to(device) for k, v in observation.update((names.word, names.position)).items()}
     if broken := [name for name, value in update.items() if not value.isfinite().all()]:
         raise CannotAttack(
             f"embedding_rows: {broken[0]!r} holds NaN or infinite values. "
@@ -216,18 +216,12 @@ def noise_variance(words: Tensor) -> float:
     return 0.0 if still > 1 else float(energy.median()) / words.shape[1]
 
 
-def _part(observation: Observation, names: Iterable[str | None]) -> Tensors:
-    """The update of these parameters alone: float64 of a whole model is large."""
-    received = {k: v for k, v in observation.received.items() if k in set(names)}
-    return replace(observation, received=received).update()
-
-
 def _label(observation: Observation, network: nn.Module) -> int:
     """The class of a single example: granted, else read off the head; -1 where it does not tell."""
     if granted := observation.knowledge.labels:
         return granted[0]
     head = find_head(network)
     try:
-        return infer_label(_part(observation, (head.weight, head.bias)), head)
+        return infer_label(observation.update((head.weight, head.bias)), head)
     except CannotAttack:
         return -1

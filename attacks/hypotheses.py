@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations_with_replacement, islice, permutations, product
 from typing import Literal, TypeAlias
 
@@ -78,8 +78,7 @@ def _lengths(
         return [tuple(observation.knowledge.lengths)]
     table = embedding_names(network).position
     if table is not None and table in observation.received:
-        received = {table: observation.received[table]}
-        rows = replace(observation, received=received).update()[table]
+        rows = observation.update([table])[table]
         places = standing_out(rows, noise_variance(rows))
         if len(places) and int(places[-1]) < longest:
             return [(int(places[-1]) + 1,) * count]

@@ -84,10 +84,12 @@ class Targets(LabelSearch):
         return drawn.masked_fill(~free.cpu(), _NEVER)
 
     def labels(self, values: Tensor, victims: slice) -> Tensor:
-        """How often each token is asked for at each place, ``(..., sentence, token, id)``."""
+        """The share of the targets at each place, ``(..., sentence, token, id)``; 1 in all."""
         places = values.flatten(3).softmax(-1).view_as(values)
+        # Of one sum, as victims that share a pass share the mean over its targets.
         counts = self._counts[victims].to(values)
-        asked = (places * counts[:, None, :, None, None]).movedim(2, -1)
+        shares = counts / counts.sum(1, keepdim=True)
+        asked = (places * shares[:, None, :, None, None]).movedim(2, -1)
         tokens = self._tokens[victims][:, None, None, None].expand_as(asked)
         return asked.new_zeros(*asked.shape[:-1], self._vocabulary).scatter_add(-1, tokens, asked)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.candidates import Candidates, candidates
-from attacks.certificate import batch_of, match, part
+from attacks.certificate import batch_of, match
 from attacks.descent import Descent
 from attacks.first_layers import FirstLayers, Layer
 from attacks.sentences import Found, Judge, grow
@@ -137,7 +137,7 @@ class Span(Attack):
         size = len(network.get_parameter(name))
         possible = torch.ones(size, dtype=torch.bool)
         if self.bag and name in observation.received:
-            moved = part(observation, (name,))[name].any(1)
+            moved = observation.update((name,))[name].any(1)
             # A tied head moves all rows, and so do noise and weight decay.
             if 3 <= int(moved.sum()) < size // 2:
                 possible = moved
@@ -224,7 +224,7 @@ def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Sub
             f"span: the client does not send {layer.modules[0]!r}, whose gradient spans the "
             "tokens. Freeze fewer layers."
         )
-    side = layers.side(layer, part(observation, names))
+    side = layers.side(layer, observation.update(names))
     if not side.isfinite().all() or not side.any():
         raise CannotAttack(
             f"span: the gradient of {layer.modules[0]!r} is zero, NaN or infinite. "

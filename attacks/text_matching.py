@@ -173,6 +173,7 @@ class _Group:
         step = 0
         for step in range(1, options.steps + 1):
             if self._job.expired:
+                step -= 1
                 break
             for group in search.optimizer.param_groups:
                 group["lr"] = self._rate(step - 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attacks.base import Job
 from attacks.label_search import LabelSearch
@@ -83,12 +84,15 @@ class Search:
 
     def start(self, draws: int, rngs: Sequence[torch.Generator], *, rescale: bool) -> None:
         """The best of random embeddings, then of orders of its words; norms as the vocabulary's."""
-        shape = self.guess.shape[2:]
+        sentences, tokens, width = self.guess.shape[2:]
         for victim, rng in enumerate(rngs):
+            # Nothing is drawn for padding, which depends on the victims that share the group.
+            longest = int(self.lanes.mask[victim].sum(-1).max())
             for lane in range(self.guess.shape[1]):
                 own = _Lowest()
                 for count in self._portions(draws):
-                    drawn = torch.randn(count, *shape, generator=rng).to(self.guess)
+                    drawn = torch.randn(count, sentences, longest, width, generator=rng)
+                    drawn = pad(drawn, (0, 0, 0, tokens - longest)).to(self.guess)
                     drawn = self._framed(drawn, victim, lane)
                     own.offer(self._distances(victim, lane, drawn), drawn)
                 for count in self._portions(draws if draws > 1 else 0):
@@ -102,9 +106,12 @@ class Search:
         self._frame_all()
         self.best = Best(self.guess.flatten(0, 1), self.labels.flatten(0, 1))
 
-    def _portions(self, total: int) -> list[int]:
-        """``total`` in parts that fit into a pass, cut short when the time is over."""
-        return [min(self._weights.lanes, total - i) for i in range(0, total, self._weights.lanes)]
+    def _portions(self, total: int) -> Iterator[int]:
+        """``total`` in parts that fit into a pass; the first alone when the time is over."""
+        for done in range(0, total, self._weights.lanes):
+            if done and self._job.expired:
+                return
+            yield min(self._weights.lanes, total - done)
 
     def _shuffles(self, victim: int, lane: int, count: int, rng: torch.Generator) -> Tensor:
         """Random orders of the words of each sentence, ``(count, sentence, token)``."""
@@ -178,6 +185,8 @@ class Search:
                     if self._job.expired:
                         return
                     places = torch.nonzero(self.lanes.free[victim, lane, sentence])[:, 0]
+                    if len(places) < 2:
+                        continue
                     first, last = int(places[0]), int(places[-1])
                     orders = transforms(first, last, ids.shape[1], proposals, rng).to(ids.device)
                     chosen = self._choose(victim, lane, sentence, orders, ids[sentence])

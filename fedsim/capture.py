@@ -7,7 +7,7 @@ threat model grants lie there too, so that the folder can be carried to another 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -81,13 +81,18 @@ class Observation:
     kind: Kind
     knowledge: Knowledge
 
-    def update(self) -> Tensors:
+    def update(self, names: Collection[str | None] | None = None) -> Tensors:
         """The descent direction in float64: the gradient, or ``sent - received`` for weights.
 
         For one step of plain SGD ``sent - received`` is ``learning_rate * gradient``. Buffers that
-        are integers are left out.
+        are integers are left out, and so is all but ``names``, where they are given: a large model
+        is larger still in float64.
         """
-        received = {k: v.double() for k, v in self.received.items() if v.is_floating_point()}
+        received = {
+            name: value.double()
+            for name, value in self.received.items()
+            if value.is_floating_point() and (names is None or name in names)
+        }
         if self.kind == "gradient":
             return received
         return {name: self.sent[name].double() - value for name, value in received.items()}

@@ -32,8 +32,8 @@ class TaskConfig(Section):
         split: the clients' private rows; slices as in ``train[100:900]``.
         kind: inferred from the model where it is ``auto``.
         weights: ``pretrained``, ``random``, or ``<folder>@<round>`` for the global model that an
-            earlier run broadcast in that round, in a cell's folder or a run of one cell; ``auto`` is ``random`` for a built-in model and
-            ``pretrained`` for any other.
+            earlier run broadcast in that round, in a cell's folder or a run of one cell; ``auto``
+            is ``random`` for a built-in model and ``pretrained`` for any other.
         input_column: the image or text column; found by its type where it is empty.
         label_column: the label column; found by its type where it is empty.
         heldout_split: rows for utility; the data set's validation or test split where empty.

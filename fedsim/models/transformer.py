@@ -176,6 +176,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
+    """Neither the warnings nor the progress bars of transformers."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
