@@ -193,17 +193,15 @@ class Factored:
         """Layers of one kind and shape side by side: a few large operations, not many small."""
         pairs: defaultdict[nn.Module, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for call, slope in zip(calls, slopes, strict=True):
-            pairs[call.module].append((_rows(call.inputs, lanes), _rows(slope, lanes)))
+            pairs[call.module].append((call.inputs, slope))
         alike: defaultdict[tuple[Any, ...], list[nn.Module]] = defaultdict(list)
         for module, own in pairs.items():
             named = tuple((module, part) in self._names for part in ("weight", "bias"))
             alike[type(module), named, *(t.shape for pair in own for t in pair)].append(module)
         groups: list[Products | Vectors] = []
         for (_, (weights, biases), *_), modules in alike.items():
-            # A layer that is used several times gets the sum, that is, rows side by side.
             inputs, output = (
-                torch.stack([torch.cat([p[i] for p in pairs[m]], dim=1) for m in modules])
-                for i in (0, 1)
+                _rows([[pair[i] for pair in pairs[m]] for m in modules], lanes) for i in (0, 1)
             )
             if weights:
                 names = tuple(self._names[module, "weight"] for module in modules)
@@ -236,9 +234,14 @@ def _is_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D"
 
 
-def _rows(values: Tensor, lanes: int) -> Tensor:
-    """``(lane, row, width)`` from ``(lane * example, [token,] width)``."""
-    return values.reshape(lanes, -1, values.shape[-1])
+def _rows(layers: list[list[Tensor]], lanes: int) -> Tensor:
+    """``(layer, lane, row, width)`` from a tensor ``(lane * example, [token,] width)`` a use.
+
+    The gradient of a layer that is used several times is a sum: the rows of all uses.
+    """
+    uses = [torch.stack(use) for use in zip(*layers, strict=True)]
+    uses = [use.reshape(len(use), lanes, -1, use.shape[-1]) for use in uses]
+    return uses[0] if len(uses) == 1 else torch.cat(uses, dim=2)
 
 
 def _weights(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
@@ -228,6 +228,8 @@ class _Group:
 
     def _observed(self, seen: Observation, objective: Objective) -> Tensors:
         """The gradient to match; its scale does not matter to a mean of cosines."""
+        names = {name for group in self._model.layout for name in group}
+        seen = replace(seen, received={k: v for k, v in seen.received.items() if k in names})
         gradient = seen.update() if objective.is_mean else observed_gradient(seen)
         if not self._options.adaptive:
             return gradient

@@ -40,9 +40,9 @@ def words_of(task: TextTask) -> Tensor:
     LAMP's code lets start, end and padding stand inside a sentence; it too leaves out the unused.
     """
     tokenizer = task.tokenizer
-    special = set(task.spec.special_ids)
-    unused = {i for token, i in tokenizer.get_vocab().items() if token.startswith("[unused")}
-    return torch.tensor([i for i in range(len(tokenizer)) if i not in special | unused])
+    never = set(task.spec.special_ids)
+    never |= {i for token, i in tokenizer.get_vocab().items() if token.startswith("[unused")}
+    return torch.tensor([i for i in range(len(tokenizer)) if i not in never])
 
 
 def frame(task: TextTask) -> tuple[list[int], list[int]]:

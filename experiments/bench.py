@@ -1,4 +1,4 @@
-"""What capturing costs, and what a second attack worker gains, measured side by side."""
+"""What capturing costs and what a second worker and text matching gain, side by side."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,11 @@ from attacks.jobs import plan
 from attacks.ledger import Ledger
 from attacks.pool import RayPool, start_ray
 from experiments.attack import demand
+from experiments.bench_text import text_speed
 from experiments.cells import Cell
 from experiments.config import Plan, parse_experiment
 from experiments.folder import Run
+from experiments.measure import PARTS, Measure
 from experiments.simulate import Simulator
 from server.overhead import round_seconds, update_bytes
 
@@ -35,32 +36,23 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Measure:
-    """One line of the benchmark."""
+def bench(part: str = "") -> Iterator[Measure]:
+    """The measures of one of ``PARTS`` or of all, as they come.
 
-    name: str
-    value: float
-    unit: str
-    goal: str
-
-    def text(self) -> str:
-        """For a terminal."""
-        return f"{self.name:<58} {self.value:10.3f} {self.unit:<8} goal {self.goal}"
+    A model that lies on a hub out of reach is left out.
+    """
+    for name in (part,) if part else PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from BENCHES[name](Path(folder))
 
 
-def bench() -> list[Measure]:
-    """All measures; a model that lies on a hub out of reach is left out."""
-    measures: list[Measure] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, task in MODELS.items():
-            if "/" in task["model"] and "FEDSIM_HUB" not in os.environ:
-                continue
-            federation = {"engine": "in-process", "clients": CLIENTS, "rounds": ROUNDS[name]}
-            run = _run(Path(folder) / name, task, federation=federation)
-            measures += capture_cost(name, run, ROUNDS[name])
-        measures.append(two_workers(Path(folder) / "workers"))
-    return measures
+def _captures(folder: Path) -> Iterator[Measure]:
+    for name, task in MODELS.items():
+        if "/" in task["model"] and "FEDSIM_HUB" not in os.environ:
+            continue
+        federation = {"engine": "in-process", "clients": CLIENTS, "rounds": ROUNDS[name]}
+        run = _run(folder / name, task, federation=federation)
+        yield from capture_cost(name, run, ROUNDS[name])
 
 
 def _run(root: Path, task: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401
@@ -106,6 +98,23 @@ def two_workers(root: Path) -> Measure:
         ]
     ratio = statistics.median(one / two for one, two in pairs)
     return Measure(f"{JOBS} equal attack jobs: one worker / two workers", ratio, "x", ">= 1.8")
+
+
+def _workers(folder: Path) -> Iterator[Measure]:
+    yield two_workers(folder / "workers")
+
+
+def _text(folder: Path) -> Iterator[Measure]:
+    del folder
+    return text_speed()
+
+
+BENCHES: dict[str, Callable[[Path], Iterator[Measure]]] = {
+    "capture": _captures,
+    "workers": _workers,
+    "text": _text,
+}
+"""What gives the measures of each of ``PARTS``, from an empty folder to work in."""
 
 
 @contextmanager

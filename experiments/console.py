@@ -11,6 +11,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _PLAIN_EVERY = 5.0
+_NOTE_EVERY = 60.0
 
 
 class Console:
@@ -67,10 +68,15 @@ class Console:
                 print(f"{work}: {count.done}/{count.total} {note}".rstrip(), file=sys.stderr)
 
     def note(self, work: str, note: str) -> None:
-        """Say what a step under way is doing; shown on terminals only."""
+        """Say what a step under way is doing; without a terminal once a minute."""
         count = self._tasks.get(work)
-        if self._bar is not None and count is not None and count.row is not None:
+        if count is None:
+            return
+        if self._bar is not None and count.row is not None:
             self._bar.update(count.row, note=note)
+        elif not self._quiet and time.monotonic() - count.shown > _NOTE_EVERY:
+            count.shown = time.monotonic()
+            print(f"{work}: {count.done}/{count.total} {note}", file=sys.stderr)
 
 
 class _Count:
@@ -79,5 +85,5 @@ class _Count:
     def __init__(self) -> None:
         self.total = 0
         self.done = 0
-        self.shown = 0.0
+        self.shown = time.monotonic()
         self.row: Any = None

@@ -197,6 +197,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("run", "Missing argument", "RUN_OR_EXPERIMENT", "See fedsim --help."),
     ("runn base.toml", "No such command 'runn'", "", "Did you mean 'run'? See fedsim --help."),
     ("list attack", "list 'attack'", "no such list", "Did you mean 'attacks'?"),
+    ("bench txet", "bench 'txet'", "no such part", "Did you mean 'text'?"),
     ("show base.toml --set task.split=tain", "shapes", "'tain'", "Its splits are train, "),
     ("attack base.toml", "runs/small/small.none.", "not simulated", "Run fedsim simulate base.to"),
     ("score base.toml", "runs/small/small.none.", "not simulated", "Run fedsim simulate base.to"),

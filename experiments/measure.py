@@ -1,0 +1,21 @@
+"""One line of the benchmark, and the parts that it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PARTS = ("capture", "workers", "text")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of the benchmark."""
+
+    name: str
+    value: float
+    unit: str
+    goal: str
+
+    def text(self) -> str:
+        """For a terminal."""
+        return f"{self.name:<58} {self.value:10.3f} {self.unit:<8} goal {self.goal}"
