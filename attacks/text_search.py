@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.base import Job
-from attacks.label_search import LabelSearch
+from attacks.lanes import Lanes, Lowest, Weights, ordered
 from attacks.language_prior import LanguagePrior
 from attacks.matching import Matching
 from attacks.search import Best
@@ -18,40 +17,6 @@ from attacks.surrogate_model import SurrogateModel
 from attacks.transforms import transforms
 from attacks.vocabulary import Vocabulary
 from fedsim.types import Batch, Tensors
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """What is settled before the search. A lane is one start of one victim.
-
-    Attributes:
-        ids: special tokens where they stand, ``(victim, lane, sentence, token)``.
-        mask: 1 where there is a token, likewise.
-        free: whether a token is searched for, likewise.
-        labels: what stands for the labels, ``(victim, lane, ...)``.
-        meaning: makes labels of them.
-    """
-
-    ids: Tensor
-    mask: Tensor
-    free: Tensor
-    labels: Tensor
-    meaning: LabelSearch
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """How much counts beside the gradient, and how much is computed at once.
-
-    Attributes:
-        norm: of the squared difference between the mean norm of the guess and of the vocabulary.
-        language: of the prior's loss, in nats a token.
-        lanes: guesses that share a forward pass.
-    """
-
-    norm: float
-    language: float
-    lanes: int
 
 
 class Search:
@@ -89,7 +54,7 @@ class Search:
             # Nothing is drawn for padding, which depends on the victims that share the group.
             longest = int(self.lanes.mask[victim].sum(-1).max())
             for lane in range(self.guess.shape[1]):
-                own = _Lowest()
+                own = Lowest()
                 for count in self._portions(draws):
                     drawn = torch.randn(count, sentences, longest, width, generator=rng)
                     drawn = pad(drawn, (0, 0, 0, tokens - longest)).to(self.guess)
@@ -97,7 +62,7 @@ class Search:
                     own.offer(self._distances(victim, lane, drawn), drawn)
                 for count in self._portions(draws if draws > 1 else 0):
                     orders = self._shuffles(victim, lane, count, rng)
-                    drawn = _ordered(own.candidate, orders)
+                    drawn = ordered(own.candidate, orders)
                     own.offer(self._distances(victim, lane, drawn), drawn)
                 self.guess[victim, lane] = own.candidate
             if rescale:
@@ -242,7 +207,7 @@ class Search:
         Each lane's best and last guess are compared as tokens, by gradient and prior; the last
         value is the distance of the chosen one.
         """
-        found = _Lowest()
+        found = Lowest()
         lanes = self.guess.shape[1]
         best, labels = (part.unflatten(0, (-1, lanes))[victim] for part in self.best.candidate)
         for lane in range(lanes):
@@ -309,33 +274,3 @@ class Search:
         return self._matching.only(victims)(
             guess, batch, create_graph=create_graph, parameters=parameters
         )
-
-
-class _Lowest:
-    """The candidate of lowest score; NaN never wins over anything but nothing."""
-
-    def __init__(self) -> None:
-        self.score = float("inf")
-        self._candidate: Tensor | None = None
-        self.extra: tuple[Tensor, int, float]
-
-    @property
-    def candidate(self) -> Tensor:
-        assert self._candidate is not None
-        return self._candidate
-
-    def offer(
-        self, scores: Tensor, candidates: Tensor, extra: tuple[Tensor, int, float] | None = None
-    ) -> None:
-        number = int(scores.nan_to_num(torch.inf).argmin())
-        if self._candidate is None or float(scores[number]) < self.score:
-            self.score = float(scores[number].nan_to_num(torch.inf))
-            self._candidate = candidates[number]
-            if extra is not None:
-                self.extra = extra
-
-
-def _ordered(guess: Tensor, orders: Tensor) -> Tensor:
-    """``guess (sentence, token, width)`` in each of ``orders (order, sentence, token)``."""
-    index = orders[..., None].expand(*orders.shape, guess.shape[-1])
-    return guess.expand(len(orders), *guess.shape).gather(2, index)

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -148,12 +148,22 @@ def _attack(
             prepared = prepare(spec, attack, observations[0], task, device, report)
             report(Progress("reconstruct"))
             start = time.monotonic()
-            rngs = [
-                generator(spec.seed, "attack", o.key.round, o.key.client, spec.label)
-                for o in observations
-            ]
             job = job_of(spec, observations[0], device, report)
-            guesses = attack.reconstruct(observations, task, rngs, job, prepared)
+
+            def reconstruct(group: Sequence[Observation]) -> Sequence[Outcome]:
+                rngs = [
+                    generator(spec.seed, "attack", o.key.round, o.key.client, spec.label)
+                    for o in group
+                ]
+                try:
+                    return attack.reconstruct(group, task, rngs, job, prepared)
+                except CannotAttack as error:
+                    if len(group) == 1:
+                        return [error]
+                # One that cannot be attacked does not keep the others of its group from it.
+                return [outcome for own in group for outcome in reconstruct([own])]
+
+            guesses = reconstruct(observations)
             if len(guesses) != len(observations):
                 raise ValueError(f"{len(guesses)} guesses for {len(observations)} observations")
             outcomes |= zip((o.key for o in observations), guesses, strict=True)

@@ -115,7 +115,7 @@ def test_pruned_updates_give_more_to_those_who_know(bert: Victim) -> None:
 
 def test_signs_are_read(bert: Victim) -> None:
     seen, truths = several(bert, SINGLE[:2], SIGN)
-    assert mean(attack(bert, replace(LAMP_COS, adaptive=True), seen), truths) > 0.35
+    assert mean(attack(bert, replace(LAMP_COS, adaptive=True), seen), truths) > 0.25
 
 
 def test_layers_that_lost_everything_are_left_out(bert: Victim) -> None:
