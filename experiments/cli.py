@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from experiments.config import Plan, load_plan
-from experiments.folder import STAGES, Run, Stage
+from experiments.folder import STAGES, Stage
+from experiments.invocation import Invocation
 from experiments.origin import check_origin
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
@@ -46,66 +45,6 @@ Workers = Annotated[int | None, typer.Option(help="client workers and attack wor
 Engine = Annotated[str | None, typer.Option(help="ray or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print errors and the last line only")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
-
-
-@dataclass(frozen=True)
-class Invocation:
-    """What the options common to all stages say."""
-
-    target: str
-    sets: list[str] = field(default_factory=list)
-    out: Path | None = None
-    seed: int | None = None
-    workers: int | None = None
-    engine: str | None = None
-
-    def plan(self) -> Plan:
-        """The experiment with the overrides applied."""
-        overrides = list(self.sets)
-        if self.seed is not None:
-            overrides.append(f"seeds=[{self.seed}]")
-        return load_plan(self.target, [*overrides, *self._machine()])
-
-    def _machine(self) -> list[str]:
-        """Overrides that change no result, so that a finished run takes them too."""
-        overrides = [] if self.engine is None else [f"federation.engine={self.engine}"]
-        if self.workers is not None:
-            overrides.append(f"federation.client_workers={self.workers}")
-            overrides.append(f"attack_stage.workers={self.workers}")
-        return overrides
-
-    def opened(self) -> Run | None:
-        """The run, if the target is a folder; it keeps its experiment."""
-        if not Path(self.target).is_dir():
-            return None
-        if self.sets or self.out or self.seed is not None:
-            raise ConfigError(
-                f"{self.target}: a run folder keeps its experiment, so --set, --out and --seed "
-                "do not apply. Name the experiment instead."
-            )
-        return Run.open(Path(self.target), self._machine())
-
-    def run(self, stages: Sequence[Stage]) -> Run:
-        """The run to work on; nothing is written unless the stages can start."""
-        if (opened := self.opened()) is not None:
-            run = opened
-        else:
-            plan = self.plan()
-            run = Run.plan_at(plan, self.out or Path("runs") / plan.name)
-        pending = [cell for cell in run.cells if not cell.simulated]
-        if pending and "simulate" not in stages:
-            raise ConfigError(
-                f"{pending[0].folder}: not simulated. Run fedsim simulate {self.target} first."
-            )
-        if pending:
-            from experiments.rehearsal import rehearse
-
-            rehearse(pending)
-        if opened is None:
-            return Run.create(run.plan, run.root)
-        for cell in pending:
-            cell.write()
-        return run
 
 
 def _command(stages: tuple[Stage, ...]) -> Callable[..., None]:

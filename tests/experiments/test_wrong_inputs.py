@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
+from experiments.invocation import Invocation
 from experiments.pipeline import execute
 from fedsim.models import TEXT_MODELS
 from tests.apps.mistakes import BASE, COMMANDS, OPTIONS, TEXT
@@ -58,7 +59,7 @@ def _table(path: Path, columns: dict[str, list[object]]) -> None:
 
 def _make_runs(root: Path) -> None:
     """One simulated run and copies of it with a fault."""
-    run = cli.Invocation(str(root / "base.toml"), out=root / "run").run(("simulate",))
+    run = Invocation(str(root / "base.toml"), out=root / "run").run(("simulate",))
     execute(run, ("simulate",), quiet=True)
     for name in ("lost-cell", "cut-run", "wrong-run", "new-run"):
         shutil.copytree(run.root, root / name)
@@ -181,7 +182,7 @@ def test_a_client_that_fails_is_one_line_too(
 def test_the_experiments_of_the_table_are_right(at_shop: Path) -> None:
     """What is complained about is the mistake alone."""
     for name in ("base.toml", "text.toml"):
-        assert cli.Invocation(name).plan().experiments
+        assert Invocation(name).plan().experiments
 
 
 @pytest.mark.parametrize(

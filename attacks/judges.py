@@ -1,0 +1,66 @@
+"""Which layers of the first block tell tokens and sentences, from what the client sent."""
+
+from __future__ import annotations
+
+import torch
+
+from attacks.first_layers import FirstLayers, Layer
+from attacks.sentences import Judge
+from attacks.subspace import Subspace, span
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+
+_SAME = 0.9  # ranks behind the attention, as a share of the rank before it, that hide no token
+
+
+def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Subspace:
+    """The span of a layer's inputs, as far as its weights were sent.
+
+    Raises:
+        CannotAttack: they were not, or nothing in them moved.
+    """
+    names = layer.weights(observation.received)
+    if not names:
+        raise CannotAttack(
+            f"span: the client does not send {layer.modules[0]!r}, whose gradient spans the "
+            "tokens. Freeze fewer layers."
+        )
+    side = layers.side(layer, observation.update(names))
+    if not side.isfinite().all() or not side.any():
+        raise CannotAttack(
+            f"span: the gradient of {layer.modules[0]!r} is zero, NaN or infinite. "
+            "Lower the client's learning rate, or attack another round."
+        )
+    # A number is rounded by up to half a unit in its last place; the mean is about 0.3 of one.
+    wire = torch.cat([observation.received[name].flatten() for name in names])
+    noise = 0.3 * torch.finfo(wire.dtype).eps * float(wire.double().square().mean().sqrt())
+    return span(side.to(next(layers.network.parameters()).device), noise)
+
+
+def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) -> Judge:
+    """The layer behind the attention that tells sentences best.
+
+    For a causal model the one whose width is largest for its rank. An encoder's descent needs the
+    smoothest, which is the first that is at most half full.
+
+    Raises:
+        CannotAttack: in each the tokens fill the width, or have left no trace.
+    """
+    judges, ranks = [], []
+    for layer in layers.contexts:
+        if layer.weights(observation.received):
+            found = subspace(layers, layer, observation)
+            ranks.append(f"{found.rank} of {found.most}")
+            if _SAME * before.rank <= found.rank < found.most:
+                judges.append(Judge(layers, layer, found))
+    if not judges:
+        raise CannotAttack(
+            f"span: the first layer's gradient has rank {before.rank} at width {before.width}, and "
+            f"those behind the attention {', '.join(ranks) or 'are not sent'}. They have to hold "
+            "every token and leave room: take fewer tokens than the width, and a model of two "
+            "blocks or more, since a classifier's last block has a gradient for one token only."
+        )
+    roomy = [judge for judge in judges if 2 * judge.subspace.rank <= judge.subspace.width]
+    if roomy and not layers.causal:
+        return roomy[0]
+    return min(judges, key=lambda judge: judge.subspace.rank / judge.subspace.width)
