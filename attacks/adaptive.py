@@ -34,13 +34,14 @@ def declared(observation: Observation) -> Chain:
 def adapted(objective: Objective, observation: Observation) -> Objective:
     """The distance that fits what the declared defense leaves: signs, or the largest coordinates.
 
-    A batch of several sentences takes ``tanh``, as the signs of a sum are not those of its parts.
+    Signs of a batch of several sentences take ``tanh``. Those of one sentence are compared as they
+    are: by cosine more tokens came back than by ``hinge`` or ``tanh`` (.73, .63 and .58 of those of
+    six phrases on the built-in BERT, mean of two seeds).
     """
     names = declared(observation).names
     if "sign" in names:
-        return replace(
-            objective, form="hinge" if observation.knowledge.num_examples == 1 else "tanh"
-        )
+        several = observation.knowledge.num_examples != 1
+        return replace(objective, form="tanh") if several else objective
     return replace(objective, form="support") if "prune" in names else objective
 
 

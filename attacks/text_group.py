@@ -57,8 +57,8 @@ class TextGroup:
             CannotAttack: nothing was sent that a text could be matched to.
         """
         options, model = self.options, self._model()
-        objective = Objective(options.distance, options.alpha_l1)
-        if options.adaptive:
+        objective = Objective(options.distance, options.alpha_l1, options.form)
+        if options.adaptive and options.form == "plain":
             objective = adapted(objective, self.observations[0])
         lanes = self._lanes(model)
         places = int(lanes.mask.sum((2, 3)).max())

@@ -13,7 +13,7 @@ from pydantic import Field
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.hypotheses import Labels, hypotheses
 from attacks.language_prior import load_prior
-from attacks.matching import Distance
+from attacks.matching import Distance, Form
 from attacks.search import Progress
 from attacks.text_group import TextGroup
 from attacks.text_search import Search
@@ -43,6 +43,8 @@ class TextMatching(Attack):
     Attributes:
         distance: ``cosine``, ``l2`` or ``l2l1``.
         alpha_l1: weight of L1 in ``l2l1``.
+        form: for pruned updates and signs, see ``Objective``; ``adaptive`` chooses it where it is
+            ``plain``.
         steps: of the optimiser.
         learning_rate: at the start.
         optimizer: ``adamw`` has epsilon 1e-6 and weight decay 0.01.
@@ -76,6 +78,7 @@ class TextMatching(Attack):
 
     distance: Distance = "cosine"
     alpha_l1: Annotated[float, Field(ge=0)] = 0.01
+    form: Form = "plain"
     steps: Annotated[int, Field(ge=1)] = 2000
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     optimizer: Literal["adam", "adamw"] = "adam"
