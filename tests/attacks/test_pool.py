@@ -66,7 +66,6 @@ def test_same_guesses_on_any_engine(run: Run, jobs: Jobs, tmp_path: Path) -> Non
     ("act", "status", "reason"),
     [
         ("raise", "failed", r"RuntimeError: singular matrix \(fake_attacks\.py:\d+\)"),
-        ("cannot", "skipped", r"the embedding is frozen\. Train it\."),
         ("nan", "failed", "non-finite guess"),
         ("expire", "timeout", "the time budget ended the attack"),
     ],
@@ -79,6 +78,15 @@ def test_what_an_attack_does_is_not_retried(
     assert {r.status for r in records} == {status}
     assert all(re.fullmatch(reason, r.reason) for r in records)
     assert runs() == 1
+
+
+def test_one_that_cannot_be_attacked_does_not_keep_its_group_from_it(
+    run: Run, jobs: Jobs, runs: Callable[[], int]
+) -> None:
+    records = run(jobs("fake_weights", round=1, act="cannot", since=2))
+    assert [record.status for record in records] == ["done", "done", "skipped"]
+    assert records[2].reason == "the embedding is frozen. Train it."
+    assert runs() == 4
 
 
 def test_worker_that_always_dies(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:

@@ -141,7 +141,7 @@ def test_name_and_options_of_a_chain_are_canonical_and_build_it_again() -> None:
     assert chain.name == "gaussian_noise+prune"
     assert chain.options_json == (
         '[{"name":"gaussian_noise","stage":"client","std":1.0},'
-        '{"fraction":0.5,"name":"prune","scope":"global","stage":"client"}]'
+        '{"fraction":0.5,"keep":"largest","name":"prune","scope":"global","stage":"client"}]'
     )
     assert build_chain(json.loads(chain.options_json), "defenses") == chain
     assert build_chain(chain.tables, "defenses") == chain
