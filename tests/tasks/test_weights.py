@@ -86,7 +86,7 @@ def test_folder_that_is_no_cell(tmp_path: Path) -> None:
         initial_weights(task_of("lenet"), config("lenet", f"{tmp_path}/x@1"), 0)
     assert str(error.value) == (
         f"task.weights: {str(tmp_path / 'x')!r} holds no captures. "
-        "Name the folder of a simulated cell, <run>/<cell>."
+        "Name the folder of a simulated cell, <run>/<cell>, or a run of one cell."
     )
 
 
