@@ -8,6 +8,7 @@ import pytest
 
 from experiments.cells import fingerprint, make_cells
 from experiments.config import ExperimentConfig, Plan, find, load_plan, parse_experiment, shipped
+from experiments.entries import entries
 from experiments.folder import Run
 from fedsim.errors import ConfigError
 from tests.apps.cases import IMAGES, merge
@@ -185,3 +186,29 @@ def test_a_shorter_file_does_not_lose_what_was_simulated(tmp_path: Path) -> None
     changed = parse_experiment(merge(IMAGES, {"defenses": [{"name": "sign"}, {"name": "none"}]}))
     second = Run.create(Plan(name="p", experiments=(changed,)), tmp_path)
     assert [cell.simulated for cell in second.cells] == [False, True]
+
+
+def test_variants_of_an_attack_follow_it_with_some_options_changed() -> None:
+    attack = {"name": "dlg", "steps": 5, "variants": [{"steps": 6}, {"labels": "joint"}]}
+    found = entries(parse_experiment(merge(IMAGES, {"attacks": [attack]})))
+    assert [entry.table for entry in found] == [
+        {"name": "dlg", "steps": 5},
+        {"name": "dlg", "steps": 6},
+        {"name": "dlg", "steps": 5, "labels": "joint"},
+    ]
+    assert len({entry.label for entry in found}) == 3
+
+
+@pytest.mark.parametrize(
+    ("variants", "fault"),
+    [
+        ([{}], r"attacks\[0\]\.variants\[0\]: the same attack stands there twice\. Remove one\."),
+        ([{"name": "idlg"}], r"attacks\[0\]\.variants\[0\]\.name: a variant is of the same attack"),
+        ([{"stepz": 1}], r"attacks\[0\]\.variants\[0\]\.stepz: dlg has no such option\. Did you"),
+        ("adaptive", r"attacks\[0\]\.variants: 'adaptive' does not fit\. Write a list of tables"),
+    ],
+)
+def test_a_wrong_variant(variants: object, fault: str) -> None:
+    table = merge(IMAGES, {"attacks": [{"name": "dlg", "variants": variants}]})
+    with pytest.raises(ConfigError, match=fault):
+        entries(parse_experiment(table))
