@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedsim.cell import CellConfig
-from fedsim.data.holdings import Holdings, load_holdings
+from fedsim.criteria import make_filter
+from fedsim.data.holdings import Holdings, Modality, load_holdings
 from fedsim.tasks import make_task, task_kind
 from fedsim.tasks.base import Task
 
@@ -19,11 +20,12 @@ class Setting:
 
 
 def load_setting(config: CellConfig) -> Setting:
-    """Load the data sets and make the task.
+    """Load the data sets, filter them and make the task.
 
     Raises:
         ConfigError: model and data do not fit, or one of them is not there.
     """
     kind = task_kind(config.task)
-    holdings = load_holdings(config, "image" if kind == "image-classification" else "text")
+    modality: Modality = "image" if kind == "image-classification" else "text"
+    holdings = load_holdings(config, modality, make_filter(config.task))
     return Setting(make_task(config.task, holdings.private), holdings)

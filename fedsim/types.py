@@ -53,7 +53,8 @@ class Rows:
     Attributes:
         inputs: images uint8 ``(row, channel, height, width)``, or texts.
         labels: classes int64 ``(row,)``; zeros where the data set has none.
-        numbers: the row numbers in the data set's split, one per row.
+        numbers: the row numbers in the data set's split, one per row; the sentences of one text
+            share its number.
         class_names: names of the classes; empty where the data set has none.
     """
 

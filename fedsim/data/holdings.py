@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from fedsim import seeds
 from fedsim.cell import AuxiliaryConfig, CellConfig, TaskConfig
+from fedsim.data.filters import NO_FILTER, Filter
 from fedsim.data.rows import is_builtin, load_rows, split_sizes
 from fedsim.data.splits import Split
 from fedsim.data.tables import locate
@@ -34,29 +36,33 @@ class Holdings:
     heldout: Rows
 
 
-def load_holdings(config: CellConfig, modality: Modality) -> Holdings:
-    """Load the rows of a cell and refuse overlaps.
+def load_holdings(config: CellConfig, modality: Modality, filter_: Filter = NO_FILTER) -> Holdings:
+    """Load the rows of a cell, keep those that pass the filter, and refuse overlaps.
 
     Private and other rows of the same split must differ in number, and auxiliary rows with the
     content of a private one are left out, whatever their data set. The auxiliary split defaults to
-    ``public`` for a built-in data set and to ``train`` for another data set than the task's.
+    ``public`` for a built-in data set and to ``train`` for another data set than the task's, whose
+    rows are cut into sentences where the others are, and not filtered further.
 
     Raises:
         ConfigError: rows overlap, or a data set, split or column is not there.
     """
     task = config.task
-    private = _load_task(task, task.split, modality)
+    private = _load_task(task, task.split, modality, filter_)
+    private = _of_classes(private, task, f"{task.dataset} {task.split!r}")
     heldout_split = task.heldout_split or _heldout_split(task)
-    heldout = _load_task(task, heldout_split, modality)
+    heldout = _load_task(task, heldout_split, modality, filter_)
     _check_apart(task, private, "task.heldout_split", heldout_split, heldout)
+    heldout = _of_classes(heldout, task, f"{task.dataset} {heldout_split!r}")
     auxiliary = None
     if config.auxiliary is not None:
-        auxiliary = _load_auxiliary(config.auxiliary, task, private, modality, config.seed)
-    return Holdings(private, auxiliary, _draw(heldout, task.heldout_rows, config.seed, "heldout"))
+        auxiliary = _load_auxiliary(config, config.auxiliary, private, modality, filter_)
+    drawn = sorted(_draw(range(len(heldout)), task.heldout_rows, config.seed, "heldout"))
+    return Holdings(private, auxiliary, heldout.take(drawn))
 
 
-def _load_task(task: TaskConfig, split: str, modality: Modality) -> Rows:
-    return load_rows(
+def _load_task(task: TaskConfig, split: str, modality: Modality, filter_: Filter) -> Rows:
+    rows = load_rows(
         task.dataset,
         split,
         modality=modality,
@@ -64,6 +70,7 @@ def _load_task(task: TaskConfig, split: str, modality: Modality) -> Rows:
         label_column=task.label_column,
         image_size=task.image_size,
     )
+    return filter_.apply(rows, f"{task.dataset} {split!r}")
 
 
 def _heldout_split(task: TaskConfig) -> str:
@@ -80,25 +87,66 @@ def _heldout_split(task: TaskConfig) -> str:
 
 
 def _load_auxiliary(
-    config: AuxiliaryConfig, task: TaskConfig, private: Rows, modality: Modality, seed: int
+    cell: CellConfig, config: AuxiliaryConfig, private: Rows, modality: Modality, filter_: Filter
 ) -> Rows:
+    task = cell.task
     dataset = config.dataset or task.dataset
     same = is_same(dataset, task.dataset)
     split = config.split or _auxiliary_split(dataset, same)
     if same:
-        rows = _load_task(task, split, modality)
+        rows = _load_task(task, split, modality, filter_)
         _check_apart(task, private, "auxiliary.split", split, rows)
     else:
         rows = load_rows(dataset, split, modality=modality, image_size=task.image_size)
+        rows = filter_.cut(rows, f"{dataset} {split!r}")
     _check_shapes(dataset, rows, private)
-    known = set(_contents(private))
-    rows = rows.take([i for i, content in enumerate(_contents(rows)) if content not in known])
+    rows = unlike(rows, private)
     if not rows:
         raise ConfigError(
             f"auxiliary: every row of {dataset} {split!r} equals a private row. "
             "Name another data set or split."
         )
-    return _draw(rows, config.rows, seed, "auxiliary")
+    return _draw_auxiliary(rows, cell, config, f"{dataset} {split!r}")
+
+
+def _draw_auxiliary(rows: Rows, cell: CellConfig, config: AuxiliaryConfig, source: str) -> Rows:
+    """Rows of the classes that are asked for; both kinds are fewer where one of them is short."""
+    own = _find(rows, config.classes, "auxiliary.classes", source)
+    share, most = config.overlap, config.rows
+    if not share:
+        return rows.take(sorted(_draw(own, most, cell.seed, "auxiliary")))
+    if not (config.classes and cell.task.classes):
+        raise ConfigError(
+            f"auxiliary.overlap: {share} of the rows are to be of task.classes and the others of "
+            "auxiliary.classes, and one of the two is empty. Name the classes of both."
+        )
+    shared = _find(rows, cell.task.classes, "task.classes", source)
+    most = min(most, int(len(shared) / share), int(len(own) / (1 - share)) if share < 1 else most)
+    count = round(share * most)
+    drawn = {
+        *_draw(shared, count, cell.seed, "auxiliary overlap"),
+        *_draw(own, most - count, cell.seed, "auxiliary"),
+    }
+    return rows.take(sorted(drawn))
+
+
+def _of_classes(rows: Rows, task: TaskConfig, source: str) -> Rows:
+    """The rows of the task's classes."""
+    return rows.take(_find(rows, task.classes, "task.classes", source)) if task.classes else rows
+
+
+def _find(rows: Rows, classes: tuple[int, ...], where: str, source: str) -> list[int]:
+    """The positions of the rows of these classes; of all where none is named."""
+    labels = rows.labels.tolist()
+    known = sorted(set(labels))
+    for label in classes:
+        if label not in known:
+            names = dict(enumerate(rows.class_names))
+            shown = ", ".join(f"{own} {names.get(own, '')}".strip() for own in known)
+            raise ConfigError(
+                f"{where}: {source} has no row of the class {label}. Its classes are {shown}."
+            )
+    return [i for i, label in enumerate(labels) if label in (classes or known)]
 
 
 def is_same(dataset: str, other: str) -> bool:
@@ -152,6 +200,12 @@ def _check_shapes(dataset: str, rows: Rows, private: Rows) -> None:
         )
 
 
+def unlike(rows: Rows, *others: Rows) -> Rows:
+    """The rows with the content of no other row."""
+    known = {content for other in others for content in _contents(other)}
+    return rows.take([i for i, content in enumerate(_contents(rows)) if content not in known])
+
+
 def _contents(rows: Rows) -> list[bytes | str]:
     """What makes two rows the same: pixels, or words whatever their case and spacing."""
     if isinstance(rows.inputs, Tensor):
@@ -159,7 +213,7 @@ def _contents(rows: Rows) -> list[bytes | str]:
     return [" ".join(text.casefold().split()) for text in rows.inputs]
 
 
-def _draw(rows: Rows, most: int, seed: int, stage: str) -> Rows:
-    """At most ``most`` rows, drawn by the seed, in their old order."""
-    drawn = torch.randperm(len(rows), generator=seeds.generator(seed, stage))[:most]
-    return rows.take(sorted(drawn.tolist()))
+def _draw(positions: Sequence[int], most: int, seed: int, stage: str) -> list[int]:
+    """At most ``most`` of the positions, drawn by the seed."""
+    drawn = torch.randperm(len(positions), generator=seeds.generator(seed, stage))[:most]
+    return [positions[i] for i in drawn.tolist()]

@@ -13,6 +13,13 @@ Tables: TypeAlias = dict[str, Any]
 """Split name -> ``datasets.Dataset``, memory-mapped: rows are read when they are asked for."""
 
 
+def cache_folder() -> Path:
+    """Where the library keeps what it makes of files, and fedsim what it measures on them."""
+    import datasets
+
+    return Path(datasets.config.HF_DATASETS_CACHE)
+
+
 def locate(dataset: str) -> tuple[str, str]:
     """The folder or hub id, and the configuration (may be empty), of ``id[:configuration]``."""
     identifier, _, configuration = dataset.partition(":")

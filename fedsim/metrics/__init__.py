@@ -14,6 +14,15 @@ from fedsim.metrics.rouge import (
     RougeL,
     RougeLSpecial,
 )
+from fedsim.metrics.sentences import (
+    NamedEntityRecoveryBest,
+    Rouge1Best,
+    Rouge2Best,
+    RougeLBest,
+    RuledEntityRecoveryBest,
+    SentencePrecision,
+    SentenceRecall,
+)
 from fedsim.metrics.tokens import (
     BatchTokenPrecision,
     BatchTokenRecall,
@@ -44,4 +53,11 @@ METRICS: dict[str, type[Metric]] = {
     "bleu": Bleu,
     "nerr": NamedEntityRecovery,
     "nerr_rules": RuledEntityRecovery,
+    "rouge1_best": Rouge1Best,
+    "rouge2_best": Rouge2Best,
+    "rougeL_best": RougeLBest,
+    "nerr_best": NamedEntityRecoveryBest,
+    "nerr_rules_best": RuledEntityRecoveryBest,
+    "sentence_precision": SentencePrecision,
+    "sentence_recall": SentenceRecall,
 }

@@ -20,12 +20,20 @@ class Examples:
         words: per example the text without special tokens; empty for images.
         words_special: per example the text with special tokens (LAMP's convention).
         tokens: per example the token ids without special tokens; empty for images.
+        listed: of an aligned guess, the texts without special tokens as the attack listed them,
+            those among them that no example was left for; None where nothing was aligned.
     """
 
     batch: Batch
     words: tuple[str, ...] = ()
     words_special: tuple[str, ...] = ()
     tokens: tuple[tuple[int, ...], ...] = ()
+    listed: tuple[str, ...] | None = None
+
+    @property
+    def all_words(self) -> tuple[str, ...]:
+        """The texts in the attack's own order, spare ones too; fewer or more than the examples."""
+        return self.words if self.listed is None else self.listed
 
 
 @dataclass(frozen=True)

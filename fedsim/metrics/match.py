@@ -55,6 +55,7 @@ def align(guess: Examples, matched: Match, modality: Modality) -> Examples:
         tuple(words[row] for row in rows),
         tuple(special[row] for row in rows),
         tuple(tokens[row] for row in rows),
+        listed=guess.words,
     )
 
 

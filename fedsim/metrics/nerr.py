@@ -22,6 +22,7 @@ Entity: TypeAlias = tuple[str, ...]
 """The words of an entity, without spaces and signs, which tokenizers move about."""
 
 _MODEL = "en_core_web_sm"
+_NAMED = frozenset({"PERSON", "ORG", "GPE", "LOC", "PRODUCT", "EVENT"})
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class EntityRecovery(TextMetric):
     @abstractmethod
     def entities(self, text: str) -> frozenset[Entity]:
         """The distinct entities of a text."""
+
+    @abstractmethod
+    def names(self, text: str) -> frozenset[Entity]:
+        """Those among them that name a person, organisation, place, product or event."""
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1], or NaN."""
@@ -74,6 +79,11 @@ class NamedEntityRecovery(EntityRecovery):
         """What spaCy calls an entity."""
         return frozenset(words(found.text) for found in _pipeline()(text).ents) - {()}
 
+    def names(self, text: str) -> frozenset[Entity]:
+        """The types that a sentence needs one of to be among FILM's."""
+        found = [entity for entity in _pipeline()(text).ents if entity.label_ in _NAMED]
+        return frozenset(words(entity.text) for entity in found) - {()}
+
 
 @dataclass(frozen=True)
 class RuledEntityRecovery(EntityRecovery):
@@ -96,18 +106,12 @@ class RuledEntityRecovery(EntityRecovery):
 
     def entities(self, text: str) -> frozenset[Entity]:
         """What the rules call an entity."""
-        mails = list(_MAIL.finditer(text))
-        rest = [
-            word
-            for word in _WORD.finditer(text)
-            if not any(mail.start() <= word.start() < mail.end() for mail in mails)
-        ]
-        dates = _dates(text, rest)
-        dated = {word.start() for run in dates for word in run}
-        names = _names(text, [word for word in rest if word.start() not in dated])
-        found = {tuple(word[0] for word in run) for run in dates + names}
-        long = {run for run in found if any(len(word) > 1 or word.isdigit() for word in run)}
-        return frozenset(long | {words(mail[0]) for mail in mails})
+        mails, dates, names = _split(text)
+        return _distinct(dates + names) | {words(mail[0]) for mail in mails}
+
+    def names(self, text: str) -> frozenset[Entity]:
+        """Runs of capitalised words, and words in capitals."""
+        return _distinct(_split(text)[2])
 
 
 def words(text: str) -> Entity:
@@ -132,6 +136,24 @@ _MONTHS = (
 _CALENDAR = frozenset({*_WEEKDAYS, *_MONTHS}) - {"march", "may"}
 
 Run: TypeAlias = list[re.Match[str]]
+
+
+def _split(text: str) -> tuple[Run, list[Run], list[Run]]:
+    """Addresses of mail, dates and numbers, and names."""
+    mails = list(_MAIL.finditer(text))
+    rest = [
+        word
+        for word in _WORD.finditer(text)
+        if not any(mail.start() <= word.start() < mail.end() for mail in mails)
+    ]
+    dates = _dates(text, rest)
+    dated = {word.start() for run in dates for word in run}
+    return mails, dates, _names(text, [word for word in rest if word.start() not in dated])
+
+
+def _distinct(runs: list[Run]) -> frozenset[Entity]:
+    found = {tuple(word[0] for word in run) for run in runs}
+    return frozenset(e for e in found if any(len(word) > 1 or word.isdigit() for word in e))
 
 
 def _dates(text: str, found: Run) -> list[Run]:

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from fedsim.cell import CellConfig
 from fedsim.data import load_rows
+from fedsim.data.filters import Filter
 from fedsim.data.holdings import Holdings, is_same, load_holdings
 from fedsim.errors import ConfigError
+from fedsim.types import Rows
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +25,14 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSIM_HUB", raising=False)
 
 
-def _load(
+def _config(
     dataset: str,
     split: str = "train",
     auxiliary: dict[str, Any] | None = None,
-    modality: Literal["image", "text"] = "text",
     seed: int = 0,
     **task: Any,
-) -> Holdings:
-    config = CellConfig.model_validate(
+) -> CellConfig:
+    return CellConfig.model_validate(
         {
             "seed": seed,
             "task": {"model": "m", "dataset": dataset, "split": split, **task},
@@ -42,7 +43,10 @@ def _load(
             "defense": (),
         }
     )
-    return load_holdings(config, modality)
+
+
+def _load(*arguments: Any, modality: Literal["image", "text"] = "text", **options: Any) -> Holdings:
+    return load_holdings(_config(*arguments, **options), modality)
 
 
 def _save(folder: Path, **splits: list[str]) -> str:
@@ -126,6 +130,33 @@ def test_auxiliary_rows_with_private_content_are_left_out(tmp_path: Path) -> Non
         _load(own, auxiliary={"dataset": copy})
 
 
+def test_a_private_sentence_in_a_text_of_another_data_set_is_left_out(tmp_path: Path) -> None:
+    own = _save(tmp_path / "own", train=["My secret. Rain fell.", "It is."], test=["Sun set. Yes."])
+    other = _save(tmp_path / "other", train=["Snow fell. MY  secret. Hail fell.", "It is."])
+    config = _config(own, auxiliary={"dataset": other})
+    held = load_holdings(config, "text", Filter(sentences=True))
+    assert held.private.inputs == ("My secret.", "Rain fell.", "It is.")
+    assert held.private.numbers == (0, 0, 1)
+    assert held.heldout.inputs == ("Sun set.", "Yes.")
+    assert held.auxiliary is not None
+    assert held.auxiliary.inputs == ("Snow fell.", "Hail fell.")
+    assert held.auxiliary.numbers == (0, 0)
+
+
+def test_sentences_of_one_row_are_apart_from_those_of_another(tmp_path: Path) -> None:
+    own = _save(tmp_path / "own", train=["One is. Two are.", "Three are. One is.", "Four."])
+    config = _config(own, "train[:1]", {"split": "train[1:]"}, heldout_split="train[2:]")
+    held = load_holdings(config, "text", Filter(sentences=True))
+    assert held.auxiliary is not None
+    assert held.auxiliary.inputs == ("Three are.", "Four.")
+    with pytest.raises(ConfigError, match=r"auxiliary.split: row 0 of .*Use 'train\[1:\]'"):
+        load_holdings(
+            _config(own, "train[:1]", {"split": "train"}, heldout_split="train[2:]"),
+            "text",
+            Filter(sentences=True),
+        )
+
+
 def test_an_auxiliary_split_of_the_own_data_set_must_be_given(tmp_path: Path) -> None:
     own = _save(tmp_path / "own", train=["One", "Two"], test=["Three"])
     with pytest.raises(ConfigError) as error:
@@ -174,3 +205,91 @@ def test_auxiliary_images_of_another_size_are_refused(tmp_path: Path) -> None:
         f"auxiliary.dataset: the images of {folder} are 1x28x28, the private ones 3x32x32 "
         "(channels, height, width). Choose a data set of the same size."
     )
+
+
+def _labels(rows: Rows | None) -> list[int]:
+    assert rows is not None
+    return rows.labels.tolist()
+
+
+def test_classes_of_the_clients_and_of_the_attacker() -> None:
+    held = _load(
+        "shapes", "train[:400]", {"classes": (2, 3), "rows": 40}, modality="image", classes=(0, 1)
+    )
+    assert set(_labels(held.private)) == set(_labels(held.heldout)) == {0, 1}
+    assert set(_labels(held.auxiliary)) == {2, 3}
+    assert len(_labels(held.auxiliary)) == 40
+    kept = load_rows("shapes", "train[:400]", modality="image").labels
+    assert len(held.private) == int((kept < 2).sum())
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.01, 0.3, 1.0])
+def test_overlap_is_the_share_of_the_clients_classes(overlap: float) -> None:
+    auxiliary = {"classes": (2, 3), "rows": 100, "overlap": overlap}
+    held = _load("shapes", "train[:400]", auxiliary, modality="image", classes=(0, 1))
+    labels = _labels(held.auxiliary)
+    assert len(labels) == 100
+    assert sum(label in (0, 1) for label in labels) == round(100 * overlap)
+    assert held.auxiliary is not None
+    assert list(held.auxiliary.numbers) == sorted(set(held.auxiliary.numbers))
+
+
+def test_a_larger_overlap_keeps_the_rows_of_a_smaller_one() -> None:
+    drawn = []
+    for overlap in (0.2, 0.5):
+        auxiliary = {"classes": (2, 3), "rows": 100, "overlap": overlap}
+        held = _load("shapes", "train[:400]", auxiliary, modality="image", classes=(0, 1))
+        assert held.auxiliary is not None
+        pairs = zip(held.auxiliary.numbers, _labels(held.auxiliary), strict=True)
+        drawn.append({number for number, label in pairs if label < 2})
+    assert drawn[0] < drawn[1]
+
+
+def test_a_share_is_kept_where_rows_are_short(tmp_path: Path) -> None:
+    import datasets
+
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name, labels in (
+        ("train", [0, 1] * 3),
+        ("test", [0, 1]),
+        ("validation", [0] * 6 + [1] * 30),
+    ):
+        texts = [f"{name} {i}" for i in range(len(labels))]
+        table = datasets.Dataset.from_dict({"text": texts, "label": labels})
+        table.to_parquet(folder / f"{name}.parquet")
+    auxiliary = {"split": "validation", "classes": (1,), "overlap": 0.25}
+    held = _load(str(folder), auxiliary=auxiliary, classes=(0,), heldout_split="test")
+    labels = _labels(held.auxiliary)
+    assert (len(labels), labels.count(0)) == (24, 6)
+
+
+@pytest.mark.parametrize(
+    ("task", "auxiliary", "message"),
+    [
+        (
+            {"classes": (0, 2)},
+            None,
+            "task.classes: sentences 'train' has no row of the class 2. "
+            "Its classes are 0 everyday, 1 sensitive.",
+        ),
+        (
+            {},
+            {"classes": (-1,)},
+            "auxiliary.classes: sentences 'public' has no row of the class -1. "
+            "Its classes are 0 everyday, 1 sensitive.",
+        ),
+        (
+            {"classes": (0,)},
+            {"overlap": 0.5},
+            "auxiliary.overlap: 0.5 of the rows are to be of task.classes and the others of "
+            "auxiliary.classes, and one of the two is empty. Name the classes of both.",
+        ),
+    ],
+)
+def test_classes_that_are_not_there(
+    task: dict[str, Any], auxiliary: dict[str, Any] | None, message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        _load("sentences", auxiliary=auxiliary, **task)
+    assert str(error.value) == message

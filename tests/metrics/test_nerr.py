@@ -56,6 +56,20 @@ def test_rules_find(text: str) -> None:
     assert found == {**ENTITIES, **SPACED}[text]
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("On Monday Ann Lee paid $1,000 to IBM.", {"Ann Lee", "IBM"}),
+        ("We met on 4 July and I paid 5%, see bob.lee@mail.enron.com.", set()),
+        ("Ann went home.", set()),
+    ],
+)
+def test_names_are_the_entities_that_are_no_date_number_or_address(
+    text: str, names: set[str]
+) -> None:
+    assert {" ".join(name) for name in RuledEntityRecovery().names(text)} == names
+
+
 def test_the_rate_is_the_share_of_distinct_entities_that_stand_whole_in_the_guess() -> None:
     truth = "He told Ann Lee of 1999, and Ann Lee told New York."
     assert rate("we know Ann Lee", truth) == pytest.approx(1 / 3)
@@ -100,6 +114,7 @@ def test_spacy_finds_names_at_the_start_of_a_sentence() -> None:
     if reason := metric.available():
         pytest.skip(reason)
     assert ("John", "Smith") in metric.entities("John Smith went to New York.")
+    assert metric.names("John Smith paid $ 5 on Monday.") == {("John", "Smith")}
     values = metric.score(
         texts("to New York", "x"), texts("John Smith went to New York.", "it is so")
     )
