@@ -10,6 +10,7 @@ import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from clients.probes import Probe, make_probes
 from clients.train import LocalTrainer, LocalUpdate
 from fedsim.capture import CaptureKey
 from fedsim.cell import CellConfig
@@ -17,6 +18,7 @@ from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.files import read_record
 from fedsim.knowledge import Fact, Knowledge
+from fedsim.records import ProbeKind
 from fedsim.setting import load_setting
 from fedsim.threads import one_thread
 from fedsim.truth import TruthStore
@@ -28,13 +30,41 @@ app = ClientApp()
 
 @dataclass(frozen=True)
 class Population:
-    """What all clients of a cell share in one process."""
+    """What all clients of a cell share in one process.
+
+    Attributes:
+        parts: positions of each client's rows among the private ones.
+        probes: the clients behind them, by number.
+    """
 
     config: CellConfig
     trainer: LocalTrainer
     private: Rows
     parts: list[list[int]]
+    probes: tuple[Probe, ...]
     truth: TruthStore
+
+    def work(self, request: TrainRequest) -> LocalUpdate:
+        """Train as the client, or the probe, that is asked; note the truth for the evaluator."""
+        round_, client = request.round, request.client
+        probe = self.probe(client)
+        with one_thread():  # the same bits on every engine, whatever the number of workers
+            if probe is None:
+                rows = self.private.take(self.parts[client])
+                update = self.trainer.run(request.sent, rows, round_, client)
+            else:
+                rows = probe.rows
+                update = probe.run(self.trainer, request.sent, round_, client)
+        key = CaptureKey(round=round_, client=client)
+        numbers = tuple(rows.numbers[position] for position in update.positions)
+        kind: ProbeKind = "none" if probe is None else probe.kind
+        host = None if probe is None else probe.host
+        self.truth.save(key, update.batch, numbers, update.steps, kind, host)
+        return update
+
+    def probe(self, client: int) -> Probe | None:
+        """The probe of that number; None for a client."""
+        return None if client < len(self.parts) else self.probes[client - len(self.parts)]
 
 
 @lru_cache(maxsize=1)
@@ -52,20 +82,16 @@ def load_population(cell: str) -> Population:
         config.seed,
         torch.device("cuda" if gpu else "cpu"),
     )
-    return Population(config, trainer, private, parts, TruthStore(Path(cell) / "truth"))
+    probes = make_probes(config, setting.holdings, parts)
+    return Population(config, trainer, private, parts, probes, TruthStore(Path(cell) / "truth"))
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train on the client's own rows, note the truth for the evaluator, and reply."""
+    """Train on the client's own rows, and reply with what the threat model lets out."""
     request = TrainRequest.read(message, context)
     population = load_population(str(context.run_config["cell"]))
-    rows = population.private.take(population.parts[request.client])
-    with one_thread():  # the same bits on every engine, whatever the number of workers
-        update = population.trainer.run(request.sent, rows, request.round, request.client)
-    key = CaptureKey(round=request.round, client=request.client)
-    numbers = tuple(rows.numbers[position] for position in update.positions)
-    population.truth.save(key, update.batch, numbers, update.steps)
+    update = population.work(request)
     return TrainReply(
         request.client,
         len(update.batch),

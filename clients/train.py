@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,12 +53,18 @@ class LocalTrainer:
 
     def run(self, sent: Tensors, rows: Rows, round_: int, client: int) -> LocalUpdate:
         """Train on the client's ``rows`` from the broadcast parameters ``sent``."""
-        steps = list(self._schedule(len(rows), round_, client))
+        steps = schedule(self.config, self.seed, len(rows), round_, client)
+        return self.fit(len(rows)).work(sent, rows, steps, round_, client)
+
+    def work(
+        self, sent: Tensors, rows: Rows, steps: Sequence[Sequence[int]], round_: int, client: int
+    ) -> LocalUpdate:
+        """Train on ``rows``, the positions of each step given; the defense has been fitted."""
         used = list(dict.fromkeys(position for step in steps for position in step))
         index = {position: i for i, position in enumerate(used)}
         plan = tuple(tuple(index[position] for position in step) for step in steps)
         batch = self.task.encode(rows.take(used))
-        tensors, loss = self.fit(len(rows)).reply(sent, batch, plan, round_, client)
+        tensors, loss = self.reply(sent, batch, plan, round_, client)
         kind: Kind = "gradient" if self.config.protocol == "fedsgd" else "weights"
         return LocalUpdate(kind, tensors, batch, tuple(used), plan, loss)
 
@@ -92,24 +98,6 @@ class LocalTrainer:
                 loss = self._train(model, batch.to(self.device), plan, rng)
                 tensors = self._defended_weights(model, sent, rng)
         return {name: value.detach().cpu() for name, value in tensors.items()}, loss
-
-    def _schedule(self, count: int, round_: int, client: int) -> Iterator[list[int]]:
-        """Positions of each local step; shuffled anew for each epoch."""
-        rng = generator(self.seed, "batches", round_, client)
-        size = self.config.batch_size
-        order = torch.randperm(count, generator=rng).tolist()
-        if self.config.protocol == "fedsgd":
-            yield order[:size]
-            return
-        order = order[: self.config.client_rows or count]
-        epoch_steps = -(-len(order) // size)
-        total = self.config.local_steps or self.config.local_epochs * epoch_steps
-        for step in range(total):
-            start = step % epoch_steps
-            if start == 0 and step > 0:
-                shuffled = torch.randperm(len(order), generator=rng).tolist()
-                order = [order[i] for i in shuffled]
-            yield order[start * size : (start + 1) * size]
 
     def _gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
@@ -168,6 +156,27 @@ class LocalTrainer:
             return {}
         parameters = {name for name, _ in model.named_parameters()}
         return {name: value for name, value in state(model).items() if name not in parameters}
+
+
+def schedule(
+    config: FederationConfig, seed: int, count: int, round_: int, client: int
+) -> list[list[int]]:
+    """Positions among a client's ``count`` rows of each local step; each epoch shuffles anew."""
+    rng = generator(seed, "batches", round_, client)
+    size = config.batch_size
+    order = torch.randperm(count, generator=rng).tolist()
+    if config.protocol == "fedsgd":
+        return [order[:size]]
+    order = order[: config.client_rows or count]
+    epoch_steps = -(-len(order) // size)
+    steps = []
+    for step in range(config.local_steps or config.local_epochs * epoch_steps):
+        start = step % epoch_steps
+        if start == 0 and step > 0:
+            shuffled = torch.randperm(len(order), generator=rng).tolist()
+            order = [order[i] for i in shuffled]
+        steps.append(order[start * size : (start + 1) * size])
+    return steps
 
 
 def make_optimizer(

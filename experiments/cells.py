@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedsim.capture import CaptureStore
     from fedsim.truth import TruthStore
 
-_SWEPT = ("task", "auxiliary", "federation", "server_knows", "capture")
+_SWEPT = ("task", "auxiliary", "federation", "server_knows", "capture", "probes")
 _ENGINE = {"engine", "client_workers", "client_timeout", "client_gpus"}
 
 
@@ -96,6 +96,7 @@ def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
                     auxiliary=settled.auxiliary,
                     federation=settled.federation,
                     capture=settled.capture,
+                    probes=settled.probes,
                     server_knows=settled.server_knows,
                     defense=chain,
                 )

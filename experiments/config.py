@@ -20,6 +20,7 @@ from fedsim.cell import (
     AuxiliaryConfig,
     CaptureConfig,
     FederationConfig,
+    ProbesConfig,
     Section,
     ServerKnows,
     TaskConfig,
@@ -77,6 +78,7 @@ class ExperimentConfig(Section):
     auxiliary: AuxiliaryConfig | None = None
     federation: FederationConfig = FederationConfig()
     capture: CaptureConfig = CaptureConfig()
+    probes: ProbesConfig = ProbesConfig()
     server_knows: ServerKnows = ServerKnows()
     defenses: tuple[dict[str, Any], ...] = ({"name": "none"},)
     attacks: tuple[dict[str, Any], ...] = ()

@@ -157,11 +157,12 @@ class Examiner:
 
     def _replay(self, seen: Observation, batch: Batch, *, train_mode: bool) -> Tensors:
         config = self.trainer.config.model_copy(update={"train_mode": train_mode})
-        plan = self.cell.truth.record(seen.key).steps
+        record = self.cell.truth.record(seen.key)
         trainer = replace(self.trainer, config=config)
         if trainer.chain.changes_sum:  # its noise may depend on how many rows the client has
-            trainer = trainer.fit(self._owned[seen.key.client])
-        tensors, _ = trainer.reply(seen.sent, batch, plan, seen.key.round, seen.key.client)
+            client = seen.key.client if record.host is None else record.host
+            trainer = trainer.fit(self._owned[client])
+        tensors, _ = trainer.reply(seen.sent, batch, record.steps, seen.key.round, seen.key.client)
         return tensors
 
     @cached_property

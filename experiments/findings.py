@@ -19,7 +19,11 @@ HEADLINE: dict[Modality, tuple[str, ...]] = {
 }
 """Metrics of the result table; the others are in the table of all metrics."""
 MAIN: dict[Modality, str] = {"image": "psnr", "text": "rougeL"}
-"""The metric of the curves and of the choice of examples; the higher, the more leaked."""
+"""The metric by which attacks and examples are ranked; the higher, the more leaked."""
+CURVES: dict[Modality, tuple[str, ...]] = {"image": ("psnr",), "text": ("rougeL", "exact_match")}
+"""The metrics that are drawn by round."""
+PROBES = ("none", "member", "fresh")
+"""Clients, probes on rows that a client owns, and probes on rows that none owns, in order."""
 Place: TypeAlias = tuple[str, str, str]
 """Setting, defense and defense options."""
 PRIOR_ONLY = "prior_only"
@@ -47,11 +51,12 @@ class Problem(Data):
 
 
 class Result(Data):
-    """One attack under one defense.
+    """One attack under one defense, on the clients or on one kind of probe.
 
     Attributes:
         cells: the cells pooled, which differ in their seeds.
         setting: how these cells differ from others of the section beside seed and defense.
+        probe: one of ``PROBES``.
         jobs: jobs by status; all four statuses are there.
         leakage: by metric, over all rounds; a metric without a value is absent.
         rounds: by headline metric and round.
@@ -66,6 +71,7 @@ class Result(Data):
     attack_options: str
     adaptive: bool
     control: str
+    probe: str
     jobs: dict[str, int]
     problems: tuple[Problem, ...]
     leakage: dict[str, Leakage]
@@ -110,7 +116,7 @@ class Section(Data):
     """All that was found for one task, data set, model and protocol.
 
     Attributes:
-        victims: distinct private examples under attack.
+        victims: distinct private examples under attack, without those of probes.
         clients: distinct clients that own them.
         levels: rungs of the ladder of realism, where the rows name them.
     """
@@ -129,16 +135,17 @@ class Section(Data):
 
     @property
     def main(self) -> str:
-        """The metric of the curves."""
+        """The metric by which attacks and examples are ranked."""
         return MAIN[self.modality]
 
     def null(self, result: Result, kind: str) -> Result | None:
-        """The null baseline: ``prior_only``, or ``other_client`` of the same attack."""
+        """``prior_only``, or ``other_client`` of the same attack, on the same kind of victims."""
         attack = (result.attack, result.attack_options)
         for other in self.results:
             prior = (other.attack, other.control) == (PRIOR_ONLY, "none")
             swapped = ((other.attack, other.attack_options), other.control) == (attack, kind)
-            if other.place == result.place and (prior if kind == PRIOR_ONLY else swapped):
+            same = (other.place, other.probe) == (result.place, result.probe)
+            if same and (prior if kind == PRIOR_ONLY else swapped):
                 return other
         return None
 

@@ -24,7 +24,8 @@ def owned(config: CellConfig) -> list[int]:
 def spent(cell: Cell) -> dict[int, float]:
     """Round -> epsilon so far of the client with the largest; empty where nothing is claimed.
 
-    A client has spent what its own steps cost; the rounds that it sat out are free.
+    A client has spent what its own steps cost; the rounds that it sat out are free, and so are
+    probes, which are no part of the federation.
     """
     config = cell.config
     chain = build_chain(config.defense, "defense")
@@ -33,7 +34,8 @@ def spent(cell: Cell) -> dict[int, float]:
     rows = owned(config)
     schedules = [Schedule.of(config.federation, count) for count in rows]
     fitted = [chain.fit(schedule) for schedule in schedules]
-    taken = [read_record(path, TruthRecord) for path in cell.truth.root.glob("*.json")]
+    noted = [read_record(path, TruthRecord) for path in cell.truth.root.glob("*.json")]
+    taken = [record for record in noted if record.probe == "none"]
     steps: defaultdict[int, int] = defaultdict(int)
     largest = {}
     for round_ in range(config.federation.rounds + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from clients.probes import make_probes
 from experiments.cells import Cell
 from experiments.config import ExperimentConfig
 from fedsim.build import registry
@@ -74,7 +75,7 @@ def _check_metrics(experiment: ExperimentConfig, task: Task) -> None:
 
 
 def _check_parts(config: CellConfig, setting: Setting) -> None:
-    """Refuse a batch that no client can fill, since the tables would name a size never seen."""
+    """Refuse a batch or a probe that no client can fill: the tables would name what never was."""
     federation, rows = config.federation, setting.holdings.private
     parts = partition(rows.labels, federation.clients, federation, config.seed)
     most = max(map(len, parts))
@@ -90,3 +91,4 @@ def _check_parts(config: CellConfig, setting: Setting) -> None:
             f"federation.batch_size: {federation.batch_size} is more rows than any client uses "
             f"({most}). Lower it, or use fewer clients or a longer task.split."
         )
+    make_probes(config, setting.holdings, parts)

@@ -140,7 +140,7 @@ def _strongest(section: Section) -> list[tuple[Result, Number, Number | None]]:
     """For each defense the attack with the best mean of the main metric, and the prior's."""
     best: dict[Place, Result] = {}
     for result in section.results:
-        if result.is_null or section.main not in result.leakage:
+        if result.is_null or result.probe != "none" or section.main not in result.leakage:
             continue
         held = best.setdefault(result.place, result)
         if result.leakage[section.main].mean > held.leakage[section.main].mean:

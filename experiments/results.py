@@ -7,6 +7,7 @@ from experiments.labels import describe, differing, title
 from experiments.tables import Number, Table, Value
 
 STATUSES = ("done", "skipped", "failed", "timeout")
+WHO = ("setting", "defense", "attack", "probe")
 
 
 def tables(section: Section, stem: str) -> dict[str, Table]:
@@ -64,7 +65,7 @@ def headline(section: Section, where: str) -> Table:
         "headline",
         f"Mean leakage with its 95 % interval, clustered by client, and utility after the last "
         f"round: {where}. Jobs are done/skipped/failed/timeout.",
-        ("setting", "defense", "attack", "n", "jobs", *map(title, metrics), *map(title, useful)),
+        (*WHO, "n", "jobs", *map(title, metrics), *map(title, useful)),
         tuple(rows),
     )
 
@@ -89,7 +90,8 @@ def leakage(section: Section, where: str) -> Table:
         "leakage",
         f"Leakage by every metric, with the null baselines beside: {where}.",
         (
-            *("setting", "defense", "attack", "metric"),
+            *WHO,
+            "metric",
             *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
             *("prior only", "other client"),
             *STATUSES,
@@ -104,7 +106,8 @@ def rounds(section: Section, where: str) -> Table:
         "rounds",
         f"Leakage by round: {where}.",
         (
-            *("setting", "defense", "attack", "metric", "round"),
+            *WHO,
+            *("metric", "round"),
             *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
         ),
         tuple(
@@ -149,7 +152,7 @@ def jobs(section: Section, where: str) -> Table:
     return Table(
         "jobs",
         f"What became of each job, and its mean wall time in seconds: {where}.",
-        ("setting", "defense", "attack", *STATUSES, "seconds per job"),
+        (*WHO, *STATUSES, "seconds per job"),
         tuple(
             (
                 *_who(section, result),
@@ -168,7 +171,7 @@ def problems(section: Section, where: str) -> Table:
         "problems",
         f"Jobs that were skipped, failed, ran out of time or left a note: {where}. Skipped jobs "
         "have no score; failed ones, and timed-out ones without a guess, count as a blank guess.",
-        ("setting", "defense", "attack", "status", "jobs", "reason"),
+        (*WHO, "status", "jobs", "reason"),
         tuple(
             (
                 *_who(section, result),
@@ -183,9 +186,10 @@ def problems(section: Section, where: str) -> Table:
     )
 
 
-def _who(section: Section, result: Result) -> tuple[str, str, str]:
+def _who(section: Section, result: Result) -> tuple[str, str, str, str]:
     defense = describe(title(result.defense), result.defense_options)
-    return result.setting, defense, attack_name(section, result)
+    probe = "" if result.probe == "none" else result.probe
+    return result.setting, defense, attack_name(section, result), probe
 
 
 def _number(value: float | None, unit: str = "") -> Number | None:

@@ -24,7 +24,7 @@ from fedsim.files import Record, load_tensors, read_record
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples, Metric
 from fedsim.metrics.match import Match, align, match, nothing
-from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
+from fedsim.records import JobRecord, ProbeKind, ScoreRow, SimulationRecord, UtilityRow
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.threads import one_thread
@@ -60,6 +60,11 @@ class Scorer:
         return {key: self.task.examples(self.cell.truth.load(key)) for key in self.keys}
 
     @cached_property
+    def probes(self) -> dict[CaptureKey, ProbeKind]:
+        """By capture, whether it is a client's own step or which kind of probe."""
+        return {key: self.cell.truth.record(key).probe for key in self.keys}
+
+    @cached_property
     def defense(self) -> dict[str, str]:
         """The columns ``defense`` and ``defense_options``."""
         return defense_columns(self.cell)
@@ -93,9 +98,20 @@ class Scorer:
             guesses = {key: self.guess(entry.label, key) for key in self.keys}
             for key, guess in guesses.items():
                 yield from self._score(entry, key, guess, "none")
-                other = other_client(key, self.keys)
+                other = self._other(key)
                 if other is not None and entry.table["name"] != "prior_only":
                     yield from self._score(entry, key, guesses[other], "other_client")
+
+    def _other(self, key: CaptureKey) -> CaptureKey | None:
+        """The control's capture: of the same kind, and for a probe of the same round.
+
+        In the other rounds a probe has the same rows, which would be no control.
+        """
+        probe = self.probes[key]
+        keys = [other for other in self.keys if self.probes[other] == probe]
+        if probe != "none":
+            keys = [other for other in keys if other.round == key.round]
+        return other_client(key, keys)
 
     def values(
         self, guess: Examples | None, truth: Examples
@@ -130,6 +146,7 @@ class Scorer:
             "control": control,
             "round": key.round,
             "client": key.client,
+            "probe": self.probes[key],
             "status": record.status,
             "reason": record.reason,
             "objective": record.objective,

@@ -25,7 +25,8 @@ class Cost:
 
     Attributes:
         parameters: values that cross the wire once, parameters and buffers.
-        captures: replies that the server keeps.
+        captures: replies that the server keeps, those of probes among them.
+        probes: replies of probes.
         jobs: attacks on single captures; an attack may take several captures in one job.
         disk: bytes of the captures at most; frozen parameters are not sent.
         seconds: wall time at most of the attack stage, if every job used up its budget.
@@ -33,16 +34,19 @@ class Cost:
 
     parameters: int
     captures: int
+    probes: int
     jobs: int
     disk: int
     seconds: float
 
     def text(self) -> str:
         """Three short lines."""
+        probes = f" ({self.probes} by probes)" if self.probes else ""
+        hours = self.seconds / 3600
         return (
-            f"{self.captures} captures of {self.parameters:,} values: {self.disk / 1e6:,.0f} MB on "
-            f"disk at most\n{self.jobs} attacked captures, {self.seconds / 3600:.1f} h at most by "
-            "the time budgets"
+            f"{self.captures} captures{probes} of {self.parameters:,} values: "
+            f"{self.disk / 1e6:,.0f} MB on disk at most\n"
+            f"{self.jobs} attacked captures, {hours:.1f} h at most by the time budgets"
         )
 
 
@@ -127,9 +131,10 @@ def _cost(cells: list[Cell]) -> Cost:
     captures = sum(_captures(cell.config) for cell in cells)
     attacked = sum(_captures(cell.config) * len(entries(cell.experiment)) for cell in cells)
     models = sum(_rounds(cell.config) for cell in cells)
+    probes = sum(_rounds(cell.config) * cell.config.probes.count for cell in cells)
     stage = cells[0].experiment.attack_stage
     seconds = attacked * stage.time_budget / stage.workers
-    return Cost(parameters, captures, attacked, (captures + models) * sent, seconds)
+    return Cost(parameters, captures, probes, attacked, (captures + models) * sent, seconds)
 
 
 def _rounds(config: CellConfig) -> int:
@@ -141,4 +146,4 @@ def _captures(config: CellConfig) -> int:
     """An upper bound where only some clients are kept and only some take part."""
     taking_part = max(1, round(config.federation.participation * config.federation.clients))
     kept = len(config.capture.clients) or taking_part
-    return _rounds(config) * min(kept, taking_part)
+    return _rounds(config) * (min(kept, taking_part) + config.probes.count)

@@ -46,6 +46,7 @@ class Simulator:
         for name in ("captures", "truth"):
             shutil.rmtree(cell.folder / name, ignore_errors=True)
         federation = cell.config.federation
+        nodes = federation.clients + cell.config.probes.count
         run_config: dict[str, bool | float | int | str] = {"cell": str(cell.folder.resolve())}
         grid: LocalGrid
         if federation.engine == "ray":
@@ -53,9 +54,9 @@ class Simulator:
 
             workers = self._client_workers(federation.client_workers, federation.client_gpus)
             timeout = federation.client_timeout
-            grid = RayGrid(workers, federation.clients, run_config, timeout=timeout)
+            grid = RayGrid(workers, nodes, run_config, timeout=timeout)
         else:
-            grid = InProcessGrid(_APP, federation.clients, run_config)
+            grid = InProcessGrid(_APP, nodes, run_config)
         run_server(server_app(on_round), grid, run_config)
 
     def _client_workers(self, count: int, gpus: float) -> Any:  # noqa: ANN401

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from experiments.findings import (
     HEADLINE,
     PRIOR_ONLY,
+    PROBES,
     Findings,
     Leakage,
     Modality,
@@ -109,10 +110,12 @@ def _section(
         return labels[row.cell], row.defense, row.defense_options
 
     attacked = _group(
-        ((place(r), r.attack, r.attack_options, r.adaptive, r.control), r) for r in rows
+        ((place(r), r.attack, r.attack_options, r.adaptive, r.control, r.probe), r) for r in rows
     )
     measured = _group(((place(r), r.round), r) for r in utility)
-    owned = {(labels[r.cell], r.seed, r.client, r.round, r.example) for r in rows}
+    owned = {
+        (labels[r.cell], r.seed, r.client, r.round, r.example) for r in rows if r.probe == "none"
+    }
     results = [_result(key[0][0], group, modality, wants) for key, group in attacked.items()]
     curve = [_utility(key[0][0], group) for key, group in measured.items()]
     return Section(
@@ -136,10 +139,11 @@ def _order(found: Result | Utility) -> tuple[Any, ...]:
 
 
 def _rank(found: Result) -> tuple[Any, ...]:
-    """Within a place: each attack and then its control; the prior last."""
+    """Within a place: each attack on clients and on probes, each with its control; prior last."""
     return (
         found.attack == PRIOR_ONLY,
         *(found.attack, natural(found.attack_options), found.adaptive),
+        PROBES.index(found.probe),
         found.control != "none",
     )
 
@@ -160,6 +164,7 @@ def _result(setting: str, rows: list[ScoreRow], modality: Modality, wants: Wants
         attack_options=rows[0].attack_options,
         adaptive=rows[0].adaptive,
         control=rows[0].control,
+        probe=rows[0].probe,
         jobs={name: status[name] for name in ("done", "skipped", "failed", "timeout")},
         problems=tuple(
             Problem(status=name, reason=reason, jobs=count)

@@ -117,6 +117,11 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             f"rounds {', '.join(map(str, capture.rounds)) or 'all'}; "
             f"clients {', '.join(map(str, capture.clients)) or 'all'}"
         )
+    if cell.probes.count:
+        lines["probes"] = (
+            f"{cell.probes.member} member and {cell.probes.fresh} fresh ones in each captured "
+            "round, the same rows each time, never aggregated"
+        )
     return lines | {"seed": str(cell.seed)}
 
 

@@ -15,7 +15,7 @@ from fedsim.metrics.base import Examples
 
 
 def victims(run: Run) -> list[Example]:
-    """Every victim beside its guess, for the page; private, and never part of a table."""
+    """Every client's example beside its guess, for the page; private, and never in a table."""
     if not (run.root / "scores.parquet").exists():
         raise StoreError(f"{run.root}: nothing is scored. Run fedsim score {run.root} first.")
     return [example for cell in run.cells for example in _examples(Scorer(cell))]
@@ -24,7 +24,7 @@ def victims(run: Run) -> list[Example]:
 def _examples(scorer: Scorer) -> Iterator[Example]:
     image = scorer.task.modality == "image"
     for entry in entries(scorer.cell.experiment):
-        for key in scorer.keys:
+        for key in (key for key in scorer.keys if scorer.probes[key] == "none"):
             guess, truth = scorer.guess(entry.label, key), scorer.truths[key]
             if guess.record.status == "skipped":
                 continue

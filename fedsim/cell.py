@@ -23,6 +23,31 @@ class Section(Record):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
+class FilterConfig(Section):
+    """``[task.filter]``: which texts count, as in Gupta et al. 2022 ("FILM"); all, by default.
+
+    They apply one after another, to the private rows, those held out and auxiliary ones of the
+    task's data set. FILM's are sentences of fewer than 40 tokens, 5 unknown ones and a perplexity
+    of 50, with a named entity.
+
+    Attributes:
+        sentences: cut texts into sentences; they keep the number of their row. Auxiliary rows of
+            another data set are cut too, so that a private sentence among them is found.
+        tokens_below: keep texts of fewer tokens, special ones not counted; 0 keeps all.
+        unknown_below: keep texts with fewer unknown tokens, or ``<unk>``; 0 keeps all.
+        entities: keep texts that name a person, organisation, place, product or event, as found
+            by spaCy, or by the rules of the metric ``nerr_rules``, which need capitals.
+        perplexity_below: keep texts with a lower perplexity for the pretrained model, whatever
+            ``weights`` says, start and end token included; 0 keeps all.
+    """
+
+    sentences: bool = False
+    tokens_below: int = Field(default=0, ge=0)
+    unknown_below: int = Field(default=0, ge=0)
+    entities: Literal["off", "rules", "spacy"] = "off"
+    perplexity_below: float = Field(default=0.0, ge=0)
+
+
 class TaskConfig(Section):
     """``[task]``: the model, the private rows and the rows held out for utility.
 
@@ -39,6 +64,10 @@ class TaskConfig(Section):
         heldout_split: rows for utility; the data set's validation or test split where empty.
         max_length: longest sentence in tokens, special tokens included.
         image_size: height and width in pixels that images are resized to; 0 leaves them.
+        classes: private and held-out rows are of these classes; of all where empty.
+        tokenizer: whose tokens a text model with random weights reads, a hub id, a local folder or
+            a built-in; the model's own where it is empty.
+        filter: which texts count.
     """
 
     model: str = Field(min_length=1)
@@ -52,14 +81,26 @@ class TaskConfig(Section):
     heldout_rows: int = Field(default=256, ge=1)
     max_length: int = Field(default=32, ge=3)
     image_size: int = Field(default=0, ge=0)
+    classes: tuple[int, ...] = ()
+    tokenizer: str = ""
+    filter: FilterConfig = FilterConfig()
 
 
 class AuxiliaryConfig(Section):
-    """``[auxiliary]``: public rows that the attacker may own; the task's data set where empty."""
+    """``[auxiliary]``: public rows that the attacker may own; the task's data set where empty.
+
+    Attributes:
+        rows: at most so many, drawn by the seed.
+        classes: of these classes; of all where empty.
+        overlap: share of the rows that are of ``task.classes`` instead of ``classes``, "beta" in
+            Learning To Invert (Wu et al. 2022), whose attacker has the other half of the classes.
+    """
 
     dataset: str = ""
     split: str = ""
     rows: int = Field(default=1000, ge=1)
+    classes: tuple[int, ...] = ()
+    overlap: float = Field(default=0.0, ge=0, le=1)
 
 
 class FederationConfig(Section):
@@ -130,6 +171,26 @@ class CaptureConfig(Section):
         return values
 
 
+class ProbesConfig(Section):
+    """``[probes]``: client steps on the same rows in each captured round, never aggregated.
+
+    The rows of a round's clients differ from round to round; those of a probe do not, so that
+    rounds can be compared. A probe makes the client's own step, with its defense.
+
+    Attributes:
+        member: probes on rows that a client owns and trains on, one client after another.
+        fresh: probes on held-out rows, which no client owns.
+    """
+
+    member: int = Field(default=0, ge=0)
+    fresh: int = Field(default=0, ge=0)
+
+    @property
+    def count(self) -> int:
+        """How many there are in each captured round."""
+        return self.member + self.fresh
+
+
 class ServerKnows(Section):
     """``[server_knows]``: the threat model. The public protocol is known unless it is withheld."""
 
@@ -157,5 +218,6 @@ class CellConfig(Section):
     auxiliary: AuxiliaryConfig | None
     federation: FederationConfig
     capture: CaptureConfig
+    probes: ProbesConfig = ProbesConfig()
     server_knows: ServerKnows
     defense: tuple[dict[str, Any], ...]

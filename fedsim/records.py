@@ -9,6 +9,8 @@ from fedsim.files import Record
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout"]
 Certificate: TypeAlias = Literal["certified", "in_span", "guess"]
+ProbeKind: TypeAlias = Literal["none", "member", "fresh"]
+"""A client's own step, or a probe on rows that a client owns, or on rows that none owns."""
 
 
 class JobRecord(Record):
@@ -46,7 +48,7 @@ class ScoreRow(Record):
     ``value`` is None where the job was skipped, or the example has nothing to measure. A failed
     job, a timed-out job without a guess and an example that no guess was matched to are scored as a
     blank guess. ``control`` is ``none`` for the attack itself and ``other_client`` for its guess on
-    another client's update.
+    another client's update. ``probe`` is ``none`` for a client, else the kind of the probe.
     """
 
     run: str
@@ -67,6 +69,7 @@ class ScoreRow(Record):
     control: str
     round: int
     client: int
+    probe: str
     example: int
     metric: str
     value: float | None

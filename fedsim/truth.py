@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedsim.capture import CaptureKey, batch_from, batch_tensors
 from fedsim.files import Record, load_tensors, read_record, save_tensors, write_json
+from fedsim.records import ProbeKind
 from fedsim.types import Batch
 
 
@@ -14,14 +15,19 @@ class TruthRecord(Record):
     """What belongs to one client's examples in one round.
 
     Attributes:
-        rows: row numbers in the private split, one per example.
+        rows: row numbers in the private split, one per example; in the held-out split for a fresh
+            probe.
         steps: the examples of each local step, as positions in the batch, in the order used.
+        probe: the kind of the probe, or ``none`` for a client.
+        host: for a probe the client in whose stead it works, who owns the rows of a member probe.
     """
 
     key: CaptureKey
     sha256: str
     rows: tuple[int, ...]
     steps: tuple[tuple[int, ...], ...]
+    probe: ProbeKind = "none"
+    host: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,14 @@ class TruthStore:
         batch: Batch,
         rows: tuple[int, ...],
         steps: tuple[tuple[int, ...], ...],
+        probe: ProbeKind = "none",
+        host: int | None = None,
     ) -> None:
         """Write the distinct examples that a client used in a round."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.root.chmod(0o700)
         sha256 = save_tensors(self._path(key), batch_tensors(batch))
-        record = TruthRecord(key=key, sha256=sha256, rows=rows, steps=steps)
+        record = TruthRecord(key=key, sha256=sha256, rows=rows, steps=steps, probe=probe, host=host)
         write_json(self._path(key).with_suffix(".json"), record)
 
     def record(self, key: CaptureKey) -> TruthRecord:

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
 
 from fedsim.capture import batch_tensors
-from fedsim.cell import CellConfig, FederationConfig
+from fedsim.cell import CaptureConfig, CellConfig, FederationConfig
 from fedsim.files import read_record, save_tensors, write_json
 from fedsim.records import SimulationRecord, UtilityPoint
 from fedsim.setting import load_setting
@@ -27,6 +27,7 @@ from server.grids.local import LocalGrid
 from server.grids.ordered import OrderedGrid
 from server.merge import FedSGD, KeepMissing
 from server.participation import Participation
+from server.probing import Probing
 
 _STRATEGIES: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
@@ -61,9 +62,14 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
 
     merge = aggregation(federation, task)
     participation = Participation(merge, federation.participation, config.seed)
-    strategy = Eavesdropper(participation, cell / "captures", config.capture, on_round)
+    probing = Probing(participation, federation.clients, config.capture.rounds)
+    nodes = federation.clients + config.probes.count
+    kept = config.capture.clients
+    probed = (*kept, *range(federation.clients, nodes)) if kept else ()
+    policy = CaptureConfig(rounds=config.capture.rounds, clients=probed)
+    strategy = Eavesdropper(probing, cell / "captures", policy, on_round)
     if not isinstance(grid, LocalGrid):
-        grid = cast(Grid, OrderedGrid(grid, federation.clients))
+        grid = cast(Grid, OrderedGrid(grid, nodes))
     utility = Utility(task, task.encode(holdings.heldout))
     strategy.start(
         grid,

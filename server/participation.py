@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedsim.errors import SimulationError
-from fedsim.seeds import numpy_generator
+from fedsim.participation import draw
 from server.wrapper import Wrapper
 
 
@@ -37,10 +37,8 @@ class Participation(Wrapper):
         """Show the inner strategy only the clients drawn for this round."""
         nodes = list(grid.get_node_ids())
         self._clients = {node: client for client, node in enumerate(nodes)}
-        count = max(1, round(self.share * len(nodes)))
-        rng = numpy_generator(self.seed, "participation", server_round)
-        drawn = sorted(rng.choice(len(nodes), size=count, replace=False).tolist())
-        some = cast(Grid, _Some(grid, [nodes[i] for i in drawn]))
+        drawn = draw(self.seed, server_round, len(nodes), self.share)
+        some = cast(Grid, Some(grid, [nodes[i] for i in drawn]))
         messages = list(self.inner.configure_train(server_round, arrays, config, some))
         return sorted(messages, key=lambda m: self._clients[m.metadata.dst_node_id])
 
@@ -56,11 +54,7 @@ class Participation(Wrapper):
         for message in replies:
             if message.has_error():
                 client = self._clients.get(message.metadata.src_node_id, -1)
-                reason = str(message.error.reason).rstrip(".")
-                raise SimulationError(
-                    f"round {server_round}, client {client}: {reason}. "
-                    "The run ended here; correct the cause and run the same command again."
-                )
+                raise failure(server_round, client, message)
         self.bytes_up[server_round] = sum(
             len(array.data)
             for message in replies
@@ -70,7 +64,16 @@ class Participation(Wrapper):
         return self.inner.aggregate_train(server_round, replies)
 
 
-class _Some:
+def failure(round_: int, client: int, message: Message) -> SimulationError:
+    """The error that ends a run in which a client answered with one."""
+    reason = str(message.error.reason).rstrip(".")
+    return SimulationError(
+        f"round {round_}, client {client}: {reason}. "
+        "The run ended here; correct the cause and run the same command again."
+    )
+
+
+class Some:
     """A grid of which only some nodes are visible."""
 
     def __init__(self, grid: Grid, nodes: list[int]) -> None:

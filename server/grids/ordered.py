@@ -29,7 +29,8 @@ class OrderedGrid:
         while len(nodes := list(inner.get_node_ids())) < clients:
             if time.monotonic() > deadline:
                 raise SimulationError(
-                    f"federation.clients: {clients} are wanted and {len(nodes)} SuperNodes came. "
+                    f"federation.clients: {clients} SuperNodes are wanted, one for each client "
+                    f"and each probe, and {len(nodes)} came. "
                     f"Start flwr run with num-supernodes={clients}."
                 )
             time.sleep(0.1)

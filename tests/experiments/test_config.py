@@ -124,13 +124,17 @@ def test_a_cell_is_known_by_what_determines_its_captures() -> None:
         {"federation": {"engine": "in-process", "client_workers": 7, "client_timeout": 1.0}},
         {"attacks": [{"name": "prior_only"}], "metrics": ["mse"], "attack_stage": {"workers": 9}},
         {"seeds": [0], "federation": {"rounds": 1}},
+        {"task": {"filter": {"tokens_below": 0}}},
+        {"probes": {"member": 0, "fresh": 0}},
     ]
     other: list[dict[str, Any]] = [
         {"seeds": [1]},
         {"federation": {"rounds": 2}},
         {"task": {"split": "train[:9]"}},
+        {"task": {"filter": {"tokens_below": 40}}},
         {"auxiliary": {}},
         {"capture": {"rounds": [1]}},
+        {"probes": {"fresh": 1}},
         {"server_knows": {"labels": True}},
         {"defenses": [{"name": "sign"}]},
     ]

@@ -138,6 +138,7 @@ def scores(task: str) -> Iterator[ScoreRow]:
                                     control=control,
                                     round=round_,
                                     client=client,
+                                    probe="none",
                                     example=example,
                                     metric=metric,
                                     value=None if status == "skipped" else value,
@@ -320,7 +321,7 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
         "8 done 1 timeout",
         "↳ other client's update",
         "prior only",
-        "lamp (adaptive)",
+        "LAMP (adaptive)",
         "Nothing is picked by hand",
         "with so few clients they are too narrow",
         "10 log10(1 / mse) of each image alone",
@@ -360,9 +361,9 @@ def test_files(run: Path) -> None:
     ends = ("csv", "md", "tex")
     assert tables == {f"{stem}-{kind}.{end}" for stem in stems for kind in kinds for end in ends}
     figures = {path.name for path in (run / "report" / "figures").iterdir()}
-    assert figures == {
-        f"{stem}-rounds-{n}.{end}" for stem in stems for n in (1, 2) for end in ("svg", "png")
-    }
+    names = [f"{stem}-rounds-{n}" for stem in stems for n in (1, 2)]
+    names += [f"{stems[1]}-rounds-{n}-exact-match" for n in (1, 2)]
+    assert figures == {f"{name}.{end}" for name in names for end in ("svg", "png")}
 
 
 def test_an_earlier_report_leaves_nothing_behind(run: Path) -> None:

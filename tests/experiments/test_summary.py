@@ -41,6 +41,7 @@ ROW = ScoreRow(
     control="none",
     round=1,
     client=0,
+    probe="none",
     example=0,
     metric="psnr",
     value=10.0,
@@ -143,11 +144,11 @@ def test_failed_jobs_count_in_the_mean_and_skipped_ones_are_counted_apart() -> N
     assert result.leakage["psnr"].mean == 22.0
     assert result.jobs == {"done": 1, "skipped": 1, "failed": 1, "timeout": 0}
     table = problems(section, "here")
-    assert [line[3:] for line in table.rows] == [
+    assert [line[4:] for line in table.rows] == [
         ("failed", 1, "no convergence"),
         ("skipped", 1, "no labels"),
     ]
-    assert headline(section, "here").rows[0][4] == "1/1/1/0"
+    assert headline(section, "here").rows[0][5] == "1/1/1/0"
 
 
 def test_nulls_stand_beside_the_same_attack_in_the_same_place() -> None:
@@ -180,8 +181,8 @@ def test_namesakes_are_told_apart_by_the_options_that_differ() -> None:
         ]
     )
     assert [attack_name(section, result) for result in section.results] == [
-        "dlg (steps=50, adaptive)",
-        "dlg (steps=300)",
+        "DLG (steps=50, adaptive)",
+        "DLG (steps=300)",
     ]
 
 

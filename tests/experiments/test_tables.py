@@ -99,6 +99,7 @@ def test_numbers(value: float | None, unit: str, text: str) -> None:
 def test_names_and_options() -> None:
     assert title("rougeL") == "ROUGE-L"
     assert title("embedding_rows") == "embedding rows"
+    assert title("dlg_text") == "DLG (text)"
     assert describe("noise", '{"std":0.01,"stage":"client"}') == "noise (std=0.01, stage=client)"
     chain = '[{"name":"prune","fraction":0.9},{"name":"sign"},{"name":"noise","std":1}]'
     assert describe("prune+sign+noise", chain) == "prune+sign+noise (fraction=0.9 + std=1)"

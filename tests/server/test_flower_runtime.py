@@ -34,10 +34,11 @@ def stop_superlink(home: Path) -> None:
 
 @pytest.mark.flwr
 def test_flwr_run_gives_the_bits_of_in_process(make_run: Make, tmp_path: Path) -> None:
-    reference, other = make_run(TEXT, "in-process"), make_run(TEXT, "flwr")
+    probes = {"member": 1, "fresh": 1}
+    reference, other = (make_run(TEXT, name, probes=probes) for name in ("in-process", "flwr"))
     simulate(reference)
     cell, home = other.cells[0].folder.resolve(), tmp_path / "home"
-    clients = other.cells[0].config.federation.clients
+    nodes = other.cells[0].config.federation.clients + 2
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "FLWR_HOME": str(home),
@@ -48,7 +49,7 @@ def test_flwr_run_gives_the_bits_of_in_process(make_run: Make, tmp_path: Path) -
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     }
     resources = (
-        f"num-supernodes={clients} client-resources-num-cpus=1 "
+        f"num-supernodes={nodes} client-resources-num-cpus=1 "
         "client-resources-num-gpus=0.0 init-args-num-cpus=2"
     )
     flwr = str(Path(sys.executable).parent / "flwr")

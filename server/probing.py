@@ -1,0 +1,63 @@
+"""Probes: nodes that get what the clients get, and whose replies change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from server.participation import Some, failure
+from server.wrapper import Wrapper
+
+
+class Probing(Wrapper):
+    """Sends each captured round's model to the probes too, and keeps their replies to itself.
+
+    Aggregation is bit for bit what it is without it. An eavesdropper around it captures clients
+    and probes alike.
+
+    Args:
+        inner: the strategy that does the work; it sees the clients alone.
+        clients: how many of the grid's nodes, in its order, are clients; the others are probes.
+        rounds: the rounds to probe in; empty for all.
+    """
+
+    def __init__(self, inner: Strategy, clients: int, rounds: Collection[int] = ()) -> None:
+        super().__init__(inner)
+        self.clients = clients
+        self.rounds = rounds
+        self._probes: dict[int, int] = {}
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The inner strategy's messages to clients, then the same message to each probe."""
+        nodes = list(grid.get_node_ids())
+        self._probes = {node: i for i, node in enumerate(nodes) if i >= self.clients}
+        clients = cast(Grid, Some(grid, nodes[: self.clients]))
+        messages = list(self.inner.configure_train(server_round, arrays, config, clients))
+        if messages and (not self.rounds or server_round in self.rounds):
+            first = messages[0]
+            kind = first.metadata.message_type
+            messages += [Message(first.content, node, kind) for node in self._probes]
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Hand on the clients' replies.
+
+        Raises:
+            SimulationError: a probe failed.
+        """
+        clients = []
+        for message in replies:
+            probe = self._probes.get(message.metadata.src_node_id)
+            if probe is None:
+                clients.append(message)
+            elif message.has_error():
+                raise failure(server_round, probe, message)
+        return self.inner.aggregate_train(server_round, clients)
