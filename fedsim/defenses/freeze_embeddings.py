@@ -21,15 +21,18 @@ class FreezeEmbeddings(Defense):
     Attributes:
         word: freeze the word embeddings.
         position: freeze the learned position embeddings.
+        head: freeze the output layer with its bias, whose gradient names the tokens, too, where it
+            is not the word table; Learning To Invert (Wu et al. 2022) does so.
     """
 
     word: bool = True
     position: bool = False
+    head: bool = False
 
     def __post_init__(self) -> None:
-        if not (self.word or self.position):
+        if not (self.word or self.position or self.head):
             raise ValueError(
-                "word and position are both false, so nothing is frozen; "
+                "word, position and head are all false, so nothing is frozen; "
                 "set one to true, or use none"
             )
 
@@ -51,3 +54,11 @@ class FreezeEmbeddings(Defense):
                 )
             if chosen and name is not None:
                 model.get_parameter(name).requires_grad = False
+        if self.head:
+            output = getattr(model, "get_output_embeddings", lambda: None)()
+            if output is None:
+                raise ConfigError(
+                    f"freeze_embeddings.head: {type(model).__name__} predicts no tokens. "
+                    "Choose a language model, or leave head out."
+                )
+            output.requires_grad_(False)

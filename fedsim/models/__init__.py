@@ -18,6 +18,10 @@ IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
 TEXT_MODELS: dict[str, Path] = {
     "tiny-bert": Path(__file__).parent / "tiny_bert",
     "tiny-gpt2": Path(__file__).parent / "tiny_gpt2",
+    "transformer3": Path(__file__).parent / "transformer3",
 }
+
+TOKENIZERS: dict[str, str] = {"transformer3": "tiny-gpt2"}
+"""Built-in text models without a tokenizer of their own, and whose they use."""
 
 MODELS: dict[str, type[ImageNetwork] | Path] = {**IMAGE_MODELS, **TEXT_MODELS}

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from fedsim.build import suggest
-from fedsim.cell import TaskKind
+from fedsim.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.hub import resolve
-from fedsim.models import MODELS, TEXT_MODELS
+from fedsim.models import MODELS, TEXT_MODELS, TOKENIZERS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,6 +27,7 @@ FAMILIES: dict[str, tuple[TaskKind, ...]] = {
         ("text-classification", "masked-language-modelling"),
     ),
     "gpt2": ("language-modelling", "text-classification"),
+    "transformer3": ("language-modelling",),
 }
 """What a ``model_type`` of transformers can learn, the usual kind first."""
 
@@ -75,6 +76,11 @@ def _download(identifier: str) -> Path:
         ) from None
 
 
+def locate_tokenizer(task: TaskConfig) -> str:
+    """Where the tokenizer lies: the one named, else the model's."""
+    return locate(task.tokenizer or TOKENIZERS.get(task.model, task.model))
+
+
 def tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """The fast tokenizer of a model or of a saved task."""
     from transformers import AutoTokenizer
@@ -100,10 +106,8 @@ def _no_tokenizer(folder: str, reason: str) -> ConfigError:
 
 def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
     """The configuration as JSON data: with it ``build`` needs neither folder nor hub."""
-    from transformers import AutoConfig
-
     classes = {"num_labels": num_classes} if num_classes else {}
-    config = AutoConfig.from_pretrained(source, pad_token_id=pad_id, **classes)
+    config = _auto_config().from_pretrained(source, pad_token_id=pad_id, **classes)
     data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
     public = {key: value for key, value in data.items() if not key.startswith("_")}
     return public | {"dtype": "float32"}
@@ -151,9 +155,17 @@ def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: in
 
 
 def _config(architecture: dict[str, Any]) -> Any:  # noqa: ANN401
+    return _auto_config().for_model(**architecture)
+
+
+def _auto_config() -> Any:  # noqa: ANN401
     from transformers import AutoConfig
 
-    return AutoConfig.for_model(**architecture)
+    from fedsim.models import post_norm
+
+    # Each time, since it does nothing where they are known already.
+    post_norm.register()
+    return AutoConfig
 
 
 def _loader(kind: TaskKind) -> Any:  # noqa: ANN401

@@ -80,7 +80,7 @@ def make_task(config: TaskConfig, rows: Rows) -> Task:
     cls = registry(TASKS, "fedsim.tasks")[kind]
     if not issubclass(cls, TextTask):
         return cls(image_spec(config, rows))
-    tokenizer = transformer.tokenizer(transformer.locate(config.model))
+    tokenizer = transformer.tokenizer(transformer.locate_tokenizer(config))
     return cls(text_spec(config, kind, rows, tokenizer), tokenizer)
 
 

@@ -91,6 +91,8 @@ def text_spec(
     architecture = transformer.architecture(
         transformer.locate(config.model), num_classes, int(pad_id)
     )
+    if config.tokenizer:
+        architecture["vocab_size"] = len(tokenizer)
     if len(tokenizer) > architecture["vocab_size"]:
         raise ConfigError(
             f"task.model: the tokenizer of {config.model!r} has {len(tokenizer)} tokens and its "

@@ -49,6 +49,11 @@ def _pretrained(task: Task, config: TaskConfig, seed: int) -> Tensors:
             f"task.weights: there are no pretrained weights of the built-in {config.model!r}. "
             "Set 'random', or '<cell folder>@<round>' for a model that an earlier run trained."
         )
+    if config.tokenizer:
+        raise ConfigError(
+            f"task.tokenizer: the pretrained weights of {config.model!r} belong to its own "
+            f"tokenizer, not to {config.tokenizer!r}. Leave it out, or set weights = 'random'."
+        )
     spec = task.spec
     return state(transformer.pretrained(spec.model, spec.architecture, spec.kind, _seed(seed)))
 

@@ -1,7 +1,13 @@
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.errors import ConfigError
@@ -45,6 +51,24 @@ def test_the_tied_head_of_gpt2_is_frozen_with_its_words() -> None:
     assert model.lm_head.weight.requires_grad is False
 
 
+def test_an_untied_head_is_frozen_with_its_bias() -> None:
+    config = BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=8, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = BertForMaskedLM(config)
+    FreezeEmbeddings(head=True).on_model(model)
+    decoder = model.get_output_embeddings()
+    assert frozen(model) >= {WORD, "cls.predictions.decoder.weight"}
+    assert not decoder.weight.requires_grad
+    assert not decoder.bias.requires_grad
+
+
+def test_a_classifier_has_no_head_over_tokens() -> None:
+    with pytest.raises(ConfigError, match="BertForSequenceClassification predicts no tokens"):
+        FreezeEmbeddings(head=True).on_model(bert())
+
+
 @pytest.mark.parametrize(
     ("word", "position", "kind"), [(True, False, "word"), (False, True, "position")]
 )
@@ -58,7 +82,7 @@ def test_a_model_without_the_table_is_refused(word: bool, position: bool, kind: 
 
 
 def test_freezing_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="word and position are both false"):
+    with pytest.raises(ValueError, match="word, position and head are all false"):
         FreezeEmbeddings(word=False)
 
 

@@ -116,5 +116,13 @@ def test_mlp_takes_its_width_and_depth() -> None:
 
 
 def test_built_in_names() -> None:
-    assert list(MODELS) == ["lenet", "resnet20", "mlp", "tiny-bert", "tiny-gpt2"]
-    assert {path.name for path in TEXT_MODELS.values()} == {"tiny_bert", "tiny_gpt2"}
+    assert list(MODELS) == [
+        "lenet",
+        "resnet20",
+        "mlp",
+        "tiny-bert",
+        "tiny-gpt2",
+        "transformer3",
+    ]
+    folders = {path.name for path in TEXT_MODELS.values()}
+    assert folders == {"tiny_bert", "tiny_gpt2", "transformer3"}

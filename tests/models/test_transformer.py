@@ -117,7 +117,7 @@ def test_name_that_the_hub_does_not_give(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConfigError) as error:
         transformer.model_type("nobody/nothing")
     assert str(error.value) == (
-        "task.model: 'nobody/nothing' is no built-in (lenet, resnet20, mlp, tiny-bert, tiny-gpt2) "
-        "and no local folder, and the hub does not give it (ConnectionError). Correct the name, or "
-        "put the model under $FEDSIM_HUB/models."
+        "task.model: 'nobody/nothing' is no built-in (lenet, resnet20, mlp, tiny-bert, tiny-gpt2, "
+        "transformer3) and no local folder, and the hub does not give it (ConnectionError). "
+        "Correct the name, or put the model under $FEDSIM_HUB/models."
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from fedsim.models import TEXT_MODELS, vocabulary
+from fedsim.models import TEXT_MODELS, TOKENIZERS, vocabulary
 
 SENTENCES = Path(vocabulary.__file__).parents[1] / "data" / "sentences.json"
 TEXTS = ["The boat left the harbour at dawn.", "A boatman leaves the harbour wall."] * 3
@@ -16,6 +16,7 @@ TEXTS = ["The boat left the harbour at dawn.", "A boatman leaves the harbour wal
 def test_committed_tokenizer_fills_the_embedding(name: str) -> None:
     folder = TEXT_MODELS[name]
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    folder = TEXT_MODELS[TOKENIZERS.get(name, name)]
     assert Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size() == size
 
 

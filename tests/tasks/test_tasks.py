@@ -40,7 +40,7 @@ def config(model: str, **changes: object) -> TaskConfig:
 
 
 def task_of(model: str, kind: str = "auto", **changes: object) -> Task:
-    rows = TEXTS if model.startswith("tiny") else IMAGES
+    rows = TEXTS if model.startswith(("tiny", "transformer3")) else IMAGES
     return make_task(config(model, kind=kind, **changes), rows)
 
 
@@ -66,6 +66,7 @@ def test_kinds() -> None:
         "mlp": "image-classification",
         "tiny-bert": "text-classification",
         "tiny-gpt2": "language-modelling",
+        "transformer3": "language-modelling",
     }
     assert set(TASKS) == {
         "image-classification",

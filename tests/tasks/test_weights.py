@@ -24,7 +24,8 @@ def config(model: str, weights: str = "auto") -> TaskConfig:
 
 
 def task_of(model: str, rows: Rows = IMAGES) -> Task:
-    return make_task(config(model), TEXTS if model.startswith("tiny") else rows)
+    texts = model.startswith(("tiny", "transformer3"))
+    return make_task(config(model), TEXTS if texts else rows)
 
 
 def capture(cell: Path, number: int, sent: Tensors) -> None:
