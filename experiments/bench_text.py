@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from attacks.matching import Distance, Matching, Objective
 from attacks.replay import Replay
 from experiments.measure import Measure
 from experiments.naive_lamp import NaiveLAMP, NaiveMatching
+from experiments.stopwatch import in_turn, ratio, timed
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
@@ -40,8 +40,6 @@ from fedsim.tasks.text import TextTask, texts_of
 from fedsim.tasks.text_classification import TextClassification
 from fedsim.threads import one_thread
 from fedsim.types import Batch, Tensors
-
-T = TypeVar("T")
 
 TOKENS = 10  # of a sentence, start and end included: CoLA's mean
 RESTARTS, CANDIDATES = 16, 32  # that share a pass
@@ -130,25 +128,25 @@ def matching_speed(name: str, victim: Victim, repeats: int) -> Iterator[Measure]
         naive = NaiveMatching(network, observed, victim.batch.labels, distance)
         matching = Matching(factored, [seen.update()], Objective(distance), places[-1] + 4)
         fast = _Fast(matching, victim.batch)
-        steps = _seconds(
+        steps = in_turn(
             repeats,
             partial(naive.slope, words[0, 0]),
             partial(fast.slopes, words[:, :1]),
             partial(fast.slopes, words[:, :RESTARTS]),
         )
-        candidates = _seconds(
+        candidates = in_turn(
             repeats,
             partial(naive, words[0, 0].requires_grad_(), create_graph=False),
             partial(fast.distances, words),
         )
         label = f"{name}, {distance}:"
         yield Measure(f"{label} naive step", 1e3 * statistics.median(steps[0]), "ms", "-")
-        yield Measure(f"{label} step", _ratio(*steps[:2]), "x", STEP_GOAL)
-        ratio = RESTARTS * _ratio(steps[0], steps[2])
-        yield Measure(f"{label} step of each of {RESTARTS} restarts", ratio, "x", RESTART_GOAL)
+        yield Measure(f"{label} step", ratio(*steps[:2]), "x", STEP_GOAL)
+        gain = RESTARTS * ratio(steps[0], steps[2])
+        yield Measure(f"{label} step of each of {RESTARTS} restarts", gain, "x", RESTART_GOAL)
         yield Measure(f"{label} naive candidate", 1e3 * statistics.median(candidates[0]), "ms", "-")
-        ratio = CANDIDATES * _ratio(*candidates)
-        yield Measure(f"{label} each of {CANDIDATES} candidates", ratio, "x", CANDIDATE_GOAL)
+        gain = CANDIDATES * ratio(*candidates)
+        yield Measure(f"{label} each of {CANDIDATES} candidates", gain, "x", CANDIDATE_GOAL)
 
 
 @dataclass(frozen=True)
@@ -183,19 +181,19 @@ def sentence_speed(task: TextTask, victims: list[Victim]) -> Iterator[Measure]:
     names = Factored(Replay(task, network, dict(network.named_parameters()))).names
     compared = [name for name in victims[0].seen.received if name in names]
     naive = NaiveLAMP(SCHEDULE, task, prior, compared)
-    together, ours = _timed(partial(_reconstruct, task, victims))
+    together, ours = timed(partial(_reconstruct, task, victims))
     slow, alone, theirs = [], [], []
     for number, victim in enumerate(victims):
-        seconds, ids = _timed(partial(naive.attack, victim.seen, _rng(victim)))
+        seconds, ids = timed(partial(naive.attack, victim.seen, _rng(victim)))
         slow.append(seconds)
         theirs.append(Batch(ids, victim.batch.labels, torch.ones_like(ids)))
         if number < ALONE:
-            alone.append(_timed(partial(_reconstruct, task, [victim]))[0])
+            alone.append(timed(partial(_reconstruct, task, [victim]))[0])
     label = "MiniLM, LAMP:"
     yield Measure(f"{label} naive sentence", statistics.median(slow), "s", "-")
-    ratio = sum(slow) / together
-    yield Measure(f"{label} each of {len(victims)} sentences", ratio, "x", SENTENCE_GOAL)
-    yield Measure(f"{label} a sentence alone", _ratio(slow[:ALONE], alone), "x", SENTENCE_GOAL)
+    gain = sum(slow) / together
+    yield Measure(f"{label} each of {len(victims)} sentences", gain, "x", SENTENCE_GOAL)
+    yield Measure(f"{label} a sentence alone", ratio(slow[:ALONE], alone), "x", SENTENCE_GOAL)
     yield from _recovery(task, victims, ours, theirs)
 
 
@@ -228,19 +226,3 @@ def _recovery(
         if gain.low is not None and gain.high is not None:
             yield Measure(f"{label}, less the naive one's, 95 % from", gain.low, "", "<= 0")
             yield Measure(f"{label}, less the naive one's, 95 % to", gain.high, "", ">= 0")
-
-
-def _seconds(repeats: int, *runs: Callable[[], object]) -> list[list[float]]:
-    """CPU seconds of each, in turn; a first round warms up."""
-    rounds = [[_timed(run)[0] for run in runs] for _ in range(repeats + 1)]
-    return [list(column) for column in zip(*rounds[1:], strict=True)]
-
-
-def _timed(run: Callable[[], T]) -> tuple[float, T]:
-    started = time.thread_time()
-    result = run()
-    return time.thread_time() - started, result
-
-
-def _ratio(naive: list[float], ours: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(naive, ours, strict=True))

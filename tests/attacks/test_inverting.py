@@ -12,9 +12,11 @@ import torch
 
 from attacks.base import Job
 from attacks.distance import cosine_distance
-from attacks.inverting import Inverting, total_variation
+from attacks.image_losses import ImageLoss, matching_loss, total_variation, wrong_share
+from attacks.inverting import Inverting
 from attacks.replay import replay
 from fedsim.capture import Observation
+from fedsim.defenses import build_chain
 from fedsim.defenses.prune import Prune
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
@@ -103,6 +105,118 @@ def test_adaptive_matches_a_pruned_update_better(victim: Victim, pictures: Pictu
     assert plain.objective is not None
     assert adaptive.objective is not None
     assert adaptive.objective < 0.5 * plain.objective
+
+
+SIGN = {"name": "sign"}
+MEAN_OF_SIGNS = {"name": "sign", "stage": "sample"}
+PRUNE = {"name": "prune", "fraction": 0.9}
+CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("chain", "count", "form", "each"),
+    [
+        ((), 1, "cosine", False),
+        (({"name": "gaussian_noise", "std": 0.1},), 2, "cosine", False),
+        ((SIGN,), 1, "hinge", False),
+        ((SIGN,), 2, "hinge", False),
+        ((MEAN_OF_SIGNS,), 1, "hinge", False),
+        ((MEAN_OF_SIGNS,), 2, "cosine", True),
+        ((PRUNE,), 2, "support", False),
+        # What was pruned before has no sign.
+        ((PRUNE, SIGN), 1, "hinge", False),
+        ((CLIP,), 1, "cosine", False),
+        ((CLIP,), 2, "cosine", True),
+    ],
+)
+def test_the_loss_fits_the_defense(
+    victim: Victim,
+    pictures: Pictures,
+    chain: tuple[dict[str, object], ...],
+    count: int,
+    form: str,
+    each: bool,
+) -> None:
+    task, seen = victim(pictures(count, *range(count)), defense=chain)
+    model = replay(seen, task, CPU)
+    loss = matching_loss(model, seen, adaptive=True)
+    assert (loss.form, loss.each) == (form, each)
+    assert matching_loss(model, seen, adaptive=False) == ImageLoss(model)
+
+
+def test_wrong_share() -> None:
+    signs = {"a": torch.tensor([1.0, -1.0, 0.0]), "b": torch.tensor([[-1.0]])}
+    guess = {"a": torch.tensor([2.0, 1.0, 9.0]), "b": torch.tensor([[-2.0]])}
+    # One of three signs is wrong, and where none was received nothing counts.
+    assert wrong_share(guess, signs) == pytest.approx(1 / (4 + 1 + 4))
+    scaled = {name: 1e-3 * value for name, value in guess.items()}
+    assert wrong_share(scaled, signs) == pytest.approx(1 / 9)
+    assert wrong_share({name: 0 * value for name, value in guess.items()}, signs) == 1
+
+
+@pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,), (MEAN_OF_SIGNS,)])
+def test_the_truth_loses_least(
+    victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
+) -> None:
+    batch = pictures(2, 6, 1)
+    task, seen = defended(victim, batch, chain)
+    model = replay(seen, task, CPU)
+    aware, plain = (matching_loss(model, seen, adaptive=flag) for flag in (True, False))
+    of_truth, of_other, oblivious = (
+        float(loss(images, batch.labels, seen.received))
+        for loss, images in (
+            (aware, batch.inputs),
+            (aware, 1 - batch.inputs),
+            (plain, batch.inputs),
+        )
+    )
+    assert of_truth < 0.7 * min(of_other, oblivious)
+    if chain != (MEAN_OF_SIGNS,):  # whose tanh is no sign
+        assert of_truth == pytest.approx(0, abs=1e-6)
+
+
+def defended(
+    victim: Victim, batch: Batch, chain: tuple[dict[str, object], ...]
+) -> tuple[Task, Observation]:
+    """What the server sees of a LeNet that was trained on ten shades of grey."""
+    task, seen = victim(batch, defense=chain)
+    network = task.model(seen.sent)
+    shades = torch.linspace(0, 1, 10).view(10, 1, 1, 1).expand(-1, *batch.inputs.shape[1:])
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
+    for _ in range(30):
+        optimizer.zero_grad()
+        task.loss(network, Batch(shades, torch.arange(10))).backward()
+        optimizer.step()
+    built, none = build_chain(chain, "defense"), rng()
+    each = [built.on_gradient(task.gradient(network, batch[i]), none) for i in range(len(batch))]
+    mean = {name: torch.stack([one[name] for one in each]).mean(0) for name in each[0]}
+    sent = {name: value.detach() for name, value in network.state_dict().items()}
+    return task, replace(seen, sent=sent, received=built.on_update(mean, none))
+
+
+def test_each_example_passes_the_defense_alone(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(3, 6, 1, 2)
+    task, seen = victim(batch, defense=(MEAN_OF_SIGNS,))
+    model = replay(seen, task, CPU)
+    loss = matching_loss(model, seen, adaptive=True)
+    parts = [loss.chain.surrogate(model.pure_gradient(batch[i])) for i in range(3)]
+    for name, value in loss.update(batch.inputs, batch.labels).items():
+        torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
+
+
+@pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,)])
+def test_who_knows_the_defense_sees_more(
+    victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
+) -> None:
+    batch = pictures(1, 6)
+    task, seen = defended(victim, batch, chain)
+    oblivious, aware = (
+        Inverting(steps=80, adaptive=flag).reconstruct([seen], task, [rng()], Job())[0]
+        for flag in (False, True)
+    )
+    errors = [(f.guess.inputs - batch.inputs).square().mean() for f in (oblivious, aware)]
+    assert errors[1] < 0.7 * errors[0]
+    assert errors[1] < (batch.inputs - 0.5).square().mean()
 
 
 def test_adaptive_needs_the_defense(victim: Victim, pictures: Pictures) -> None:

@@ -1,0 +1,107 @@
+"""How far the gradient of guessed images lies from the one received, and how rough they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from attacks.adaptive import declared
+from attacks.distance import EPSILON, cosine_distance
+from attacks.replay import Replay
+from fedsim.capture import Observation
+from fedsim.defenses.chain import Chain
+from fedsim.defenses.sign import Sign
+from fedsim.types import Batch, Tensors
+
+Form: TypeAlias = Literal["cosine", "support", "hinge"]
+
+
+@dataclass(frozen=True)
+class ImageLoss:
+    """The matching loss of one guess, a pure function for ``torch.func``.
+
+    Attributes:
+        form: ``cosine`` is that of Inverting Gradients. Wu et al. 2022, appendix A, adapt it:
+            ``support`` leaves out coordinates that were received as 0, for pruned updates;
+            ``hinge`` is the share of the energy with the wrong sign, for the signs of one gradient.
+            The paper's hinge is not divided by the energy, hence lowest where the gradient
+            vanishes.
+        chain: whose surrogate the guess's gradient passes through; empty for none.
+        each: whether every example passes alone, before the mean is taken.
+    """
+
+    model: Replay
+    form: Form = "cosine"
+    chain: Chain = field(default_factory=Chain)
+    each: bool = False
+
+    def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
+        """The loss of ``images (example, channel, height, width)``, a scalar."""
+        guess = self.update(images, labels)
+        if self.form == "hinge":
+            return wrong_share(guess, observed)
+        if self.form == "support":
+            kept = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
+            return cosine_distance(guess, observed, kept)
+        return cosine_distance(guess, observed)
+
+    def update(self, images: Tensor, labels: Tensor) -> Tensors:
+        """What the client would send of the guess, as far as that has a slope."""
+        if not self.each:
+            return self.chain.surrogate(self.model.pure_gradient(Batch(images, labels)))
+
+        def one(image: Tensor, label: Tensor) -> Tensors:
+            return self.chain.surrogate(self.model.pure_gradient(Batch(image[None], label[None])))
+
+        single: Tensors = vmap(one)(images, labels)
+        return {name: value.mean(0) for name, value in single.items()}
+
+
+def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) -> ImageLoss:
+    """The cosine distance, or the loss that fits the declared defense.
+
+    The mean of several examples' signs takes the cosine of the mean of their ``tanh(g / tau)``;
+    the paper has no tau, and gradients are so small that its tanh is the identity. Signs of the
+    mean are compared as those of one example. Noise leaves the cosine as it is.
+
+    Raises:
+        CannotAttack: adaptive, and the server does not know the defense.
+    """
+    if not adaptive:
+        return ImageLoss(model)
+    chain = declared(observation)
+    several = observation.knowledge.num_examples != 1
+    signs = [defense for defense in chain.defenses if isinstance(defense, Sign)]
+    if signs and not (several and signs[-1].per_example):
+        return ImageLoss(model, "hinge")
+    if "prune" in chain.names and not signs:
+        return ImageLoss(model, "support")
+    return ImageLoss(model, "cosine", chain, each=several and chain.per_example)
+
+
+def wrong_share(guess: Tensors, signs: Tensors) -> Tensor:
+    """``sum_i max(-g_i s_i, 0)^2 / sum_i g_i^2`` over coordinates with a sign; in [0, 1].
+
+    1 for a guess without a gradient.
+    """
+    sums = []
+    for name, value in signs.items():
+        agreement = guess[name] * value.sign()
+        pair = (agreement.clamp(max=0), agreement)
+        sums.append(torch.stack([part.square().sum() for part in pair]))
+    wrong, energy = torch.stack(sums).sum(0).unbind()
+    return (wrong + EPSILON**2) / (energy + EPSILON**2)
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """Mean over pixels of the absolute differences to the right and lower neighbour.
+
+    A border pixel's neighbour outside the image is itself.
+    """
+    right = (images[..., :, 1:] - images[..., :, :-1]).abs().sum()
+    lower = (images[..., 1:, :] - images[..., :-1, :]).abs().sum()
+    return (right + lower) / images.numel()
