@@ -17,7 +17,7 @@ from fedsim.errors import CannotAttack, ConfigError
 from fedsim.models.embeddings import embedding_names
 from fedsim.types import Tensors
 
-BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "none"]
+BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "span", "none"]
 _QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
 _FAR = 100.0  # a row this far off the absent words', in median distances, is none of theirs
 _RANK = 1e-14  # a direction with a smaller share of the energy is rounding

@@ -54,12 +54,16 @@ class Job:
         deadline: ``time.monotonic()`` at which the attack must return the best so far.
         report: called with (step, objective, text so far) now and then.
         auxiliary: reads the attacker's own rows; raises ``CannotAttack`` where there are none.
+        keep: while preparing, stores a checkpoint in the place of the one before.
+        resume: the checkpoint of a preparation that was cut off; empty where there is none.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     deadline: float = float("inf")
     report: Callable[[int, float, str], None] = lambda step, objective, text: None
     auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
+    keep: Callable[[Tensors], object] = lambda tensors: None
+    resume: Callable[[], Tensors] = dict
 
     @property
     def expired(self) -> bool:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+
+from attacks.bag import Bag
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.language_modelling import LanguageModelling
+
+Evidence: TypeAlias = Callable[[Tensor], Tensor]
+"""Nats for each word as the next token of each sentence: ``(beam, token)`` to ``(beam, word)``.
+
+Minus infinity: it never is.
+"""
 
 _MUST = 1000.0  # nats; more than any sentence costs
 
@@ -58,13 +69,64 @@ class Grammar:
         same &= self.words[place] == last
         return found.scatter_add_(1, place, same.float())
 
+    def without(self, sentence: tuple[int, ...]) -> Grammar:
+        """The same, with the sentence's n-grams of words alone banned, too."""
+        if not self.ngram or len(sentence) < self.ngram:
+            return self
+        grams = torch.tensor(sentence, device=self.words.device).unfold(0, self.ngram, 1)
+        grams = grams[torch.isin(grams, self.words).all(1)]
+        return replace(self, banned=torch.cat([self.banned, grams]))
+
+
+def read_grammar(
+    observation: Observation,
+    task: LanguageModelling,
+    bag: Bag,
+    *,
+    max_tokens: int,
+    ngram: int,
+    penalty: float,
+    cover: bool,
+) -> Grammar:
+    """What is known of the batch's sentences, with FILM's options of the same names.
+
+    Raises:
+        CannotAttack: there is no word to choose from.
+    """
+    start, end = task.tokenizer.bos_token_id, task.tokenizer.eos_token_id
+    special = torch.tensor(task.spec.special_ids, dtype=torch.int64, device=bag.words.device)
+    words = bag.words[~torch.isin(bag.words, special)]
+    if not len(words):
+        raise CannotAttack(
+            "film: the bag holds no word beside special tokens. Set bag = 'none' to search "
+            "with the language model alone."
+        )
+    if start is not None:
+        starts = torch.tensor([[start]], device=words.device)
+    else:
+        first = [word for word in words.tolist() if task.text([word])[:1].isupper()]
+        starts = torch.tensor(first or words.tolist(), device=words.device)[:, None]
+    longest = min(bag.longest or max_tokens, task.max_length)
+    single = bag.longest is not None and observation.knowledge.num_examples == 1
+    may_end = torch.zeros(longest + 1, dtype=torch.bool)
+    if observation.knowledge.lengths is not None:
+        for length in observation.knowledge.lengths:
+            may_end[min(length, longest)] = True
+    elif single:
+        may_end[longest] = True
+    else:
+        may_end[starts.shape[1] + 1 + (end is not None) :] = True
+    banned = torch.zeros(0, ngram, dtype=torch.int64, device=words.device)
+    cover = cover and single and len(words) <= longest - starts.shape[1]
+    return Grammar(words, starts, may_end, end, ngram, penalty, banned, cover)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """A sentence with its start and end.
 
     Attributes:
-        score: mean log-probability of its tokens among the words allowed, in nats.
+        score: mean log-probability of its tokens, and of the evidence for them, in nats.
     """
 
     tokens: tuple[int, ...]
@@ -78,6 +140,7 @@ def search(
     width: int,
     *,
     whole: bool = False,
+    evidence: Evidence | None = None,
     expired: Callable[[], bool] = lambda: False,
 ) -> list[Found]:
     """The likeliest sentences, best first; those under way if ``expired`` ends the search early.
@@ -93,6 +156,7 @@ def search(
         width: beams kept after each token.
         whole: whether probabilities are those of the whole vocabulary; else they are shares among
             the words allowed, and only those words' rows of the head are computed.
+        evidence: what speaks for a word beside the model.
         expired: asked before each token.
     """
     from transformers import DynamicCache
@@ -121,11 +185,16 @@ def search(
                 done += _ended(beams, total[:, -1], end, begun)
             total = total[:, :-1]
         total = total - grammar.penalty * grammar.repeats(beams)
+        if evidence is not None:
+            total = total + evidence(beams)
         if grammar.cover:
             slots = grammar.longest - (end is not None) - beams.shape[1]
             total = total + credit * unused
             total -= _MUST * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
         scores, best = total.flatten().topk(min(width, total.numel()))
+        scores, best = scores[scores > -math.inf], best[scores > -math.inf]
+        if not len(best):
+            break
         parents, places = best // len(words), best % len(words)
         newest = words[places][:, None]
         beams = torch.cat([beams[parents], newest], 1)

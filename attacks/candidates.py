@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.base import Job
 from attacks.first_layers import FirstLayers
 from attacks.subspace import Subspace
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.text import TextTask
 
 _CHUNK = 1024
 _KEPT = 1024  # tokens that stay after the test for all positions together
@@ -17,6 +21,7 @@ _MORE = 32  # tokens a position that are measured without cancellation, beyond t
 _GAP = 4.0  # least ratio between a rejected and an accepted sine
 _NEAR = 0.1  # largest sine of an accepted token
 _END = 0.03  # at a position behind all sentences every sine is larger
+_LIMITS = (0.003, 0.1)  # sines between which the cut for a token in its sentence is set
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,38 @@ class Candidates:
     accepted: float
     rejected: float
     clear: bool
+
+    @property
+    def limit(self) -> float:
+        """Largest sine behind the attention of a token that stands in its own sentence."""
+        low, high = _LIMITS
+        between = float(self.accepted**0.25 * self.rejected**0.75)
+        return min(max(between, low), high)
+
+
+def vocabulary(
+    observation: Observation, task: TextTask, network: nn.Module, *, rows: bool
+) -> Tensor:
+    """Token ids that may stand in the batch; padding leaves no trace.
+
+    ``rows`` leaves out the words whose embedding row is zero, where an untied table is sent.
+    """
+    name = embedding_names(network).word
+    if name is None:
+        raise CannotAttack(
+            f"span: {type(network).__name__} has no word embeddings to try. Choose a model of "
+            "the BERT or GPT-2 type."
+        )
+    size = len(network.get_parameter(name))
+    possible = torch.ones(size, dtype=torch.bool)
+    if rows and name in observation.received:
+        moved = observation.update((name,))[name].any(1)
+        # A tied head moves all rows, and so do noise and weight decay.
+        if 3 <= int(moved.sum()) < size // 2:
+            possible = moved
+    if task.spec.pad_id is not None and task.spec.pad_id not in task.tokens([""])[0]:
+        possible[task.spec.pad_id] = False
+    return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
 
 
 def candidates(
@@ -67,6 +104,16 @@ def candidates(
         ids.append(best[order])
         sines.append(exact[order])
     return _cut(ids, sines)
+
+
+def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:
+    """The token of smallest sine at each of that many positions ``(position,)``."""
+    vocabulary = _anywhere(layers, subspace, vocabulary, positions)
+    found = []
+    for position in range(positions):
+        few = _nearest(layers, subspace, vocabulary, position, _MORE)
+        found.append(few[subspace.distance(layers.of_tokens(few, position)).argmin()])
+    return torch.stack(found)
 
 
 def _anywhere(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.bag import Bag, BagRule, read_bag
 from attacks.base import Attack, Job, Reconstruction
-from attacks.beam import Grammar, search
+from attacks.beam import Grammar, read_grammar, search
+from attacks.evidence import SpanEvidence, read_evidence, recover
 from attacks.phrases import Fluency, Phrases, Tokens, Words, improve
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -39,9 +40,19 @@ class FILM(Attack):
     All sentences are a ``guess``; an encoder is not attacked, since it predicts no next token. The
     objective is the mean over the sentences of perplexity plus ``beta`` times a gradient norm.
 
+    With ``evidence = "span"`` the beams also add up what the first block's gradients say for each
+    next word (``attacks.evidence``), as DAGER (Petrov et al. 2024) tests it, and the bag comes from
+    them, so that frozen embeddings do not matter. It takes an end token, and fewer tokens in the
+    batch than the width; elsewhere ``note`` says why, and log-probability alone decides. Sentences
+    in the span are moved no more, n-grams may repeat, and all examples of a known number are
+    searched for. Confidence and objective are then those of ``span``. Unlike that attack, no gap
+    among the tokens is needed, and a sentence survives a word too certain to leave a trace.
+
     Attributes:
         bag: which rows count as words, see ``attacks.bag.read_bag``; ``none`` is the control that
-            takes nothing from the update and searches with the language model alone.
+            takes nothing from the update and searches with the language model alone. ``span`` are
+            the tokens in the span of the first layer, and ``auto`` too, with such evidence.
+        evidence: what ranks the beams beside the model's probabilities.
         threshold: for ``bag = "energy"``, standard deviations of noise.
         beams: width of the search.
         shares: whose probabilities the beams add up: those of the whole ``vocabulary``, or shares
@@ -61,6 +72,7 @@ class FILM(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
 
     bag: BagRule = "auto"
+    evidence: Literal["none", "span"] = "none"
     threshold: Annotated[float, Field(gt=0)] = 5.0
     beams: Annotated[int, Field(ge=1)] = 32
     shares: Literal["bag", "vocabulary"] = "vocabulary"
@@ -100,11 +112,22 @@ class FILM(Attack):
         self, observation: Observation, task: LanguageModelling, rng: torch.Generator, job: Job
     ) -> Reconstruction:
         network = task.model(observation.sent, device=job.device)
-        if self.bag == "none":
-            bag = Bag(torch.arange(len(task.tokenizer), device=job.device), None)
-        else:
-            bag = read_bag(observation, network, self.bag, self.threshold, job.device)
-        grammar = self._grammar(observation, task, bag, network)
+        evidence, note = self._evidence(observation, task, network, job)
+        bag, note = self._bag(observation, task, network, evidence, note, job)
+        grammar = read_grammar(
+            observation,
+            task,
+            bag,
+            max_tokens=self.max_tokens,
+            ngram=self.ngram,
+            penalty=self.penalty,
+            cover=self.cover,
+        )
+        if evidence is not None and self.evidence == "span":
+            exact = recover(evidence, observation, task, network, grammar, self.beams, job)
+            if exact is not None:
+                return exact
+            note = "Log-probability alone, since no sentence in the span was found."
         score = Fluency(network, self.beta)
         found: dict[Tokens, float] = {}
         guess: Certificate = "guess"
@@ -124,7 +147,7 @@ class FILM(Attack):
             trace.append((step, time.monotonic() - start, objective))
             if job.expired:
                 break
-            grammar = replace(grammar, banned=self._banned(grammar, sentence))
+            grammar = grammar.without(sentence)
         lines = sorted(found, key=lambda sentence: found[sentence])
         ids = [torch.tensor(line) for line in lines]
         return Reconstruction(
@@ -138,45 +161,43 @@ class FILM(Attack):
             confidence=(guess,) * len(ids),
             trace=tuple(trace),
             expired=job.expired,
+            note=note,
         )
 
-    def _grammar(
-        self, observation: Observation, task: LanguageModelling, bag: Bag, network: nn.Module
-    ) -> Grammar:
-        start, end = task.tokenizer.bos_token_id, task.tokenizer.eos_token_id
-        special = torch.tensor(task.spec.special_ids, dtype=torch.int64, device=bag.words.device)
-        words = bag.words[~torch.isin(bag.words, special)]
-        if not len(words):
-            raise CannotAttack(
-                "film: the bag holds no word beside special tokens. Set bag = 'none' to search "
-                "with the language model alone."
-            )
-        if start is not None:
-            starts = torch.tensor([[start]], device=words.device)
-        else:
-            first = [word for word in words.tolist() if task.text([word])[:1].isupper()]
-            starts = torch.tensor(first or words.tolist(), device=words.device)[:, None]
-        longest = min(bag.longest or self.max_tokens, task.max_length)
-        may_end = torch.zeros(longest + 1, dtype=torch.bool)
-        if observation.knowledge.lengths is not None:
-            for length in observation.knowledge.lengths:
-                may_end[min(length, longest)] = True
-        elif bag.longest is not None and observation.knowledge.num_examples == 1:
-            may_end[longest] = True
-        else:
-            may_end[starts.shape[1] + 1 + (end is not None) :] = True
-        banned = torch.zeros(0, self.ngram, dtype=torch.int64, device=words.device)
-        single = bag.longest is not None and observation.knowledge.num_examples == 1
-        return Grammar(
-            words,
-            starts,
-            may_end,
-            end,
-            self.ngram,
-            self.penalty,
-            banned,
-            cover=self.cover and single and len(words) <= longest - starts.shape[1],
-        )
+    def _evidence(
+        self, observation: Observation, task: LanguageModelling, network: nn.Module, job: Job
+    ) -> tuple[SpanEvidence | None, str]:
+        """What the span says, or why it says nothing."""
+        if "span" not in {self.evidence, self.bag}:
+            return None, ""
+        try:
+            return read_evidence(observation, task, network, job), ""
+        except CannotAttack as error:
+            if self.bag == "span":
+                raise
+            return None, f"Log-probability alone, since {error}"
+
+    def _bag(
+        self,
+        observation: Observation,
+        task: LanguageModelling,
+        network: nn.Module,
+        evidence: SpanEvidence | None,
+        note: str,
+        job: Job,
+    ) -> tuple[Bag, str]:
+        """The words to search with, and the note on what failed so far and here."""
+        everything = Bag(torch.arange(len(task.tokenizer), device=job.device), None)
+        if self.bag == "none":
+            return everything, note
+        if evidence is not None and self.bag in {"auto", "span"}:
+            return Bag(evidence.words, evidence.longest), note
+        try:
+            return read_bag(observation, network, self.bag, self.threshold, job.device), note
+        except CannotAttack as error:
+            if not note or self.bag != "auto":
+                raise
+            return everything, f"{note} All words, since {error}"
 
     def _improve(
         self,
@@ -219,12 +240,3 @@ class FILM(Attack):
             if fits(len(short)) and shorter < objective:
                 return short, shorter
         return sentence, objective
-
-    def _banned(self, grammar: Grammar, sentence: Tokens) -> Tensor:
-        """The banned n-grams and those of ``sentence`` made of words alone."""
-        if not self.ngram:
-            return grammar.banned
-        ids = torch.tensor(sentence, device=grammar.words.device)
-        grams: Tensor = ids.unfold(0, self.ngram, 1) if len(ids) >= self.ngram else grammar.banned
-        grams = grams[torch.isin(grams, grammar.words).all(1)]
-        return torch.cat([grammar.banned, grams])

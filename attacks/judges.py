@@ -2,15 +2,80 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job
+from attacks.candidates import Candidates, candidates, vocabulary
 from attacks.first_layers import FirstLayers, Layer
 from attacks.sentences import Judge
 from attacks.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.tasks.text import TextTask
 
 _SAME = 0.9  # ranks behind the attention, as a share of the rank before it, that hide no token
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What tokens leave in the gradients of the first block.
+
+    Attributes:
+        layers: the network up to its first block.
+        before: the span of the inputs of query, key and value.
+        vocabulary: token ids that may stand in the batch.
+    """
+
+    layers: FirstLayers
+    before: Subspace
+    vocabulary: Tensor
+
+    def weights(self, observation: Observation) -> list[str]:
+        """Names of the first block's weights that were sent."""
+        blocks = (self.layers.tokens, *self.layers.contexts)
+        return [name for layer in blocks for name in layer.weights(observation.received)]
+
+    def shortlist(self, observation: Observation, task: TextTask, job: Job) -> Candidates:
+        """The tokens that can stand at each position, as far as sentences may reach."""
+        traced = task.max_length - (task.spec.kind == "language-modelling")
+        lengths = observation.knowledge.lengths
+        longest = min(traced, self.before.rank + 1, *(lengths or ()) and (max(lengths),))
+        return candidates(self.layers, self.before, self.vocabulary, longest, job)
+
+
+def read_traces(
+    observation: Observation, task: TextTask, network: nn.Module, *, rows: bool = True
+) -> Traces:
+    """Find the first block and the span of its tokens.
+
+    Args:
+        observation: its update has to be a multiple of a gradient.
+        task: says what sentences look like.
+        network: as broadcast, in float32 and eval mode.
+        rows: leave out the words whose embedding row is zero, where an untied table is sent.
+
+    Raises:
+        CannotAttack: the client's optimizer, or as many tokens as the width, fill the span.
+    """
+    optimizer = observation.knowledge.optimizer
+    if optimizer not in {None, "sgd", "momentum"}:
+        raise CannotAttack(
+            f"span: an update by {optimizer!r} is no multiple of a gradient, so its columns "
+            "span everything. Use optimizer = 'sgd', or FedSGD."
+        )
+    words = vocabulary(observation, task, network, rows=rows)
+    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
+    before = subspace(layers, layers.tokens, observation)
+    if before.full:
+        raise CannotAttack(
+            f"span: the gradient of {layers.tokens.modules[0]!r} has rank {before.rank} at "
+            f"width {before.width}. The batch has as many tokens as that, or noise, signs, "
+            "pruning or weight decay fill the span; choose an attack that does without it."
+        )
+    return Traces(layers, before, words)
 
 
 def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Subspace:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -64,6 +65,10 @@ def prepare(
         if not sidecar.exists():
             start = time.monotonic()
             job, seed = job_of(spec, seen, device, report), derive(spec.seed, "prepare", key)
+            unfinished = path.with_suffix(".unfinished")
+            job.keep = partial(save_tensors, unfinished)
+            if unfinished.exists():
+                job.resume = partial(load_tensors, unfinished)
             learned = attack.prepare(replace(seen, knowledge=public), task, job, seed)
             if learned is None:
                 return None
@@ -72,6 +77,7 @@ def prepare(
                 attack=spec.label, sha256=sha256, order=tuple(learned), seconds=seconds
             )
             write_json(sidecar, record)
+            unfinished.unlink(missing_ok=True)
     record = read_record(sidecar, PreparedRecord)
     return load_tensors(path, record.sha256, record.order)
 

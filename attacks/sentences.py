@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attacks.base import Job
+from attacks.base import Job, Reconstruction
+from attacks.certificate import batch_of, match
 from attacks.first_layers import FirstLayers, Layer
 from attacks.subspace import Subspace
+from fedsim.capture import Observation
+from fedsim.records import Certificate
+from fedsim.tasks.text import TextTask
 
 _CHUNK = 1 << 13  # tokens that run at once
 
@@ -25,15 +29,19 @@ class Judge:
 
     def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Mean sine over the tokens of each sentence ``(sentence,)``; padding on the right."""
-        found = []
+        return self.sines(ids, lengths).sum(1) / lengths
+
+    def sines(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The sine of each token ``(sentence, token)``, 0 on the padding to the right."""
+        found = ids.new_zeros(ids.shape, dtype=next(self.layers.network.parameters()).dtype)
         size = max(1, _CHUNK // ids.shape[1])
-        for part, length in zip(ids.split(size), lengths.split(size), strict=True):
+        for start in range(0, len(ids), size):
+            length = lengths[start : start + size]
             longest = int(length.max())
             mask = (torch.arange(longest, device=ids.device) < length[:, None]).long()
-            inputs = self.layers.of_sentences(self.layer, part[:, :longest], mask)
-            sines = self.subspace.distance(inputs) * mask
-            found.append(sines.sum(1) / length)
-        return torch.cat(found)
+            inputs = self.layers.of_sentences(self.layer, ids[start : start + size, :longest], mask)
+            found[start : start + size, :longest] = self.subspace.distance(inputs) * mask
+        return found
 
     def inputs(self, ids: Sequence[int]) -> Tensor:
         """The layer's inputs ``(token, width)`` for one sentence."""
@@ -103,3 +111,41 @@ def grow(
             prefixes = torch.cat([prefixes[rows], tokens[position][columns][:, None]], 1)
     left = [Found(tuple(line), 1.0, False) for line in prefixes.tolist()] if job.expired else []
     return done + left, job.expired
+
+
+def proven(
+    observation: Observation,
+    task: TextTask,
+    network: nn.Module,
+    first: Sequence[str],
+    found: Sequence[Found],
+    tolerance: float,
+) -> Reconstruction:
+    """The sentences with what can be said for them, those in the span first.
+
+    Args:
+        observation: what the gradient of the batch is compared with.
+        task: its loss makes the gradient.
+        network: as broadcast, in float32 and eval mode.
+        first: names of the first block's weights.
+        found: different sentences, whole.
+        tolerance: relative error of a float32 gradient that counts as rounding.
+    """
+    count = observation.knowledge.num_examples
+    found = sorted(found, key=lambda one: (not one.in_span, one.sine))
+    good = [one.ids for one in found if one.in_span]
+    rest = [one.ids for one in found if not one.in_span]
+    lines, labels, objective = [], [], None
+    level: Certificate = "in_span"
+    if good:
+        proof = match(observation, task, network, good, first, tolerance)
+        level = "certified" if proof.exact else "in_span"
+        lines, labels, objective = proof.lines, proof.labels, proof.error
+    more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
+    confidence: list[Certificate] = [level] * len(lines)
+    confidence += ["guess"] * len(more)
+    return Reconstruction(
+        batch_of([*lines, *more], task, [*labels, *[-1] * len(more)]),
+        objective=objective,
+        confidence=tuple(confidence),
+    )

@@ -8,24 +8,18 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.candidates import Candidates, candidates
-from attacks.certificate import batch_of, match
+from attacks.candidates import Candidates
 from attacks.descent import Descent
-from attacks.first_layers import FirstLayers
-from attacks.judges import best_judge, subspace
-from attacks.sentences import Found, Judge, grow
+from attacks.judges import best_judge, read_traces
+from attacks.sentences import Found, Judge, grow, proven
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
-from fedsim.models.embeddings import embedding_names
-from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
-_LIMITS = (0.003, 0.1)  # sines between which the cut for a token in its sentence is set
 _WIDER = 3  # times that cut, where the sentences within it are no proof
 
 
@@ -84,65 +78,26 @@ class Span(Attack):
     def _one(
         self, observation: Observation, task: TextTask, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        optimizer = observation.knowledge.optimizer
-        if optimizer not in {None, "sgd", "momentum"}:
-            raise CannotAttack(
-                f"span: an update by {optimizer!r} is no multiple of a gradient, so its columns "
-                "span everything. Use optimizer = 'sgd', or FedSGD."
-            )
         network = task.model(observation.sent, device=job.device)
         ends = task.tokens([""])[0]
-        vocabulary = self._vocabulary(observation, network, task, ends)
-        layers = FirstLayers(network, vocabulary[-3:].tolist(), task.max_length)
-        before = subspace(layers, layers.tokens, observation)
-        if before.full:
-            raise CannotAttack(
-                f"span: the gradient of {layers.tokens.modules[0]!r} has rank {before.rank} at "
-                f"width {before.width}. The batch has as many tokens as that, or noise, signs, "
-                "pruning or weight decay fill the span; choose an attack that does without it."
-            )
-        judge = best_judge(layers, before, observation)
-        traced = task.max_length - (task.spec.kind == "language-modelling")
-        lengths = observation.knowledge.lengths
-        longest = min(traced, before.rank + 1, *(lengths or ()) and (max(lengths),))
-        shortlist = candidates(layers, before, vocabulary, longest, job)
-        blocks = (layers.tokens, *layers.contexts)
-        first = [name for layer in blocks for name in layer.weights(observation.received)]
-        kind = task.spec.kind
+        traces = read_traces(observation, task, network, rows=self.bag)
+        judge = best_judge(traces.layers, traces.before, observation)
+        shortlist = traces.shortlist(observation, task, job)
+        first = traces.weights(observation)
+        causal = traces.layers.causal
         guess: Reconstruction | None = None
-        for wider in (1, _WIDER) if layers.causal and shortlist.clear else (1,):
+        for wider in (1, _WIDER) if causal and shortlist.clear else (1,):
             found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
-            if kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
+            if task.spec.kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
                 # Nothing is predicted from the last token, so it leaves no trace.
                 found = [replace(one, ids=(*one.ids, ends[-1])) for one in found]
-            proven = self._proven(observation, task, network, first, found, expired)
-            if guess is None or "certified" in (proven.confidence or ()):
-                guess = proven
+            new = proven(observation, task, network, first, found, self.tolerance)
+            if guess is None or "certified" in (new.confidence or ()):
+                guess = replace(new, expired=expired)
             if expired or "certified" in (guess.confidence or ()):
                 break
         assert guess is not None
         return guess
-
-    def _vocabulary(
-        self, observation: Observation, network: nn.Module, task: TextTask, ends: list[int]
-    ) -> Tensor:
-        """Token ids that may stand in the batch; padding leaves no trace."""
-        name = embedding_names(network).word
-        if name is None:
-            raise CannotAttack(
-                f"span: {type(network).__name__} has no word embeddings to try. Choose a model of "
-                "the BERT or GPT-2 type."
-            )
-        size = len(network.get_parameter(name))
-        possible = torch.ones(size, dtype=torch.bool)
-        if self.bag and name in observation.received:
-            moved = observation.update((name,))[name].any(1)
-            # A tied head moves all rows, and so do noise and weight decay.
-            if 3 <= int(moved.sum()) < size // 2:
-                possible = moved
-        if task.spec.pad_id is not None and task.spec.pad_id not in ends:
-            possible[task.spec.pad_id] = False
-        return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
 
     def _search(
         self,
@@ -158,10 +113,7 @@ class Span(Attack):
         if not shortlist.clear:
             return ranked(shortlist, count or 1), job.expired
         if judge.layers.causal:
-            low, high = _LIMITS
-            limit = shortlist.accepted**0.25 * shortlist.rejected**0.75
-            limit = wider * min(max(limit, low), high)
-            return grow(judge, shortlist.tokens, limit, self.beam, job)
+            return grow(judge, shortlist.tokens, wider * shortlist.limit, self.beam, job)
         if len(ends) < 2:
             raise CannotAttack(
                 "span: the tokenizer puts no end token behind a sentence, which the descent of an "
@@ -178,37 +130,6 @@ class Span(Attack):
         descent = Descent(judge, shortlist.tokens, stop, possible)
         expired = descent.run(self.starts, count, rng, job)
         return descent.found, expired
-
-    def _proven(
-        self,
-        observation: Observation,
-        task: TextTask,
-        network: nn.Module,
-        first: list[str],
-        found: list[Found],
-        expired: bool,
-    ) -> Reconstruction:
-        """The sentences with what can be said for them."""
-        count = observation.knowledge.num_examples
-        found = sorted(found, key=lambda one: (not one.in_span, one.sine))
-        good = [one.ids for one in found if one.in_span]
-        rest = [one.ids for one in found if not one.in_span]
-        lines, labels, objective = [], [], None
-        level: Certificate = "in_span"
-        if good:
-            proof = match(observation, task, network, good, first, self.tolerance)
-            level = "certified" if proof.exact else "in_span"
-            lines, labels, objective = proof.lines, proof.labels, proof.error
-        more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
-        batch = batch_of([*lines, *more], task, [*labels, *[-1] * len(more)])
-        confidence: list[Certificate] = [level] * len(lines)
-        confidence += ["guess"] * len(more)
-        return Reconstruction(
-            batch,
-            objective=objective,
-            confidence=tuple(confidence),
-            expired=expired,
-        )
 
 
 def ranked(shortlist: Candidates, count: int) -> list[Found]:

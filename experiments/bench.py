@@ -1,4 +1,4 @@
-"""What capturing costs and what a second worker and text matching gain, side by side."""
+"""What capturing costs, what workers and text matching gain, and how far tokens stand out."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from attacks.jobs import plan
 from attacks.ledger import Ledger
 from attacks.pool import RayPool, start_ray
 from experiments.attack import demand
+from experiments.bench_ranks import rank_tables
 from experiments.bench_text import text_speed
 from experiments.cells import Cell
 from experiments.config import Plan, parse_experiment
 from experiments.folder import Run
 from experiments.measure import PARTS, Measure
 from experiments.simulate import Simulator
+from fedsim.errors import ConfigError
 from server.overhead import round_seconds, update_bytes
 
 REPEATS, CLIENTS, JOBS, STEPS = 3, 4, 16, 400
@@ -36,17 +38,31 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def bench(part: str = "") -> Iterator[Measure]:
+class Line(Protocol):
+    """A dataclass of plain fields, one line of a part's table."""
+
+    def text(self) -> str:
+        """For a terminal."""
+        ...
+
+
+def bench(part: str = "", sets: Sequence[str] = ()) -> Iterator[Line]:
     """The measures of one of ``PARTS`` or of all, as they come.
 
     A model that lies on a hub out of reach is left out.
+
+    Raises:
+        ConfigError: there are overrides, and the part has no options.
     """
+    if sets and part != "ranks":
+        raise ConfigError(f"--set {sets[0]!r}: only bench ranks has options. Leave it out.")
     for name in (part,) if part else PARTS:
         with tempfile.TemporaryDirectory() as folder:
-            yield from BENCHES[name](Path(folder))
+            yield from BENCHES[name](Path(folder), sets)
 
 
-def _captures(folder: Path) -> Iterator[Measure]:
+def _captures(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
+    del sets
     for name, task in MODELS.items():
         if "/" in task["model"] and "FEDSIM_HUB" not in os.environ:
             continue
@@ -100,21 +116,28 @@ def two_workers(root: Path) -> Measure:
     return Measure(f"{JOBS} equal attack jobs: one worker / two workers", ratio, "x", ">= 1.8")
 
 
-def _workers(folder: Path) -> Iterator[Measure]:
+def _workers(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
+    del sets
     yield two_workers(folder / "workers")
 
 
-def _text(folder: Path) -> Iterator[Measure]:
-    del folder
+def _text(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
+    del folder, sets
     return text_speed()
 
 
-BENCHES: dict[str, Callable[[Path], Iterator[Measure]]] = {
+def _ranks(folder: Path, sets: Sequence[str]) -> Iterator[Line]:
+    del folder
+    return rank_tables(sets)
+
+
+BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[Line]]] = {
     "capture": _captures,
     "workers": _workers,
     "text": _text,
+    "ranks": _ranks,
 }
-"""What gives the measures of each of ``PARTS``, from an empty folder to work in."""
+"""What gives the measures of each of ``PARTS``, from an empty folder and the overrides."""
 
 
 @contextmanager

@@ -141,11 +141,14 @@ def prior(
 @app.command()
 def bench(
     what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
+    sets: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the cost of a capture, the gain of workers and the speed of text matching.
+    """Measure the cost of a capture, the gain of workers, text matching and what defenses hide.
 
-    WHAT is capture, workers or text; all of them, if it is not given, take a quarter of an hour.
+    WHAT is capture, workers, text or ranks; all of them, if it is not given, take a quarter of an
+    hour. ranks shows how far the true tokens stand out in a defended gradient; --set changes its
+    model, data set, sentences (task.split) and federation.batch_size.
     """
     from experiments.measure import PARTS
 
@@ -154,7 +157,7 @@ def bench(
     from experiments.bench import bench as measure
 
     measures = []
-    for each in measure(what):
+    for each in measure(what, sets or []):
         measures.append(vars(each))
         if not as_json:
             print(each.text(), flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PARTS = ("capture", "workers", "text")
+PARTS = ("capture", "workers", "text", "ranks")
 
 
 @dataclass(frozen=True)

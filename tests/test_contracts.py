@@ -38,13 +38,22 @@ class AttackCase(NamedTuple):
 ATTACK_CASES = {
     "dlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
     "idlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
+    "closed_form": AttackCase({}, ("image",), False),
     "inverting": AttackCase({"steps": 2}, ("image",), True),
+    "gi_gip": AttackCase({"latent_steps": 2, "weight_steps": 2}, ("image",), True),
     "dlg_text": AttackCase({"steps": 2}, ("text",), True),
     "tag": AttackCase({"steps": 2}, ("text",), True),
     "lamp": AttackCase({"steps": 2, "starts": 2, "proposals": 4, "alpha_lm": 0.0}, ("text",), True),
     "film": AttackCase({"phrase_steps": 1, "token_steps": 1, "beams": 2}, ("language",), True),
     "span": AttackCase({}, ("text", "language"), False),
+    "april": AttackCase({}, ("text", "language"), False),
     "embedding_rows": AttackCase({}, ("text", "language"), False),
+    "lti": AttackCase(
+        {"epochs": 1, "width": 8, "channels": 4}, ("image", "text", "language"), True
+    ),
+    # The first layer of the image cell's network is a convolution.
+    "spear": AttackCase({}, (), True),
+    "ratio": AttackCase({}, (), False),
     "prior_only": AttackCase({}, ("image", "text", "language"), False),
 }
 
@@ -62,7 +71,9 @@ METRIC_CASES: dict[str, str] = {
     **dict.fromkeys(("mse", "psnr", "ssim", "lpips"), "image"),
     "label_accuracy": "any",
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "exact_match", "bleu"), "text"),
-    **dict.fromkeys(("nerr", "nerr_rules"), "text"),
+    **dict.fromkeys(("nerr", "nerr_rules", "nerr_best", "nerr_rules_best"), "text"),
+    **dict.fromkeys(("rouge1_best", "rouge2_best", "rougeL_best"), "text"),
+    **dict.fromkeys(("sentence_precision", "sentence_recall"), "text"),
     **dict.fromkeys(("rouge1_special", "rouge2_special", "rougeL_special"), "text"),
     **dict.fromkeys(
         (
@@ -85,6 +96,7 @@ MODEL_CASES = {
     "mlp": ("shapes", "image-classification"),
     "tiny-bert": ("sentences", "text-classification"),
     "tiny-gpt2": ("sentences", "language-modelling"),
+    "transformer3": ("sentences", "language-modelling"),
 }
 
 TASK_CASES = {

@@ -107,6 +107,25 @@ def test_a_covering_sentence_has_every_word(gpt2: Victim) -> None:
     assert lacking
 
 
+def test_evidence_leads_and_ends_the_search(gpt2: Victim) -> None:
+    rules, network = grammar(gpt2, [4, 5, 6]), gpt2.task.model(gpt2.sent)
+    goal = tuple(rules.words[[5, 2, 9, 2]].tolist())
+
+    def says(texts: Tensor) -> Tensor:
+        """Only this sentence, and behind it nothing."""
+        assert {tuple(text) for text in texts.tolist()} == {(END, *goal[: texts.shape[1] - 1])}
+        nats = torch.full((len(texts), len(rules.words)), -torch.inf)
+        if texts.shape[1] <= len(goal):
+            nats[:, rules.words == goal[texts.shape[1] - 1]] = 7.0
+        return nats
+
+    found = search(network, rules, 8, evidence=says)
+    plain = search(network, replace(rules, may_end=rules.may_end.clone()), 8)
+    assert max((f.tokens for f in found), key=len) == (END, *goal, END)
+    assert {f.tokens for f in found} <= {(END, *goal[:n], END) for n in range(1, 5)}
+    assert len(plain) > len(found)
+
+
 def test_no_end_token(gpt2: Victim) -> None:
     rules = grammar(gpt2, [3])
     starts = rules.words[:4, None]

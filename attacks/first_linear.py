@@ -1,0 +1,215 @@
+"""A first layer that is linear and followed by ReLU: where it is, and what its gradient says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
+from fedsim.types import Batch
+
+_PROBES = 16  # random images that show what follows the layer
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLinear:
+    """Names of the layer and of its parameters."""
+
+    module: str
+    weight: str
+    bias: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRows:
+    """What each unit received: ``sum_i d_ij [x_i, 1]``, with ``d_ij`` the slope of the mean loss.
+
+    Attributes:
+        matrix: weight gradient and bias gradient, float64 ``(unit, input + 1)``; any positive
+            scale.
+        noise: standard deviation of an entry's rounding on the wire, ``(unit,)``.
+        alike: length of a row's rounding where all entries are rounded alike, as those of pixels
+            of one colour are, ``(unit,)``.
+    """
+
+    matrix: Tensor
+    noise: Tensor
+    alike: Tensor
+
+
+def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> FirstLinear:
+    """The layer that takes the flattened image, found by what it does to random images.
+
+    Its input has to be the pixels themselves, and the loss may depend on a unit where it is
+    positive alone, which is what ReLU does whether it is a module or a function.
+
+    Raises:
+        CannotAttack: there is no such layer, or it has no bias.
+    """
+    parameter = next(network.parameters())
+    images = torch.rand(_PROBES, *task.spec.input_shape, generator=rng).to(parameter)
+    flat = images.flatten(1)
+    seen: list[tuple[str, Tensor, Tensor]] = []
+
+    def watch(name: str, module: nn.Module) -> RemovableHandle:
+        return module.register_forward_hook(
+            lambda module, args, output: seen.append((name, args[0], output))
+        )
+
+    linear = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
+    hooks = [watch(name, module) for name, module in linear]
+    labels = torch.arange(_PROBES, device=parameter.device) % task.spec.num_classes
+    loss = task.loss(network, Batch(images, labels))
+    for hook in hooks:
+        hook.remove()
+    where = type(network).__name__
+    if not seen or not (seen[0][1].shape == flat.shape and torch.equal(seen[0][1], flat)):
+        raise CannotAttack(
+            f"first layer: {where} has no linear layer that takes the pixels as they are. "
+            "Choose a model whose first layer is fully connected, such as 'mlp'."
+        )
+    name, _, output = seen[0]
+    (slopes,) = torch.autograd.grad(loss, output)
+    off, on = slopes[output < 0], slopes[output > 0]
+    if bool((off != 0).any()) or not bool((on != 0).any()):
+        raise CannotAttack(
+            f"first layer: {name!r} of {where} is not followed by ReLU, so no unit is silent. "
+            "Choose a model with ReLU, such as 'mlp'."
+        )
+    if dict(linear)[name].bias is None:
+        raise CannotAttack(
+            f"first layer: {name!r} of {where} has no bias, whose gradient sets the scale of an "
+            "image. Choose a model with a bias, such as 'mlp'."
+        )
+    return FirstLinear(name, f"{name}.weight", f"{name}.bias")
+
+
+def unit_rows(observation: Observation, layer: FirstLinear, device: torch.device) -> UnitRows:
+    """The observed rows of the layer.
+
+    Raises:
+        CannotAttack: the client did not send them.
+    """
+    names = (layer.weight, layer.bias)
+    if missing := [name for name in names if name not in observation.received]:
+        raise CannotAttack(
+            f"first layer: {missing[0]!r} was not sent, and the images are read off its gradient. "
+            "Freeze fewer layers."
+        )
+    update = observation.update(names)
+    matrix = torch.cat([update[layer.weight], update[layer.bias][:, None]], 1)
+    if not bool(matrix.isfinite().all()):
+        raise CannotAttack(
+            f"first layer: the update of {layer.weight!r} holds NaN or infinite values. "
+            "Lower federation.learning_rate."
+        )
+    value = observation.received[layer.weight]
+    half = torch.finfo(value.dtype).eps / 2
+    noise = half * value.double().square().mean(1).sqrt()
+    alike = 4 * half * matrix.norm(dim=1)  # the wire's, and those of the client's own sums
+    return UnitRows(matrix.to(device), noise.to(device), alike.to(device))
+
+
+def slopes(network: nn.Module, task: Task, layer: FirstLinear, images: Tensor) -> Tensor:
+    """``dL_i/dz`` of each image alone, for each class it may have: ``(image, class, unit)``."""
+    outputs: list[Tensor] = []
+    hook = network.get_submodule(layer.module).register_forward_hook(
+        lambda module, args, output: outputs.append(output)
+    )
+    found = []
+    for label in range(task.spec.num_classes):
+        labels = torch.full((len(images),), label, device=images.device)
+        loss = task.loss(network, Batch(images, labels)) * len(images)
+        found.append(torch.autograd.grad(loss, outputs.pop())[0])
+    hook.remove()
+    return torch.stack(found, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How far the update that a batch makes is from the observed one.
+
+    Attributes:
+        error: ``||G - a g|| / ||G||`` with the best scale ``a > 0``, the larger one of all
+            parameters and of the first layer alone.
+        bound: what rounding explains.
+    """
+
+    error: float
+    bound: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether rounding explains all of the difference."""
+        return self.error <= self.bound <= 0.01
+
+
+def prove(
+    observation: Observation,
+    task: Task,
+    batch: Batch,
+    weights: Tensor,
+    layer: FirstLinear,
+    tolerance: float,
+) -> Proof:
+    """Replay the client on ``batch`` in float64 and compare.
+
+    The examples count as ``weights`` say, since one may stand twice in a batch and clipping makes
+    another one lighter.
+
+    A gradient and one step of SGD are replayed as they are, and so are several steps of a client
+    whose every step takes the whole batch. No other client can be replayed, since the order of its
+    examples is not known: it is compared as if it had made one step.
+    """
+    network = task.model(observation.sent, device=batch.inputs.device).double()
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name in observation.received)
+    made = {
+        k: torch.zeros_like(p) for k, p in network.named_parameters() if k in observation.received
+    }
+    steps, rate = _whole_steps(observation)
+    for _ in range(steps):
+        step = {name: torch.zeros_like(value) for name, value in made.items()}
+        for i, weight in enumerate((weights / weights.sum()).tolist()):
+            for name, gradient in task.gradient(network, batch[i]).items():
+                step[name] += weight * gradient
+        for name, gradient in step.items():
+            made[name] += gradient
+            network.get_parameter(name).data -= rate * gradient
+    proofs = [
+        _compare(observation, made, names, tolerance)
+        for names in (tuple(made), (layer.weight, layer.bias))
+    ]
+    return max(proofs, key=lambda proof: proof.error / proof.bound)
+
+
+def _whole_steps(observation: Observation) -> tuple[int, float]:
+    """Local steps that all take the whole batch, and their step size."""
+    known = observation.knowledge
+    if observation.kind == "gradient" or not (known.local_steps and known.learning_rate):
+        return 1, 0.0
+    whole = known.num_examples and known.batch_size and known.num_examples <= known.batch_size
+    return (known.local_steps, known.learning_rate) if whole else (1, 0.0)
+
+
+def _compare(
+    observation: Observation, made: dict[str, Tensor], names: Sequence[str], tolerance: float
+) -> Proof:
+    observed = observation.update(names)
+    goal = torch.cat([observed[name].flatten() for name in names])
+    guess = torch.cat([made[name].flatten().cpu() for name in names])
+    rounding = sum(
+        (torch.finfo(value.dtype).eps / 2) ** 2 * float(value.double().square().sum())
+        for value in (observation.received[name] for name in names)
+    )
+    both, norm = float(goal @ guess), float(goal.norm())
+    if both <= 0:
+        return Proof(1.0, tolerance)
+    error = float((goal - guess * (both / float(guess @ guess))).norm()) / norm
+    return Proof(error, tolerance + 2 * rounding**0.5 / norm)
