@@ -1,4 +1,4 @@
-"""What capturing costs, what workers and text matching gain, and how far tokens stand out."""
+"""What capturing costs, what workers and fast attacks gain, and how far tokens stand out."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from attacks.jobs import plan
 from attacks.ledger import Ledger
 from attacks.pool import RayPool, start_ray
 from experiments.attack import demand
+from experiments.bench_images import image_speed
 from experiments.bench_ranks import rank_tables
 from experiments.bench_text import text_speed
 from experiments.cells import Cell
@@ -126,6 +127,11 @@ def _text(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
     return text_speed()
 
 
+def _images(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
+    del folder, sets
+    return image_speed()
+
+
 def _ranks(folder: Path, sets: Sequence[str]) -> Iterator[Line]:
     del folder
     return rank_tables(sets)
@@ -135,6 +141,7 @@ BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[Line]]] = {
     "capture": _captures,
     "workers": _workers,
     "text": _text,
+    "images": _images,
     "ranks": _ranks,
 }
 """What gives the measures of each of ``PARTS``, from an empty folder and the overrides."""

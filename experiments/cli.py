@@ -146,7 +146,7 @@ def bench(
 ) -> None:
     """Measure the cost of a capture, the gain of workers, text matching and what defenses hide.
 
-    WHAT is capture, workers, text or ranks; all of them, if it is not given, take a quarter of an
+    WHAT is capture, workers, text, images or ranks; all, if it is not given, take a quarter of an
     hour. ranks shows how far the true tokens stand out in a defended gradient; --set changes its
     model, data set, sentences (task.split) and federation.batch_size.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PARTS = ("capture", "workers", "text", "ranks")
+PARTS = ("capture", "workers", "text", "images", "ranks")
 
 
 @dataclass(frozen=True)

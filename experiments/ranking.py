@@ -68,7 +68,7 @@ class Ranking:
         spans = []
         for part in self.gradients(seen):
             found = span(part) if part.isfinite().all() else Subspace(part[:, :0], min(part.shape))
-            spans.append(Subspace(found.basis[:, :tokens], found.most))
+            spans.append(Subspace(found.basis[:, :tokens].clone(), found.most))  # drops the rest
         return spans
 
     def words(self, batch: Batch) -> Tensor:
