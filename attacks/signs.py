@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from attacks.sparse_columns import Factors, Pool
 
 _SLACK = 30.0  # times the error, within which a unit whose input is negative may be silent
+_TRIED = 16  # directions that others are exchanged for
+_EXCHANGES = 4  # in one go, each the best of all
 
 
 class Signs:
@@ -38,12 +40,12 @@ class Signs:
         Directions that are missing are filled up with what is orthogonal to those that are there.
         """
         count, rank = pool.independent, self._factors.rank
-        columns, others = pool.directions[:count], pool.directions[count:]
+        columns, others = pool.directions[:count], pool.directions[count : count + _TRIED]
         if count < rank:
             _, _, basis = torch.linalg.svd(columns, full_matrices=True)
             columns = torch.cat([columns, basis[count:]])
         found = float(self.agreement(columns).mean())
-        for _ in range(rank if len(others) else 0):
+        for _ in range(_EXCHANGES if len(others) else 0):
             swapped = columns.expand(len(others), rank, rank, rank).clone()
             places = torch.arange(rank)
             swapped[:, places, places] = others[:, None]
