@@ -10,12 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from attacks.auxiliary_rows import Source, joined, made_rows, split_rows, with_mirrored
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.features import Coordinates, Features, Hashed, Slopes, draw_bins
-from attacks.inverter import Inverter, Output, Training
+from attacks.inverter import Inverter, Output
 from attacks.inverter_outputs import Pixels, Tokens, words_of
+from attacks.inverter_training import Training
 from attacks.labels import Head, find_head, known_labels
-from attacks.pseudo import Axes, dct_images, unigram_texts
+from attacks.pseudo import Axes
 from attacks.replay import Replay, observed_gradient, replay
 from attacks.simulated_updates import SimulatedUpdates, declared_client
 from fedsim.capture import Observation
@@ -23,10 +25,7 @@ from fedsim.errors import CannotAttack, ConfigError
 from fedsim.knowledge import Fact
 from fedsim.seeds import derive, generator
 from fedsim.tasks.base import Task, load_state
-from fedsim.types import Batch, Tensors
-
-HELDOUT = 0.1
-"""Share of the auxiliary rows that choose the epoch and are not trained on."""
+from fedsim.types import Tensors
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class LTI(Attack):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     mirror: bool = True
     size: Annotated[int, Field(ge=0)] = 0
-    auxiliary: Literal["rows", "dct", "unigram"] = "rows"
+    auxiliary: Source = "rows"
     pseudo: Annotated[int, Field(ge=0)] = 0
     dct_axes: Axes = "height-width"
     adaptive: bool = True
@@ -90,14 +89,18 @@ class LTI(Attack):
         count = _count(observation)
         observed_gradient(observation)  # says what is not known of the client's steps
         model = replay(observation, task, job.device)
-        heldout, training = self._rows(job.auxiliary(), task, count, seed)
+        heldout, training = split_rows(job.auxiliary(), self.size, count, seed)
+        training = made_rows(training, task, self.auxiliary, self.pseudo, self.dct_axes, seed)
+        if self.mirror and task.modality == "image":
+            training = with_mirrored(training)
         made: Tensors = {"size": torch.tensor(count)}
         head = self._head(task, model, count)
-        coordinates = Coordinates.of(model)
         if head is not None:
-            made["reference"] = training.inputs.mean(0).to(job.device)
+            made["reference"] = training.inputs.mean(0)
         elif self.bins < 1:
-            made["index"] = draw_bins(coordinates.count, self.bins, generator(seed, "bins"))
+            made["index"] = draw_bins(
+                Coordinates.of(model).count, self.bins, generator(seed, "bins")
+            )
         if task.modality == "text":
             made["words"] = words_of(training)
         made = {name: value.to(job.device) for name, value in made.items()}
@@ -106,7 +109,7 @@ class LTI(Attack):
         with torch.random.fork_rng():  # layers draw their weights from the global generator
             torch.manual_seed(derive(seed, "network"))
             network = self._network(task, features, made).to(job.device)
-        rows = _joined([heldout, training]).to(job.device)
+        rows = joined([heldout, training]).to(job.device)
         numbers = torch.arange(len(rows), device=job.device)
         split = numbers[len(heldout) :], numbers[: len(heldout)]
         try:
@@ -168,7 +171,7 @@ class LTI(Attack):
             return head
         if self.features == "slope":
             raise CannotAttack(
-                f"lti.features: slopes are of a single image whose last weight and bias are sent, "
+                "lti.features: slopes are of a single image whose last weight and bias are sent, "
                 f"and here are {count} {task.modality}s, of which {head.layer!r} "
                 f"{'is' if sent else 'is not'} sent. Take 'coordinates'."
             )
@@ -188,35 +191,6 @@ class LTI(Attack):
         else:
             output = Pixels(shape, residual=classes > 0)
         return Inverter(features.width, self.width, int(made["size"]), output, classes)
-
-    def _rows(self, rows: Batch, task: Task, count: int, seed: int) -> tuple[Batch, Batch]:
-        """The auxiliary rows that are held out, and those, or pseudo rows, to train on."""
-        order = torch.randperm(len(rows), generator=generator(seed, "rows"))
-        rows = rows[order[: self.size or len(order)]]
-        held = max(count, int(HELDOUT * len(rows)))
-        if len(rows) - held < 2 * count:
-            raise CannotAttack(
-                f"lti: {len(rows)} auxiliary rows are too few for batches of {count} to learn from "
-                "and to be held out. Raise auxiliary.rows, or the attack's size."
-            )
-        heldout, training = rows[:held], rows[held:]
-        number, rng = self.pseudo or len(training), generator(seed, "pseudo")
-        image = task.modality == "image"
-        if self.auxiliary != "rows" and image != (self.auxiliary == "dct"):
-            raise CannotAttack(
-                f"lti.auxiliary: {self.auxiliary!r} rows are no {task.modality}s. "
-                f"Choose {'dct' if image else 'unigram'!r}, or 'rows'."
-            )
-        if self.auxiliary == "dct":
-            classes = task.spec.num_classes
-            pseudo = dct_images(training, number, classes, rng, self.dct_axes)
-            training = _joined([training, pseudo])
-        elif self.auxiliary == "unigram":
-            training = unigram_texts(training, number, task.spec.special_ids, rng)
-        if image and self.mirror:
-            mirrored = replace(training, inputs=training.inputs.flip(-1))
-            training = _joined([training, mirrored])
-        return heldout, training
 
 
 def _count(observation: Observation) -> int:
@@ -249,12 +223,3 @@ def _labels(observation: Observation, task: Task, rng: torch.Generator, job: Job
         return known_labels(observation, task, rng, job)
     except CannotAttack:
         return unknown
-
-
-def _joined(batches: Sequence[Batch]) -> Batch:
-    masks = [batch.mask for batch in batches if batch.mask is not None]
-    return Batch(
-        torch.cat([batch.inputs for batch in batches]),
-        torch.cat([batch.labels for batch in batches]),
-        torch.cat(masks) if masks else None,
-    )

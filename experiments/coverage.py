@@ -48,14 +48,14 @@ def row_numbers(cell: Cell) -> dict[tuple[str, int, int], tuple[int, ...]]:
 
 
 def coverage(rows: Iterable[ScoreRow], numbers: Numbers) -> list[Coverage]:
-    """One entry an attack, client and captured round; controls are left out.
+    """One entry an attack, client and captured round; controls and probes are left out.
 
     A row counts once, however often it is recovered. An attack that gives no certificates recovers
     nothing here, however good its guesses are.
     """
     groups: dict[tuple[str, str, str, bool, int], list[ScoreRow]] = defaultdict(list)
     for row in rows:
-        if row.metric in _EXACT and row.control == "none":
+        if row.metric in _EXACT and row.control == "none" and row.probe == "none":
             key = (row.cell, row.attack, row.attack_options, row.adaptive, row.client)
             groups[key].append(row)
     return [found for key in sorted(groups) for found in _over_rounds(groups[key], numbers)]

@@ -22,7 +22,8 @@ def match(guess: Examples, truth: Examples, modality: Modality) -> Match:
 
     The assignment with the least total cost (Hungarian method). It knows the truth, so where there
     are more guesses than examples the spare ones help the attacker. The cost of a pair of images
-    is their mean squared error, of a pair of texts ``text_distance``; labels play no part.
+    is the root of their mean squared error, of a pair of texts ``text_distance``; labels play no
+    part. Being a distance, it never gives an exact guess away to another image.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -88,7 +89,7 @@ def _image_costs(guess: Examples, truth: Examples) -> Tensor:
     guesses, truths = (images.flatten(1) for images in pixels(guess, truth))
     # Without matrix products, whose rounding would make equal images differ.
     distance = torch.cdist(truths, guesses, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance.square() / truths.shape[1]
+    return distance / truths.shape[1] ** 0.5
 
 
 def _with_blank(rows: Tensor, value: float) -> Tensor:

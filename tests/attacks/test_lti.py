@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import inverter, simulated_updates
+from attacks import inverter_training, simulated_updates
 from attacks.base import Job
 from attacks.features import Coordinates, Hashed
 from attacks.inverter import assigned
@@ -328,7 +328,7 @@ def test_training_goes_on_where_it_was_cut_off(
     task, seen = victim(rows[100], classes=4)
     attack, public = LTI(width=16, epochs=4, updates=16, adaptive=False), rows[:60]
     whole = attack.prepare(seen, task, owning(public), 0)
-    monkeypatch.setattr(inverter, "CHECKPOINTED", 0.0)
+    monkeypatch.setattr(inverter_training, "CHECKPOINTED", 0.0)
     kept: list[Tensors] = []
 
     def keep(tensors: Tensors) -> None:
