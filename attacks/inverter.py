@@ -74,15 +74,17 @@ class Inverter(nn.Module):
         features, truths = self._scaled(training[0]), training[1]
         others = self._scaled(heldout[0])
         mean = truths.mean(0)
-        gram = (features.T @ features).double()
-        right = (features.T @ (truths - mean)).double()
+        wide = features.shape[1] > len(features)  # the smaller of the two systems is solved
+        gram = (features @ features.T if wide else features.T @ features).double()
+        right = (truths - mean if wide else features.T @ (truths - mean)).double()
         lowest = math.inf
         for ridge in _RIDGES:
             penalty = ridge * len(features) * torch.eye(len(gram), device=gram.device)
             factor, failed = torch.linalg.cholesky_ex(gram + penalty)
             if failed:
                 continue
-            weight = torch.cholesky_solve(right, factor).float()
+            solved = torch.cholesky_solve(right, factor).float()
+            weight = features.T @ solved if wide else solved
             error = float((others @ weight + mean - heldout[1]).square().mean())
             if error < lowest:
                 lowest = error

@@ -182,6 +182,29 @@ def test_the_best_of_all_assignments() -> None:
         torch.testing.assert_close(assigned(costs), torch.stack(expected))
 
 
+@pytest.mark.parametrize("updates", [12, 60])
+def test_the_regression_is_ridge_regression(updates: int) -> None:
+    draw = rng(updates)
+    network = Inverter(20 + 2, 4, 1, Pixels((1, 1, 3), residual=True), classes=2)
+    label = torch.nn.functional.one_hot(torch.arange(updates) % 2, 2).float()
+    features = torch.cat([3 + 2 * torch.randn(updates, 20, generator=draw), label], 1)
+    truths = features[:, :3] + 0.1 * torch.randn(updates, 3, generator=draw)
+    network.standardise(features if updates > 16 else torch.cat([features] * 2))
+    with torch.no_grad():
+        network.regress((features, truths), (features, truths))
+        # The training rows chose, hence the least penalty.
+        scaled = torch.cat([_scaled(network, features), label], 1)
+        penalty = 1e-4 * updates * torch.eye(22)
+        weight = (scaled.T @ scaled + penalty).inverse() @ scaled.T @ (truths - truths.mean(0))
+        expected = scaled @ weight + truths.mean(0)
+        torch.testing.assert_close(network(features)[:, 0], expected, rtol=0, atol=5e-3)
+
+
+def _scaled(network: Inverter, features: Tensor) -> Tensor:
+    label = features[:, -2:].argmax(1)
+    return (features[:, :-2] - network.mean[label]) / network.deviation[label]
+
+
 def test_pixels() -> None:
     output = Pixels((1, 2, 2))
     truths = output.truths(Batch(torch.rand(2, 1, 2, 2, generator=rng()), torch.zeros(2)))
@@ -271,9 +294,8 @@ def test_several_images_come_back_in_any_order(victim: Victim, rows: Batch) -> N
 
 
 def measured(prepared: Tensors) -> Tensor:
-    return torch.cat(
-        [prepared["mean"], prepared["deviation"], prepared["reference"][None].flatten(1)], 1
-    )
+    names = ("mean", "deviation", "reference")
+    return torch.cat([prepared[name].flatten() for name in names])
 
 
 def test_neither_victims_nor_held_out_rows_are_learned_from(victim: Victim, rows: Batch) -> None:
@@ -298,7 +320,7 @@ def test_neither_victims_nor_held_out_rows_are_learned_from(victim: Victim, rows
 def inverters(run: Run, guesses: Path) -> list[dict[str, bytes]]:
     """The prepared files of each round, by name."""
     found: list[dict[str, bytes]] = []
-    table = {"name": "lti", "width": 8, "epochs": 1}
+    table = {"name": "lti", "width": 8, "epochs": 1, "mirror": False}
     captures = run.cells[0].folder / "captures"
     for number in (1, 2):
         specs = plan(captures, guesses / str(number) / "guesses", "lti", table, 0)
