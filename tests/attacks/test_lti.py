@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks import inverter_training, simulated_updates
 from attacks.base import Job
 from attacks.features import Coordinates, Hashed
-from attacks.inverter import assigned
+from attacks.inverter import Inverter, assigned
 from attacks.inverter_outputs import Pixels, Tokens, words_of
 from attacks.jobs import plan
 from attacks.lti import LTI
@@ -202,7 +202,8 @@ def test_the_regression_is_ridge_regression(updates: int) -> None:
 
 def _scaled(network: Inverter, features: Tensor) -> Tensor:
     label = features[:, -2:].argmax(1)
-    return (features[:, :-2] - network.mean[label]) / network.deviation[label]
+    scaled: Tensor = (features[:, :-2] - network.mean[label]) / network.deviation[label]
+    return scaled
 
 
 def test_pixels() -> None:
