@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Literal, TypeAlias
 
@@ -89,7 +90,7 @@ def _image_costs(guess: Examples, truth: Examples) -> Tensor:
     guesses, truths = (images.flatten(1) for images in pixels(guess, truth))
     # Without matrix products, whose rounding would make equal images differ.
     distance = torch.cdist(truths, guesses, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance / truths.shape[1] ** 0.5
+    return distance / math.sqrt(truths.shape[1])
 
 
 def _with_blank(rows: Tensor, value: float) -> Tensor:
