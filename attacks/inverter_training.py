@@ -27,11 +27,13 @@ class Training:
     """How an inverter is trained: Adam, its rate rising for a tenth of the steps, then a cosine.
 
     Attributes:
+        patience: epochs without a lower loss on held-out rows that end the training.
         updates: simulated updates of one step.
         seed: of the order of the rows and of the noise.
     """
 
     epochs: int
+    patience: int
     updates: int
     learning_rate: float
     seed: int
@@ -58,7 +60,7 @@ class Training:
 
         Returns:
             The network's tensors, ``heldout`` (the loss), the ``epoch`` it was reached in (0 is the
-            start), and how many epochs were ``trained``.
+            start), and whether the training ``expired``, out of time.
         """
         training, heldout = rows
         size = network.size
@@ -87,8 +89,8 @@ class Training:
             if not best or loss < best["heldout"]:
                 best = {name: value.clone() for name, value in network.state_dict().items()}
                 best |= {"heldout": loss, "epoch": torch.tensor(epoch)}
-            best["trained"] = torch.tensor(epoch)
-            if job.expired:
+            best["expired"] = torch.tensor(job.expired)
+            if job.expired or epoch - int(best["epoch"]) >= self.patience:
                 break
             if time.monotonic() - kept > CHECKPOINTED:
                 job.keep(_checkpoint(epoch, network, optimizer, best))

@@ -41,8 +41,11 @@ class LTI(Attack):
     gives the network raw coordinates; here features are standardised, the step size is a cosine,
     and images are mirrored, too. With ``features = "slope"``, not in the paper, a single image's
     update comes as one step of gradient matching, and the network adds to a linear regression of
-    the pixels. The paper's schedule for images is width 3000, 200 epochs, step size 1e-4 that falls
-    to a tenth, 50,000 images; for texts width 600, 1000 channels, 100 epochs.
+    the pixels: on LeNet at its first weights and 9,000 images of CIFAR-10 the regression alone has
+    a mean squared error of .005 (no defense) and .019 (sign, pruning .99, noise .1), to which 6
+    epochs of the network added nothing. The paper's schedule for images is width 3000, 200 epochs,
+    step size 1e-4 that falls to a tenth, 50,000 images; for texts width 600, 1000 channels, 100
+    epochs.
 
     Attributes:
         features: ``slope``, see ``attacks.features.Slopes``; ``coordinates``, hashed, as in the
@@ -52,6 +55,7 @@ class LTI(Attack):
         width: of the hidden layers; a text has one, and then ``channels`` at each token.
         channels: values at each token from which one layer for all of them tells the word.
         epochs: passes over the auxiliary rows.
+        patience: epochs without a lower held-out loss that end the training.
         updates: simulated updates of one step.
         learning_rate: of Adam at its highest.
         mirror: train on mirrored images, too.
@@ -71,6 +75,7 @@ class LTI(Attack):
     width: Annotated[int, Field(ge=1)] = 1500
     channels: Annotated[int, Field(ge=1)] = 256
     epochs: Annotated[int, Field(ge=1)] = 12
+    patience: Annotated[int, Field(ge=1)] = 3
     updates: Annotated[int, Field(ge=1)] = 256
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     mirror: bool = True
@@ -117,7 +122,7 @@ class LTI(Attack):
             simulated = SimulatedUpdates(client, rows, rng)
         except ConfigError as error:  # of a defense that only the client can set up
             raise CannotAttack(f"lti: {error}") from None
-        plan = Training(self.epochs, self.updates, self.learning_rate, seed)
+        plan = Training(self.epochs, self.patience, self.updates, self.learning_rate, seed)
         learned = plan.run(network, simulated, network.output.truths(rows), split, job)
         return {name: value.cpu() for name, value in (learned | made).items()}
 
@@ -136,8 +141,9 @@ class LTI(Attack):
         """
         assert prepared is not None
         learned = {name: value.to(job.device) for name, value in prepared.items()}
-        trained = int(learned["trained"])
-        cut = f"the time budget ended the training in epoch {trained} of {self.epochs}"
+        epoch, note = int(learned["epoch"]), ""
+        if learned["expired"]:
+            note = f"the time budget ended the training, best in epoch {epoch} of {self.epochs}"
         model = replay(observations[0], task, job.device)
         features = self._features(model, task, learned)
         network = self._network(task, features, learned).to(job.device)
@@ -155,8 +161,8 @@ class LTI(Attack):
                 Reconstruction(
                     replace(guess, labels=_labels(observation, task, rng, job)),
                     objective=float(learned["heldout"]),
-                    steps=int(learned["epoch"]),
-                    note="" if trained == self.epochs else cut,
+                    steps=epoch,
+                    note=note,
                 )
             )
         return guesses

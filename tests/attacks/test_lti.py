@@ -263,7 +263,7 @@ def test_inverts_updates_of_a_trained_model(
     bound: float,
 ) -> None:
     task, weights = sent(victim)
-    attack = LTI(features=features, width=128, epochs=8, updates=32, bins=bins)
+    attack = LTI(features=features, width=128, epochs=8, patience=8, updates=32, bins=bins)
     private, public = rows[280:], rows[100:280]
     seen = [client(task, weights, private[i], *tables) for i in range(20)]
     prepared = attack.prepare(seen[0], task, owning(public), 0)
@@ -349,7 +349,7 @@ def test_training_goes_on_where_it_was_cut_off(
     victim: Victim, rows: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, seen = victim(rows[100], classes=4)
-    attack, public = LTI(width=16, epochs=4, updates=16, adaptive=False), rows[:60]
+    attack, public = LTI(width=16, epochs=4, patience=4, updates=16, adaptive=False), rows[:60]
     whole = attack.prepare(seen, task, owning(public), 0)
     monkeypatch.setattr(inverter_training, "CHECKPOINTED", 0.0)
     kept: list[Tensors] = []
@@ -372,12 +372,23 @@ def test_training_goes_on_where_it_was_cut_off(
     assert all(torch.equal(resumed[name], value) for name, value in whole.items())
 
 
+def test_patience_ends_the_training(victim: Victim, rows: Batch) -> None:
+    task, seen = victim(rows[100], classes=4)
+    attack = replace(QUICK, adaptive=False, epochs=20, patience=2, learning_rate=1e-9)
+    epochs: list[int] = []
+    job = owning(rows[:60], report=lambda epoch, *_: epochs.append(epoch))
+    prepared = attack.prepare(seen, task, job, 0)
+    (found,) = attack.reconstruct([seen], task, [rng()], Job(), prepared)
+    assert epochs[-1] == found.steps + 2 < 20
+    assert found.note == ""
+
+
 def test_the_budget_ends_the_training(victim: Victim, rows: Batch) -> None:
     task, seen = victim(rows[100], classes=4)
     attack = replace(QUICK, adaptive=False, epochs=50)
     prepared = attack.prepare(seen, task, owning(rows[:60], deadline=0.0), 0)
     (found,) = attack.reconstruct([seen], task, [rng()], Job(), prepared)
-    assert found.note == "the time budget ended the training in epoch 0 of 50"
+    assert found.note == "the time budget ended the training, best in epoch 0 of 50"
     assert found.steps == 0
 
 
