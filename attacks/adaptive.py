@@ -12,7 +12,6 @@ from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
 from fedsim.types import Tensors
 
-_NOISY = {"gaussian_noise", "dp_sgd"}
 _SMALLEST = 32
 """Rows and columns below which singular values tell nothing of the noise."""
 
@@ -32,22 +31,25 @@ def declared(observation: Observation) -> Chain:
 
 
 def adapted(objective: Objective, observation: Observation) -> Objective:
-    """The distance that fits what the declared defense leaves: signs, or the largest coordinates.
+    """The distance that fits what the declared defense leaves, by its ``distortions``.
 
+    Zeros are left out, and where the length was cut, sums of differences make way for the cosine.
     Signs of a batch of several sentences take ``tanh``. Those of one sentence are compared as they
     are: by cosine more tokens came back than by ``hinge`` or ``tanh`` (.73, .63 and .58 of those of
     six phrases on the built-in BERT, mean of two seeds).
     """
-    names = declared(observation).names
-    if "sign" in names:
+    lost = declared(observation).distortions
+    if "sign" in lost:
         several = observation.knowledge.num_examples != 1
         return replace(objective, form="tanh") if several else objective
-    return replace(objective, form="support") if "prune" in names else objective
+    if "scale" in lost and not objective.is_mean:
+        objective = replace(objective, distance="cosine")
+    return replace(objective, form="support") if "sparsity" in lost else objective
 
 
 def denoised(gradient: Tensors, weights: frozenset[str], observation: Observation) -> Tensors:
-    """The gradient with declared Gaussian noise taken off its ``weights``, which have low rank."""
-    if not _NOISY & set(declared(observation).names):
+    """The gradient with declared noise and rounding taken off its ``weights``, of low rank."""
+    if not {"noise", "rounding"} & declared(observation).distortions:
         return gradient
     return {
         name: shrink(value) if name in weights and min(value.shape) >= _SMALLEST else value

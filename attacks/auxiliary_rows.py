@@ -19,6 +19,16 @@ HELDOUT = 0.1
 """Share of the auxiliary rows that choose the epoch and are not trained on."""
 
 
+def with_classes(rows: Batch, task: Task, seed: int) -> Batch:
+    """The rows with classes of the task: drawn at random where they are those of other data."""
+    classes = task.spec.num_classes
+    # Texts without labels are all of class 0.
+    if not classes or (int(rows.labels.max()) < classes and len(rows.labels.unique()) > 1):
+        return rows
+    drawn = torch.randint(classes, rows.labels.shape, generator=generator(seed, "classes"))
+    return replace(rows, labels=drawn)
+
+
 def split_rows(rows: Batch, most: int, examples: int, seed: int) -> tuple[Batch, Batch]:
     """The auxiliary rows that are held out, and those to train on; drawn by the seed.
 

@@ -124,7 +124,8 @@ def granted_noise(observation: Observation) -> float | None:
     """Standard deviation of what the granted defense adds to a coordinate; None if not known.
 
     The chain is run on an update of zeros, so that whatever comes out is noise, in the units of
-    the update: ``sigma C / B`` for DP-SGD. It is not known for the weights of a client who adds
+    the update: ``sigma C / B`` for DP-SGD, and the mean of a cohort's has a root of the number of
+    its clients less. It is not known for the weights of a client who adds
     noise in each local step, nor where a budget is granted and not its noise.
     """
     knowledge = observation.knowledge
@@ -134,6 +135,8 @@ def granted_noise(observation: Observation) -> float | None:
     rng = torch.Generator().manual_seed(0)
     update: Tensors = {"zeros": torch.zeros(_DRAWS)}
     count = knowledge.batch_size or knowledge.num_examples
+    if count is not None and not knowledge.batch_size:
+        count = max(1, count // knowledge.cohort)
     if chain.per_example:
         if observation.kind == "weights" or count is None:
             return None
@@ -143,7 +146,11 @@ def granted_noise(observation: Observation) -> float | None:
         except ConfigError:  # how much noise a budget takes depends on the client's rows
             return None
         update = {"zeros": total["zeros"] / count}
-    return float(chain.on_update(update, rng)["zeros"].square().mean().sqrt())
+    try:
+        sent = chain.on_update(update, rng)["zeros"]
+    except ConfigError:  # nor does a budget of dp_client tell, which depends on the rounds
+        return None
+    return float((sent.square().mean() / knowledge.cohort).sqrt())
 
 
 def _longest(positions: Tensor, noise: float, threshold: float) -> int | None:

@@ -99,6 +99,13 @@ class Attack(ABC):
         """Whether the attack uses the declared defense."""
         return bool(getattr(self, "adaptive", False))
 
+    def abridged(self) -> tuple[Attack, float] | None:
+        """The search with little before its first step, and how many such steps the whole makes.
+
+        For an estimate of its time. None where no schedule says how long it takes.
+        """
+        return None
+
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
         """What is learned once from auxiliary rows for given weights and defense, if anything."""
         del observation, task, job, seed

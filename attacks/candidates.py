@@ -128,9 +128,8 @@ def _anywhere(
     if len(vocabulary) <= _KEPT or subspace.rank + 2 * positions > subspace.width // 2:
         return vocabulary
     words = vocabulary[[0, len(vocabulary) // 2]]
-    shown = torch.cat([layers.of_tokens(words, p) for p in range(positions)]).double()
-    basis = torch.linalg.qr(torch.cat([subspace.basis, shown.T], 1)).Q
-    wider = Subspace(basis, subspace.most)
+    shown = torch.cat([layers.of_tokens(words, p) for p in range(positions)])
+    wider = subspace.widened(shown)
     return _nearest(layers, wider, vocabulary, 0, _KEPT)
 
 

@@ -114,11 +114,8 @@ class Descent:
         """Whether the sentences found are as many as known, or span all that there is."""
         if not self.found or (most is not None and len(self.found) >= most):
             return bool(self.found)
-        inputs = torch.cat([self._judge.inputs(one.ids) for one in self.found]).double()
-        basis = torch.linalg.qr(inputs.T).Q
-        whole = self._judge.subspace.basis
-        missing = whole - basis @ (basis.T @ whole)
-        return bool(torch.linalg.svdvals(missing)[0] < 0.5)
+        inputs = torch.cat([self._judge.inputs(one.ids) for one in self.found])
+        return self._judge.subspace.filled(inputs)
 
     def _settle(self, line: Line, job: Job) -> list[Found]:
         """Where passes from this line end; and if it is in the span, neighbours as near."""

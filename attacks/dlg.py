@@ -52,6 +52,10 @@ class DLG(Attack):
     patience: Annotated[int, Field(ge=1)] = 15
     labels: Literal["auto", "joint"] = "auto"
 
+    def abridged(self) -> tuple[Attack, float]:
+        """All of it; every step costs the same."""
+        return self, self.steps
+
     def reconstruct(
         self,
         observations: Sequence[Observation],

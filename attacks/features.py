@@ -198,11 +198,16 @@ def group_gradients(model: Replay, batch: Batch, size: int) -> Tensors:
 
 def looped_gradients(model: Replay, batch: Batch, size: int = 1) -> Tensors:
     """``group_gradients`` one after another: the oracle, and what ``vmap`` is timed against."""
-    single = [
-        model.task.gradient(model.network, _trimmed(batch[start : start + size]))
-        for start in range(0, len(batch), size)
-    ]
-    return {name: torch.stack([own[name] for own in single]) for name in model.parameters}
+    starts = range(0, len(batch), size)
+    found = {k: value.new_empty(len(starts), *value.shape) for k, value in model.parameters.items()}
+    for number, start in enumerate(starts):
+        loss = model.task.loss(model.network, _trimmed(batch[start : start + size]))
+        single = torch.autograd.grad(
+            loss, list(model.parameters.values()), allow_unused=True, materialize_grads=True
+        )
+        for kept, own in zip(found.values(), single, strict=True):
+            kept[number] = own
+    return found
 
 
 def _trimmed(batch: Batch) -> Batch:

@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
+from fedsim.models.lora import is_second_factor
 from fedsim.types import Tensors
 
 _CONTEXT_LAYERS = 3
@@ -29,6 +30,11 @@ class Layer:
 
     modules: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """What a user calls the first one: adapters stand beside a module's own linear layer."""
+        return self.modules[0].removesuffix(".base_layer")
+
     def weights(self, sent: Tensors) -> list[str]:
         """Names of those weights that are in ``sent``."""
         return [name for module in self.modules if (name := f"{module}.weight") in sent]
@@ -42,7 +48,8 @@ class FirstLayers:
 
     Attributes:
         tokens: the layer whose inputs know nothing of the other tokens: query, key and value.
-        contexts: those behind the first attention: its output, and both of the feed-forward part.
+        contexts: those behind the first attention: its output, and both of the feed-forward part;
+            of a model with adapters, the next three that have one.
         causal: whether a token sees those before it only.
     """
 
@@ -70,8 +77,11 @@ class FirstLayers:
         once = [all(uses[name] == 1 for name in layer.modules) for layer in layers]
         sees = [not torch.equal(p[2], e[2]) for p, e in zip(plain, early, strict=True)]
         bare = [layer for layer, one, yes in zip(layers, once, sees, strict=True) if one > yes]
+        trained = {name for name, own in network.named_parameters() if own.requires_grad}
         self.contexts = [
-            layer for layer, one, yes in zip(layers, once, sees, strict=True) if one and yes
+            layer
+            for layer, one, yes in zip(layers, once, sees, strict=True)
+            if one and yes and any(f"{name}.weight" in trained for name in layer.modules)
         ][:_CONTEXT_LAYERS]
         if not bare or not self.contexts:
             raise CannotAttack(
@@ -150,17 +160,18 @@ class FirstLayers:
 
         def note(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
             def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-                if seen and seen[-1][0] is args[0]:
-                    seen[-1][1].append(name)
-                else:
+                same = next((names for value, names in seen if value is args[0]), None)
+                if same is None:
                     seen.append((args[0], [name]))
+                else:
+                    same.append(name)
 
             return hook
 
         ids = torch.tensor([words], device=self._device)
         with ExitStack() as stack, torch.no_grad():
             for name, module in self.network.named_modules():
-                if isinstance(module, nn.Linear | Conv1D):
+                if isinstance(module, nn.Linear | Conv1D) and not is_second_factor(name):
                     stack.callback(module.register_forward_pre_hook(note(name)).remove)
             self.network(input_ids=ids, attention_mask=torch.ones_like(ids))
         whole = [(value, names) for value, names in seen if value.dim() == 3]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from attacks.base import Job, Reconstruction, Trace
+from attacks.batch_statistics import StatisticsLoss
 from attacks.generator import Generator, build_generator, load_weights, read_weights
 from attacks.image_losses import ImageLoss, total_variation
 from attacks.image_matching import Found, ImageMatching, Objective, Victims, descend
@@ -130,7 +131,7 @@ class GIGIP(ImageMatching):
             for lane, victim in enumerate(numbers)
         ]
 
-    def _of_latents(self, loss: ImageLoss, generator: Generator) -> Objective:
+    def _of_latents(self, loss: ImageLoss | StatisticsLoss, generator: Generator) -> Objective:
         def objective(
             variables: Tensors, labels: Tensor, observed: Tensors
         ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -143,7 +144,7 @@ class GIGIP(ImageMatching):
 
         return objective
 
-    def _of_weights(self, loss: ImageLoss, generator: Generator) -> Objective:
+    def _of_weights(self, loss: ImageLoss | StatisticsLoss, generator: Generator) -> Objective:
         def one(weights: Tensors, latents: Tensor) -> Tensor:
             image: Tensor = functional_call(generator, weights, (latents[None],))[0]
             return image

@@ -55,7 +55,7 @@ def hypotheses(
     """
     count = observation.knowledge.num_examples
     assert count is not None
-    sizes = _lengths(observation, network, task.spec.input_shape[0], count)
+    sizes = _lengths(observation, network, task, count)
     if not task.spec.num_classes or labels == "joint":
         return [Hypothesis(size, None) for size in sizes][:most]
     if labels == "enumerate":
@@ -72,14 +72,17 @@ def hypotheses(
 
 
 def _lengths(
-    observation: Observation, network: nn.Module, longest: int, count: int
+    observation: Observation, network: nn.Module, task: Task, count: int
 ) -> list[tuple[int, ...]]:
     if observation.knowledge.lengths is not None:
         return [tuple(observation.knowledge.lengths)]
+    longest = task.spec.input_shape[0]
+    # The last token of a causal language model predicts nothing, and its row does not move.
+    still = task.spec.kind == "language-modelling"
     table = embedding_names(network).position
     if table is not None and table in observation.received:
         rows = observation.update([table])[table]
         places = standing_out(rows, noise_variance(rows))
-        if len(places) and int(places[-1]) < longest:
-            return [(int(places[-1]) + 1,) * count]
+        if len(places) and int(places[-1]) + still < longest:
+            return [(int(places[-1]) + 1 + still,) * count]
     return [(length,) * count for length in range(_SHORTEST, longest + 1)]

@@ -14,10 +14,9 @@ from attacks.distance import EPSILON, cosine_distance
 from attacks.replay import Replay
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
-from fedsim.defenses.sign import Sign
 from fedsim.types import Batch, Tensors
 
-Form: TypeAlias = Literal["cosine", "support", "hinge"]
+Form: TypeAlias = Literal["cosine", "support", "hinge", "interval"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class ImageLoss:
             ``support`` leaves out coordinates that were received as 0, for pruned updates;
             ``hinge`` is the share of the energy with the wrong sign, for the signs of one gradient.
             The paper's hinge is not divided by the energy, hence lowest where the gradient
-            vanishes.
+            vanishes. ``interval`` leaves out what rounding explains.
         chain: whose surrogate the guess's gradient passes through; empty for none.
         each: whether every example passes alone, before the mean is taken.
     """
@@ -47,6 +46,8 @@ class ImageLoss:
         if self.form == "support":
             kept = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
             return cosine_distance(guess, observed, kept)
+        if self.form == "interval":
+            return cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
         return cosine_distance(guess, observed)
 
     def update(self, images: Tensor, labels: Tensor) -> Tensors:
@@ -66,7 +67,7 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
 
     The mean of several examples' signs takes the cosine of the mean of their ``tanh(g / tau)``;
     the paper has no tau, and gradients are so small that its tanh is the identity. Signs of the
-    mean are compared as those of one example. Noise leaves the cosine as it is.
+    mean are compared as those of one example. Noise and clipping leave the cosine as it is.
 
     Raises:
         CannotAttack: adaptive, and the server does not know the defense.
@@ -75,12 +76,39 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
         return ImageLoss(model)
     chain = declared(observation)
     several = observation.knowledge.num_examples != 1
-    signs = [defense for defense in chain.defenses if isinstance(defense, Sign)]
+    signs = [defense for defense in chain.defenses if "sign" in defense.distortions]
     if signs and not (several and signs[-1].per_example):
         return ImageLoss(model, "hinge")
-    if "prune" in chain.names and not signs:
+    if "sparsity" in chain.distortions and not signs:
         return ImageLoss(model, "support")
-    return ImageLoss(model, "cosine", chain, each=several and chain.per_example)
+    # A mean over a cohort has no common steps.
+    alone = not signs and observation.knowledge.cohort == 1
+    sharp = alone and {"rounding", "noise"} & chain.distortions == {"rounding"}
+    form: Form = "interval" if sharp else "cosine"
+    return ImageLoss(model, form, chain, each=several and chain.per_example)
+
+
+def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
+    """Of all that rounds to what was received, what is nearest to the guess; constants.
+
+    The guess is first scaled to fit best, as the cosine does. At the truth the result is the truth,
+    so that its distance is 0 instead of the rounding error.
+
+    Args:
+        guess: gradients.
+        observed: received gradients.
+        slack: how far each coordinate may lie from what was received, broadcast against it.
+    """
+    sums = [
+        torch.stack([(guess[name] * value).sum(), guess[name].square().sum()]).detach()
+        for name, value in observed.items()
+    ]
+    inner, energy = torch.stack(sums).sum(0).unbind()
+    scale = inner.clamp(min=0) / (energy + EPSILON**2)
+    return {
+        name: (scale * guess[name].detach()).clamp(value - slack[name], value + slack[name])
+        for name, value in observed.items()
+    }
 
 
 def wrong_share(guess: Tensors, signs: Tensors) -> Tensor:

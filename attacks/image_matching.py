@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from attacks.base import Attack, Grouping, Job, Reconstruction, Trace
+from attacks.batch_statistics import StatisticsLoss, observed_statistics
 from attacks.image_losses import ImageLoss, matching_loss
 from attacks.labels import known_labels
 from attacks.replay import replay
@@ -37,10 +38,10 @@ class Victims:
 
     Attributes:
         labels: int64 ``(victim, example)``.
-        observed: gradients ``(victim, ...)`` in float32.
+        observed: gradients ``(victim, ...)`` in float32, and batch statistics to be matched.
     """
 
-    loss: ImageLoss
+    loss: ImageLoss | StatisticsLoss
     labels: Tensor
     observed: Tensors
     rngs: Sequence[torch.Generator]
@@ -83,6 +84,8 @@ class ImageMatching(Attack):
         restarts: searches of one victim, of which the lowest matching loss counts.
         lanes: restarts and victims searched at once; bounds the memory.
         adaptive: use the loss that fits the declared defense.
+        batch_statistics: weight of the distance of the batch statistics, see
+            ``attacks.batch_statistics``; it is part of the matching loss.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
@@ -93,6 +96,7 @@ class ImageMatching(Attack):
     restarts: Annotated[int, Field(ge=1)] = 1
     lanes: Annotated[int, Field(ge=1)] = 32
     adaptive: bool = False
+    batch_statistics: Annotated[float, Field(ge=0)] = 0.0
 
     @abstractmethod
     def search(
@@ -137,7 +141,14 @@ class ImageMatching(Attack):
             name: torch.stack([update[name] for update in updates]).float().to(job.device)
             for name in model.parameters
         }
+        loss: ImageLoss | StatisticsLoss
         loss = matching_loss(model, observations[0], adaptive=self.adaptive)
+        if self.batch_statistics:
+            loss = StatisticsLoss(loss, self.batch_statistics)
+            found = [observed_statistics(seen, model.network) for seen in observations]
+            observed |= {
+                name: torch.stack([own[name] for own in found]).to(job.device) for name in found[0]
+            }
         return Victims(loss, labels.to(job.device), observed, rngs, job)
 
 

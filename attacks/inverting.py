@@ -9,7 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Reconstruction
+from attacks.base import Attack, Reconstruction
+from attacks.batch_statistics import StatisticsLoss
 from attacks.image_losses import ImageLoss, total_variation
 from attacks.image_matching import ImageMatching, Objective, Victims, descend
 from attacks.search import restart_generators
@@ -34,6 +35,10 @@ class Inverting(ImageMatching):
 
     steps: Annotated[int, Field(ge=1)] = 4800
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
+
+    def abridged(self) -> tuple[Attack, float]:
+        """All of it; every step costs the same."""
+        return self, self.steps
 
     def search(
         self, victims: Victims, task: Task, prepared: Tensors | None
@@ -74,7 +79,7 @@ class Inverting(ImageMatching):
         return [min(own, key=_objective) for own in restarts]
 
 
-def pixel_objective(loss: ImageLoss, weight: float) -> Objective:
+def pixel_objective(loss: ImageLoss | StatisticsLoss, weight: float) -> Objective:
     """The matching loss of pixels and ``weight`` times their total variation."""
 
     def objective(

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.adapters import AdapterSpan, read_adapters
 from attacks.base import Job
 from attacks.candidates import Candidates, candidates, vocabulary
 from attacks.first_layers import FirstLayers, Layer
 from attacks.sentences import Judge
-from attacks.subspace import Subspace, span
+from attacks.subspace import SAME, Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.models.lora import is_adapter, second_factor
 from fedsim.tasks.text import TextTask
-
-_SAME = 0.9  # ranks behind the attention, as a share of the rank before it, that hide no token
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Traces:
 
     def weights(self, observation: Observation) -> list[str]:
         """Names of the first block's weights that were sent."""
-        blocks = (self.layers.tokens, *self.layers.contexts)
-        return [name for layer in blocks for name in layer.weights(observation.received)]
+        blocks, sent = (self.layers.tokens, *self.layers.contexts), observation.received
+        names = [name for layer in blocks for name in layer.weights(sent)]
+        return names + [b for name in names if (b := second_factor(name)) != name and b in sent]
 
     def shortlist(self, observation: Observation, task: TextTask, job: Job) -> Candidates:
         """The tokens that can stand at each position, as far as sentences may reach."""
@@ -69,9 +70,15 @@ def read_traces(
     words = vocabulary(observation, task, network, rows=rows)
     layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
     before = subspace(layers, layers.tokens, observation)
+    if isinstance(before, AdapterSpan) and before.full:
+        raise CannotAttack(
+            f"span: the adapters of {layers.tokens.name!r} show no room: {before.reason}. "
+            "The batch has as many tokens as that, or noise, signs, pruning or weight decay fill "
+            "the span; take fewer tokens than lora_rank, or choose an attack that does without it."
+        )
     if before.full:
         raise CannotAttack(
-            f"span: the gradient of {layers.tokens.modules[0]!r} has rank {before.rank} at "
+            f"span: the gradient of {layers.tokens.name!r} has rank {before.rank} at "
             f"width {before.width}. The batch has as many tokens as that, or noise, signs, "
             "pruning or weight decay fill the span; choose an attack that does without it."
         )
@@ -87,19 +94,29 @@ def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Sub
     names = layer.weights(observation.received)
     if not names:
         raise CannotAttack(
-            f"span: the client does not send {layer.modules[0]!r}, whose gradient spans the "
+            f"span: the client does not send {layer.name!r}, whose gradient spans the "
             "tokens. Freeze fewer layers."
         )
+    device = next(layers.network.parameters()).device
+    if is_adapter(names[0]):
+        adapted = read_adapters(observation, names, device)
+        if adapted is None:
+            raise _nothing(layer)
+        return adapted
     side = layers.side(layer, observation.update(names))
     if not side.isfinite().all() or not side.any():
-        raise CannotAttack(
-            f"span: the gradient of {layer.modules[0]!r} is zero, NaN or infinite. "
-            "Lower the client's learning rate, or attack another round."
-        )
+        raise _nothing(layer)
     # A number is rounded by up to half a unit in its last place; the mean is about 0.3 of one.
     wire = torch.cat([observation.received[name].flatten() for name in names])
     noise = 0.3 * torch.finfo(wire.dtype).eps * float(wire.double().square().mean().sqrt())
-    return span(side.to(next(layers.network.parameters()).device), noise)
+    return span(side.to(device), noise)
+
+
+def _nothing(layer: Layer) -> CannotAttack:
+    return CannotAttack(
+        f"span: the gradient of {layer.name!r} is zero, NaN or infinite. "
+        "Lower the client's learning rate, or attack another round."
+    )
 
 
 def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) -> Judge:
@@ -116,7 +133,7 @@ def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) 
         if layer.weights(observation.received):
             found = subspace(layers, layer, observation)
             ranks.append(f"{found.rank} of {found.most}")
-            if _SAME * before.rank <= found.rank < found.most:
+            if SAME * before.rank <= found.rank < found.most:
                 judges.append(Judge(layers, layer, found))
     if not judges:
         raise CannotAttack(

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.replay import observed_gradient
@@ -17,6 +18,8 @@ from fedsim.errors import CannotAttack
 from fedsim.tasks.language_modelling import IGNORED
 
 _NEVER = -1e9
+SHARPNESS = 20.0
+"""Of a target that follows from a guess: what its cosines to the word table are multiplied by."""
 
 
 class LabelSearch(ABC):
@@ -27,12 +30,12 @@ class LabelSearch(ABC):
         """The values of one lane; ``free (sentence, token)`` are the places of words."""
 
     @abstractmethod
-    def labels(self, values: Tensor, victims: slice) -> Tensor:
-        """What the loss takes, from ``values (victim, candidate, ...)``."""
+    def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
+        """What the loss takes, from ``values (victim, candidate, ...)``, embeddings and mask."""
 
     @abstractmethod
-    def settled(self, values: Tensor, victim: int) -> Tensor:
-        """The labels of one lane's batch."""
+    def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
+        """The labels of one lane's batch, of tokens ``ids (sentence, token)``."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,14 @@ class Classes(LabelSearch):
             return torch.tensor(known)
         return torch.randn(len(free), self.count, generator=rng)
 
-    def labels(self, values: Tensor, victims: slice) -> Tensor:
+    def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
         """Classes, or their distribution."""
-        del victims
+        del victims, guess, mask
         return values.softmax(-1) if values.is_floating_point() else values
 
-    def settled(self, values: Tensor, victim: int) -> Tensor:
+    def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
         """Classes."""
-        del victim
+        del victim, ids, mask
         return values.argmax(-1) if values.is_floating_point() else values
 
 
@@ -83,8 +86,9 @@ class Targets(LabelSearch):
         drawn = torch.randn(self._tokens.shape[1], *free.shape, generator=rng)
         return drawn.masked_fill(~free.cpu(), _NEVER)
 
-    def labels(self, values: Tensor, victims: slice) -> Tensor:
+    def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
         """The share of the targets at each place, ``(..., sentence, token, id)``; 1 in all."""
+        del guess, mask
         places = values.flatten(3).softmax(-1).view_as(values)
         # Of one sum, as victims that share a pass share the mean over its targets.
         counts = self._counts[victims].to(values)
@@ -93,14 +97,48 @@ class Targets(LabelSearch):
         tokens = self._tokens[victims][:, None, None, None].expand_as(asked)
         return asked.new_zeros(*asked.shape[:-1], self._vocabulary).scatter_add(-1, tokens, asked)
 
-    def settled(self, values: Tensor, victim: int) -> Tensor:
+    def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
         """Targets ``(sentence, token)``, -100 elsewhere."""
+        del ids, mask
         targets = torch.full(values.shape[1:], IGNORED, device=values.device)
         pairs = zip(self._tokens[victim], self._counts[victim], values, strict=True)
         for token, count, logits in pairs:
             for place in logits.flatten().topk(int(count)).indices:
                 targets.view(-1)[place] = token
         return targets
+
+
+class NextTokens(LabelSearch):
+    """The targets of a causal language model, which are the words that are searched for.
+
+    Of a guess each place's target is a softmax over the vocabulary of its cosines to the word
+    table. DLG (2019) and TAG (2021) search at each place for a distribution of its own: with
+    ``joint``, logits ``(sentence, token, id)`` from N(0, 1).
+    """
+
+    def __init__(self, network: nn.Module, *, joint: bool) -> None:
+        words = cast(Any, network).get_input_embeddings().weight.detach()
+        self._directions, self._joint = normalize(words), joint
+
+    def start(self, known: tuple[int, ...] | None, free: Tensor, rng: torch.Generator) -> Tensor:
+        """Logits, or nothing."""
+        del known
+        if not self._joint:
+            return torch.zeros(0, dtype=torch.int64)
+        return torch.randn(*free.shape, len(self._directions), generator=rng)
+
+    def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
+        """The share of the targets at each place, ``(..., sentence, token, id)``; 1 in all."""
+        del victims
+        own = values if self._joint else SHARPNESS * normalize(guess, dim=-1) @ self._directions.T
+        shares = own.softmax(-1) * mask[..., None]
+        # Nothing predicts the first token. Each lane's mean is over its own targets.
+        return shares / mask[..., 1:].sum((-2, -1))[..., None, None, None]
+
+    def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
+        """The tokens, -100 where there are none."""
+        del values, victim
+        return ids.masked_fill(mask == 0, IGNORED)
 
 
 def _targets(observation: Observation, network: nn.Module) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.auxiliary_rows import Source, joined, made_rows, split_rows, with_mirrored
+from attacks.auxiliary_rows import (
+    Source,
+    joined,
+    made_rows,
+    split_rows,
+    with_classes,
+    with_mirrored,
+)
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.features import Coordinates, Features, Hashed, Slopes, draw_bins
 from attacks.inverter import Inverter, Output
@@ -94,7 +101,8 @@ class LTI(Attack):
         count = _count(observation)
         observed_gradient(observation)  # says what is not known of the client's steps
         model = replay(observation, task, job.device)
-        heldout, training = split_rows(job.auxiliary(), self.size, count, seed)
+        owned = with_classes(job.auxiliary(), task, seed)
+        heldout, training = split_rows(owned, self.size, count, seed)
         training = made_rows(training, task, self.auxiliary, self.pseudo, self.dct_axes, seed)
         if self.mirror and task.modality == "image":
             training = with_mirrored(training)
@@ -147,11 +155,11 @@ class LTI(Attack):
         model = replay(observations[0], task, job.device)
         features = self._features(model, task, learned)
         network = self._network(task, features, learned).to(job.device)
-        _check_fits(observations[0], model, features, learned)
+        for observation in observations:
+            _check_fits(observation, model, features, learned)
         load_state(network, {name: learned[name] for name in network.state_dict()})
         guesses = []
         for observation, rng in zip(observations, rngs, strict=True):
-            _check_fits(observation, model, features, learned)
             update = Coordinates.of(model).flatten(observed_gradient(observation))
             linear = features.linear(update.float().to(job.device)[None])
             with torch.no_grad():
@@ -208,8 +216,7 @@ def _count(observation: Observation) -> int:
 def _check_fits(
     observation: Observation, model: Replay, features: Features, learned: Tensors
 ) -> None:
-    own = [name for name in model.network.state_dict() if name in observation.received]
-    sent = [name for name in own if name in dict(model.network.named_parameters())]
+    sent = [name for name, _ in model.network.named_parameters() if name in observation.received]
     count, size = _count(observation), int(learned["size"])
     inputs = learned["first.weight"].shape[1]
     if (count, features.width) != (size, inputs) or sent != list(model.parameters):

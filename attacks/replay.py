@@ -86,7 +86,8 @@ def observed_gradient(observation: Observation) -> Tensors:
     if missing := knowledge.missing(frozenset({"learning_rate", "local_steps"})):
         raise CannotAttack(
             f"{observation.key}: the scale of a FedAvg update needs {' and '.join(missing)}, which "
-            "the server does not know. Grant it under [server_knows], or use 'inverting'."
+            "the server does not know. Grant it under [server_knows]; 'inverting' does without it "
+            "where the labels are granted."
         )
     if knowledge.optimizer not in {None, "sgd", "momentum"}:
         raise CannotAttack(

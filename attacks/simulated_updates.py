@@ -126,7 +126,8 @@ def declared_client(
     chain = declared(observation) if defended else Chain()
     names, defenses, variance = list(chain.names), list(chain.defenses), 0.0
     while defenses and isinstance(noise := defenses[-1], GaussianNoise):
-        variance += noise.std**2 / (size if noise.stage == "sample" else length**2)
+        alone = noise.std**2 / length**2 / knowledge.cohort
+        variance += noise.std**2 / size if noise.stage == "sample" else alone
         names, defenses = names[:-1], defenses[:-1]
     chain = Chain(tuple(names), tuple(defenses))
     return Client(model, features, chain, variance, size, length)

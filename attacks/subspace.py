@@ -10,6 +10,9 @@ from torch import Tensor
 ROUNDING = 1e-7
 """Singular values below this share of the largest are float32 rounding at the client."""
 _NORMALISED = 2  # dimensions that layer normalisation may take from inputs and from gradients
+_MISSING = 0.5  # sine of a direction that is not there
+SAME = 0.9
+"""Rank of one span, as a share of another one's of the same tokens, that hides no token."""
 FALL = 30.0
 """A singular value this many times above the next one ends a span that rounding blurs."""
 
@@ -41,6 +44,17 @@ class Subspace:
         """Whether tokens or noise fill the span, so that nothing can be told from it."""
         return self.rank >= self.most - _NORMALISED
 
+    def widened(self, inputs: Tensor) -> Subspace:
+        """The same with what further inputs ``(input, width)`` span."""
+        both = torch.cat([self.basis, inputs.to(self.basis).T], 1)
+        return Subspace(torch.linalg.qr(both).Q, self.most)
+
+    def filled(self, inputs: Tensor) -> bool:
+        """Whether inputs ``(input, width)`` span all of it."""
+        basis = torch.linalg.qr(inputs.to(self.basis).T).Q
+        missing = self.basis - basis @ (basis.T @ self.basis)
+        return bool(torch.linalg.svdvals(missing)[0] < _MISSING)
+
     def distance(self, inputs: Tensor) -> Tensor:
         """Sine of the angle between each input ``(..., width)`` and the span, in [0, 1]."""
         basis = self.basis.to(inputs)
@@ -54,12 +68,13 @@ class Subspace:
         return (1 - inside / inputs.square().sum(-1).clamp(min=1e-30)).clamp(min=0).sqrt()
 
 
-def span(gradient: Tensor, noise: float = 0.0) -> Subspace:
+def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subspace:
     """The column space of ``gradient`` above what rounding adds to it.
 
     Args:
         gradient: float64 ``(width, outputs)``.
         noise: standard deviation of an entry's error, as far as it is known.
+        blurred: a span that seems full ends where singular values fall most, if that is steep.
     """
     rows, columns = gradient.shape
     # A Gram matrix would lose half of the digits. QR keeps them and makes the rest small.
@@ -67,7 +82,7 @@ def span(gradient: Tensor, noise: float = 0.0) -> Subspace:
     left, values, _ = torch.linalg.svd(square, full_matrices=False)
     floor = max(ROUNDING * float(values[0]), noise * (rows**0.5 + columns**0.5), 1e-300)
     rank = int((values > floor).sum())
-    if rank == len(values):
+    if blurred and rank == len(values):
         rank = _fall(values)
     return Subspace(left[:, :rank], len(values))
 

@@ -17,6 +17,8 @@ class TAG(TextMatching):
 
     As LAMP's authors run it: ``L2^2 + 0.01 L1``, no decay, no prior and no reordering. The paper
     weights L1 by the layer's depth and does not say which end weighs more; it is constant here.
+    It searches for the targets, too, which is ``labels = "joint"``; here a language model's follow
+    from the words.
     """
 
     distance: Distance = "l2l1"

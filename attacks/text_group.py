@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.adaptive import adapted, denoised
 from attacks.base import Job
 from attacks.embedding_rows import noise_variance, standing_out, tables
 from attacks.factored import Factored
 from attacks.hypotheses import Hypothesis
-from attacks.label_search import Classes, LabelSearch, Targets
+from attacks.label_search import Classes, LabelSearch, NextTokens, Targets
 from attacks.lanes import Lanes, Weights
 from attacks.language_prior import LanguagePrior
 from attacks.matching import Matching, Objective
@@ -123,9 +123,7 @@ class TextGroup:
         """A lane for each hypothesis and restart."""
         lengths = [length for own in self.possible for each in own for length in each.lengths]
         count = len(self.possible[0]) * self.options.restarts
-        meaning: LabelSearch = Classes(self.task.spec.num_classes)
-        if not self.task.spec.num_classes:
-            meaning = Targets(self.observations, model.network)
+        meaning = self._meaning(model.network)
         rows = [
             self._lane(own[number % len(own)], max(lengths), meaning, rng)
             for own, rng in zip(self.possible, self.rngs, strict=True)
@@ -136,6 +134,13 @@ class TextGroup:
             for part in zip(*rows, strict=True)
         )
         return Lanes(ids, mask, free, labels, meaning)
+
+    def _meaning(self, network: nn.Module) -> LabelSearch:
+        if self.task.spec.kind == "language-modelling":
+            return NextTokens(network, joint=self.options.labels == "joint")
+        if self.task.spec.num_classes:
+            return Classes(self.task.spec.num_classes)
+        return Targets(self.observations, network)
 
     def _lane(
         self, guess: Hypothesis, tokens: int, meaning: LabelSearch, rng: torch.Generator

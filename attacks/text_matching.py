@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
@@ -18,7 +18,6 @@ from attacks.search import Progress
 from attacks.text_group import TextGroup
 from attacks.text_search import Search
 from fedsim.capture import Observation
-from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
@@ -62,7 +61,8 @@ class TextMatching(Attack):
         discrete_every: steps between two rounds; the first is after a tenth of the steps.
         proposals: orders tried in a round for each sentence.
         labels: ``auto`` takes the granted labels, or reads them off the head; ``enumerate`` tries
-            all; ``joint`` searches for them as DLG does, best with L2 and several restarts.
+            all; ``joint`` searches for them as DLG does, best with L2 and several restarts. Of a
+            language model they follow from the words, unless they are ``joint``, as in TAG.
         hypotheses: most combinations of lengths and labels tried, where they are not known; they
             compete for the first tenth of the steps.
         tokens: ``rows`` guesses only tokens whose row of the word gradient moved (FILM, 2022).
@@ -102,6 +102,12 @@ class TextMatching(Attack):
     lanes: Annotated[int, Field(ge=1)] = 32
     adaptive: bool = False
 
+    def abridged(self) -> tuple[Attack, float]:
+        """With one start. Starts and orders take one derivative, a third of a step."""
+        rounds = sum(map(self._due, range(1, self.steps + 1))) if self.discrete != "none" else 0
+        tried = self.starts + rounds * self.proposals
+        return replace(self, starts=1), self.steps + tried / 3
+
     def reconstruct(
         self,
         observations: Sequence[Observation],
@@ -112,11 +118,7 @@ class TextMatching(Attack):
     ) -> list[Reconstruction]:
         """One guess for each observation; those of equal shape share their passes."""
         del prepared
-        if not isinstance(task, TextTask) or task.spec.kind == "language-modelling":
-            raise CannotAttack(
-                f"text matching: the labels of {task.spec.kind!r} are the text itself. "
-                "Choose 'embedding_rows', 'film' or 'span'."
-            )
+        assert isinstance(task, TextTask)
         prior = load_prior(self.prior, task, job.device) if self.prior else None
         network = task.build()
         possible = [
@@ -188,12 +190,9 @@ class TextMatching(Attack):
         progress: Progress,
     ) -> Reconstruction:
         ids, labels, lane, distance = search.tokens(victim)
+        mask = search.lanes.mask[victim, lane]
         return Reconstruction(
-            Batch(
-                ids,
-                search.lanes.meaning.settled(labels, victim),
-                search.lanes.mask[victim, lane],
-            ),
+            Batch(ids, search.lanes.meaning.settled(labels, victim, ids, mask), mask),
             objective=distance,
             steps=step,
             trace=progress.trace(victim),

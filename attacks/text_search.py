@@ -269,7 +269,7 @@ class Search:
         create_graph: bool = True,
     ) -> Tensor:
         flat = mask.flatten(0, 2)
-        meant = self.lanes.meaning.labels(labels, victims)
+        meant = self.lanes.meaning.labels(labels, victims, guess, mask)
         batch = Batch(torch.zeros_like(flat), meant.flatten(0, 2), flat)
         return self._matching.only(victims)(
             guess, batch, create_graph=create_graph, parameters=parameters

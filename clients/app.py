@@ -18,6 +18,7 @@ from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.files import read_record
 from fedsim.knowledge import Fact, Knowledge
+from fedsim.participation import cohort_of
 from fedsim.records import ProbeKind
 from fedsim.setting import load_setting
 from fedsim.threads import one_thread
@@ -59,7 +60,11 @@ class Population:
         numbers = tuple(rows.numbers[position] for position in update.positions)
         kind: ProbeKind = "none" if probe is None else probe.kind
         host = None if probe is None else probe.host
-        self.truth.save(key, update.batch, numbers, update.steps, kind, host)
+        config = self.config
+        cohort = cohort_of(config.federation, config.seed, round_, client)
+        self.truth.save(
+            key, update.batch, numbers, update.steps, kind, host, cohort, update.signals
+        )
         return update
 
     def probe(self, client: int) -> Probe | None:

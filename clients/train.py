@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -12,7 +12,9 @@ from fedsim.accountant import Schedule
 from fedsim.capture import Kind
 from fedsim.cell import FederationConfig
 from fedsim.defenses.chain import Chain
+from fedsim.defenses.encoding import Encoding
 from fedsim.seeds import derive, generator
+from fedsim.signals import TensorSignal, measure
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Rows, Tensors
 
@@ -27,6 +29,7 @@ class LocalUpdate:
         positions: their positions among the client's rows.
         steps: for each local step the examples it used, as indices into ``batch``.
         loss: mean training loss over the steps.
+        signals: of each tensor, what its defense left; for the evaluator alone.
     """
 
     kind: Kind
@@ -35,6 +38,25 @@ class LocalUpdate:
     positions: tuple[int, ...]
     steps: tuple[tuple[int, ...], ...]
     loss: float
+    signals: dict[str, TensorSignal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Defended:
+    """What a client sends, and what it would have sent.
+
+    Attributes:
+        tensors: gradients, or trained weights; frozen parameters are absent.
+        loss: mean training loss over the steps.
+        update: the defended update behind ``tensors``, of parameters alone.
+        clean: the update of the same steps without the defenses: the mean gradient, or the change
+            of weights by the mean gradients of steps that went the defended way.
+    """
+
+    tensors: Tensors
+    loss: float
+    update: Tensors
+    clean: Tensors
 
 
 @dataclass(frozen=True)
@@ -64,9 +86,10 @@ class LocalTrainer:
         index = {position: i for i, position in enumerate(used)}
         plan = tuple(tuple(index[position] for position in step) for step in steps)
         batch = self.task.encode(rows.take(used))
-        tensors, loss = self.reply(sent, batch, plan, round_, client)
+        done = self.defend(sent, batch, plan, round_, client)
         kind: Kind = "gradient" if self.config.protocol == "fedsgd" else "weights"
-        return LocalUpdate(kind, tensors, batch, tuple(used), plan, loss)
+        signals = measure(done.clean, done.update, self.chain.encode(Encoding()))
+        return LocalUpdate(kind, done.tensors, batch, tuple(used), plan, done.loss, signals)
 
     def fit(self, rows: int) -> LocalTrainer:
         """The trainer of a client with so many rows, who turns a privacy budget into noise."""
@@ -80,7 +103,19 @@ class LocalTrainer:
         round_: int,
         client: int,
     ) -> tuple[Tensors, float]:
-        """The defended tensors that the client sends, and its training loss.
+        """The defended tensors that the client sends, and its training loss; see ``defend``."""
+        done = self.defend(sent, batch, plan, round_, client)
+        return done.tensors, done.loss
+
+    def defend(
+        self,
+        sent: Tensors,
+        batch: Batch,
+        plan: Sequence[Sequence[int]],
+        round_: int,
+        client: int,
+    ) -> Defended:
+        """Train, and defend what is sent.
 
         ``plan`` holds the examples of each local step as indices into ``batch``. A defense that
         needs to know the client has to be fitted first.
@@ -89,33 +124,49 @@ class LocalTrainer:
         model.train(self.config.train_mode)
         self.chain.on_model(model)
         rng = generator(self.seed, "defense", round_, client)
+        batch = batch.to(self.device)
         with torch.random.fork_rng():  # dropout draws from the global generator
             torch.manual_seed(derive(self.seed, "dropout", round_, client))
             if self.config.protocol == "fedsgd":
-                tensors, loss = self._gradient(model, batch.to(self.device), rng)
-                tensors = self.chain.on_update(tensors, rng) | self._buffers(model)
+                mean, clean, loss = self._gradient(model, batch, rng)
+                update = self.chain.on_update(mean, rng)
+                tensors = update
             else:
-                loss = self._train(model, batch.to(self.device), plan, rng)
-                tensors = self._defended_weights(model, sent, rng)
-        return {name: value.detach().cpu() for name, value in tensors.items()}, loss
+                clean_weights, loss = self._train(model, batch, plan, rng)
+                trained = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
+                start = {name: sent[name].to(self.device) for name in trained}
+                update = _difference(start, trained)
+                clean = _difference(start, clean_weights) if clean_weights else update
+                if self.chain.changes_update:  # otherwise the weights go out as they are
+                    update = self.chain.on_update(update, rng)
+                    trained = _difference(start, update)
+                tensors = trained
+        tensors = tensors | self._buffers(model)
+        tensors = {name: value.detach().cpu() for name, value in tensors.items()}
+        return Defended(tensors, loss, update, clean)
 
     def _gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
-    ) -> tuple[Tensors, float]:
-        """Mean gradient and loss; example by example where a defense asks for it."""
+    ) -> tuple[Tensors, Tensors, float]:
+        """Mean gradient, the same without defenses, and the loss.
+
+        Example by example where a defense asks for it; else the two are one.
+        """
         batch = self.chain.on_batch(batch, rng)
         if not self.chain.per_example:
-            return self._plain_gradient(model, batch)
+            gradient, loss = self._plain_gradient(model, batch)
+            return gradient, gradient, loss
         total: Tensors = {}
+        clean: Tensors = {}
         losses = []
-        for i in range(len(batch)):  # never more than two gradients of a large model at once
+        for i in range(len(batch)):  # never more than three gradients of a large model at once
             gradient, loss = self._plain_gradient(model, batch[i])
-            gradient = self.chain.on_gradient(gradient, rng)
-            total = {k: total[k] + value for k, value in gradient.items()} if total else gradient
+            clean = _sum(clean, gradient)
+            total = _sum(total, self.chain.on_gradient(gradient, rng))
             losses.append(loss)
         total = self.chain.on_sum(total, rng)
-        mean = {name: value / len(losses) for name, value in total.items()}
-        return mean, sum(losses) / len(losses)
+        count = len(losses)
+        return _mean(total, count), _mean(clean, count), sum(losses) / count
 
     def _plain_gradient(self, model: nn.Module, batch: Batch) -> tuple[Tensors, float]:
         parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}
@@ -129,33 +180,48 @@ class LocalTrainer:
 
     def _train(
         self, model: nn.Module, batch: Batch, plan: Sequence[Sequence[int]], rng: torch.Generator
-    ) -> float:
+    ) -> tuple[Tensors, float]:
+        """Take the steps, and return the mean loss.
+
+        First come the weights that the same steps lead to without the defenses of each step; none
+        where there are no such defenses.
+        """
         parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}
-        optimizer = make_optimizer(self.config, list(parameters.values()))
+        defended = self.chain.per_example
+        shadow = {k: nn.Parameter(p.detach().clone()) for k, p in parameters.items() if defended}
+        optimizers = [
+            (chosen, make_optimizer(self.config, list(chosen.values())))
+            for chosen in (parameters, shadow)
+            if chosen
+        ]
         losses = []
         for step in plan:
-            gradient, loss = self._gradient(model, batch[list(step)], rng)
-            for name, parameter in parameters.items():
-                parameter.grad = gradient[name]
-            optimizer.step()
+            *gradients, loss = self._gradient(model, batch[list(step)], rng)
+            for (chosen, optimizer), gradient in zip(optimizers, gradients, strict=False):
+                for name, parameter in chosen.items():
+                    parameter.grad = gradient[name]
+                optimizer.step()
             losses.append(loss)
-        return sum(losses) / len(losses)
-
-    def _defended_weights(self, model: nn.Module, sent: Tensors, rng: torch.Generator) -> Tensors:
-        trained = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
-        if self.chain.changes_update:  # otherwise the weights go out untouched, not re-rounded
-            start = {name: sent[name].to(self.device) for name in trained}
-            update = {name: start[name] - value for name, value in trained.items()}
-            update = self.chain.on_update(update, rng)
-            trained = {name: start[name] - update[name] for name in trained}
-        return trained | self._buffers(model)
+        return {k: p.detach() for k, p in shadow.items()}, sum(losses) / len(losses)
 
     def _buffers(self, model: nn.Module) -> Tensors:
         """Batch statistics, which only training mode changes."""
-        if not self.config.train_mode:
+        if not self.config.train_mode or self.config.batch_statistics == "kept":
             return {}
         parameters = {name for name, _ in model.named_parameters()}
         return {name: value for name, value in state(model).items() if name not in parameters}
+
+
+def _sum(total: Tensors, more: Tensors) -> Tensors:
+    return {k: total[k] + value for k, value in more.items()} if total else more
+
+
+def _mean(total: Tensors, count: int) -> Tensors:
+    return {name: value / count for name, value in total.items()}
+
+
+def _difference(first: Tensors, second: Tensors) -> Tensors:
+    return {name: first[name] - value for name, value in second.items()}
 
 
 def schedule(

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.config import ExperimentConfig, Plan, parse_experiment
+from experiments.ladder import check_levels
 from experiments.overrides import set_value
 from fedsim.build import build, registry, suggest
 from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError
 from fedsim.files import write_json
+from fedsim.levels import contradiction
 
 if TYPE_CHECKING:
     from fedsim.capture import CaptureStore
@@ -100,6 +102,8 @@ def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
                     server_knows=settled.server_knows,
                     defense=chain,
                 )
+                if settled.level and (reason := contradiction(settled.level, config)):
+                    raise ConfigError(reason)
                 folder = run / f"{experiment.name}.{name}.{fingerprint(config)}"
                 yield Cell(settled, config, folder)
 
@@ -115,17 +119,25 @@ def check_metrics(experiment: ExperimentConfig) -> None:
 
 
 def _check_capture(experiment: ExperimentConfig) -> None:
-    rounds, clients = experiment.federation.rounds, experiment.federation.clients
-    for key, values, first, last in (
-        ("rounds", experiment.capture.rounds, 1, rounds),
-        ("clients", experiment.capture.clients, 0, clients - 1),
+    federation, probes = experiment.federation, experiment.probes
+    secure = federation.cohort > 1
+    senders = federation.replies if secure else federation.clients
+    for key, values, what, first, last in (
+        ("rounds", experiment.capture.rounds, "rounds", 1, federation.rounds),
+        ("clients", experiment.capture.clients, "cohorts" if secure else "clients", 0, senders - 1),
     ):
         for value in values:
             if not first <= value <= last:
                 raise ConfigError(
-                    f"capture.{key}: there is no {value}, as the {key} of the federation are "
+                    f"capture.{key}: there is no {value}, as the {what} of the federation are "
                     f"{first} to {last}. Write some of these."
                 )
+    if secure and probes.count:
+        raise ConfigError(
+            f"probes: {probes.count} probes are wanted, and a probe is a single client's step, "
+            f"which secure aggregation over {federation.cohort} clients never lets out. "
+            "Set federation.secure_aggregation = 0, or leave the probes out."
+        )
 
 
 def _chains(experiment: ExperimentConfig) -> list[tuple[str, tuple[dict[str, Any], ...]]]:
@@ -166,7 +178,9 @@ def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
     table = experiment.model_dump(mode="json", exclude_none=True)
     sweep = table.pop("sweep")
     for key, values in sweep.items():
-        if key.split(".")[0] not in _SWEPT or "." not in key:
+        if key == "level":
+            check_levels(values)
+        elif key.split(".")[0] not in _SWEPT or "." not in key:
             raise ConfigError(
                 f"sweep.{key}: only options of {', '.join(_SWEPT)} can be swept. "
                 "List several [[defenses]], [[attacks]] or seeds instead."
@@ -179,7 +193,9 @@ def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
     for choice in itertools.product(*sweep.values()):
         settled = json.loads(json.dumps(table))
         for key, value in zip(sweep, choice, strict=True):
-            set_value(settled, key, value, f"sweep.{key}")
+            options = value if key == "level" else {key: value}
+            for name, chosen in options.items():
+                set_value(settled, name, chosen, f"sweep.{key}")
         yield parse_experiment(settled)
 
 

@@ -90,6 +90,22 @@ def doctor(experiment: Target, as_json: Json = False) -> None:
 
 
 @app.command()
+def limits(
+    experiment: Target,
+    victims: Annotated[
+        int, typer.Option(min=0, help="private images a cell whose PSNR ceiling is computed")
+    ] = 3,
+    as_json: Json = False,
+) -> None:
+    """How far any attack on a run can get: by rank, differential privacy and information."""
+    run = Invocation(experiment).run(())
+    from experiments.limits import limits as examine
+
+    found = examine(run, victims)
+    print(json.dumps(found.table()) if as_json else found.text())
+
+
+@app.command()
 def show(
     experiment: Target,
     sets: Sets = None,

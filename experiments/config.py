@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 
+from experiments.ladder import at_level
 from experiments.overrides import override
 from fedsim.build import explain, locate, suggest
 from fedsim.cell import (
@@ -26,6 +27,7 @@ from fedsim.cell import (
     TaskConfig,
 )
 from fedsim.errors import ConfigError
+from fedsim.levels import Level
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -70,9 +72,15 @@ class AttackStage(Section):
 
 
 class ExperimentConfig(Section):
-    """One experiment, resolved: all defaults are in it."""
+    """One experiment, resolved: all defaults are in it.
+
+    Attributes:
+        level: the rung of ``fedsim.levels`` whose options are filled in where the file leaves them
+            out, and below which no cell may be. Under ``[sweep]`` each value carries its options.
+    """
 
     name: Name
+    level: Level | None = None
     seeds: tuple[int, ...] = (0,)
     task: TaskConfig
     auxiliary: AuxiliaryConfig | None = None
@@ -186,7 +194,7 @@ def parse_experiment(table: Mapping[str, Any]) -> ExperimentConfig:
     """Validate a table; the first fault becomes one line with its path, value and fix."""
     _check_values(table, "")
     try:
-        return ExperimentConfig.model_validate_json(json.dumps(table))
+        return ExperimentConfig.model_validate_json(json.dumps(at_level(table)))
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
 

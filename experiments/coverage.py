@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from experiments.cells import Cell
-from experiments.tables import Number, Table
+from fedsim.files import Record
 from fedsim.records import ScoreRow
 
 Numbers: TypeAlias = Mapping[tuple[str, int, int], tuple[int, ...]]
 """(cell, round, client) -> row numbers of the examples in the private split."""
 
-_EXACT = {"mse": (0.5 / 255) ** 2, "exact_match": 1.0}
+EXACT = {"mse": (0.5 / 255) ** 2, "exact_match": 1.0}
 """Metric -> its value from which an example counts as exact: half a byte, or every token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """What one attack knows of one client after a round.
+class Coverage(Record):
+    """What one attack knows of one client after a round; a row of ``coverage.parquet``.
 
     Attributes:
         used: distinct rows that the client has used in captured rounds so far.
         recovered: those among them that were certified and exact in at least one round.
+        exact: those that were exact in at least one round, whether the attack knew it or not.
         false: certificates so far of examples that were not exact.
     """
 
@@ -36,6 +35,7 @@ class Coverage:
     round: int
     used: int
     recovered: int
+    exact: int
     false: int
 
 
@@ -51,11 +51,11 @@ def coverage(rows: Iterable[ScoreRow], numbers: Numbers) -> list[Coverage]:
     """One entry an attack, client and captured round; controls and probes are left out.
 
     A row counts once, however often it is recovered. An attack that gives no certificates recovers
-    nothing here, however good its guesses are.
+    nothing that it could be sure of, however good its guesses are.
     """
     groups: dict[tuple[str, str, str, bool, int], list[ScoreRow]] = defaultdict(list)
     for row in rows:
-        if row.metric in _EXACT and row.control == "none" and row.probe == "none":
+        if row.metric in EXACT and row.control == "none" and row.probe == "none":
             key = (row.cell, row.attack, row.attack_options, row.adaptive, row.client)
             groups[key].append(row)
     return [found for key in sorted(groups) for found in _over_rounds(groups[key], numbers)]
@@ -64,11 +64,14 @@ def coverage(rows: Iterable[ScoreRow], numbers: Numbers) -> list[Coverage]:
 def _over_rounds(rows: list[ScoreRow], numbers: Numbers) -> Iterator[Coverage]:
     used: set[int] = set()
     recovered: set[int] = set()
+    exact: set[int] = set()
     false = 0
     for round_ in sorted({row.round for row in rows}):
         for row in (row for row in rows if row.round == round_):
             number = numbers[row.cell, row.round, row.client][row.example]
             used.add(number)
+            if is_exact(row):
+                exact.add(number)
             if row.certified and is_exact(row):
                 recovered.add(number)
             elif row.certified:
@@ -82,6 +85,7 @@ def _over_rounds(rows: list[ScoreRow], numbers: Numbers) -> Iterator[Coverage]:
             round=round_,
             used=len(used),
             recovered=len(recovered),
+            exact=len(exact),
             false=false,
         )
 
@@ -90,25 +94,5 @@ def is_exact(row: ScoreRow) -> bool:
     """Whether the guess is the private example, for a row of ``mse`` or ``exact_match``."""
     if row.value is None:
         return False
-    limit = _EXACT[row.metric]
+    limit = EXACT[row.metric]
     return row.value <= limit if row.metric == "mse" else row.value >= limit
-
-
-def table(found: Iterable[Coverage], where: str) -> Table:
-    """One row an attack, client and round."""
-    return Table(
-        "coverage",
-        "Distinct private rows recovered exactly, with a certificate, up to each captured round, "
-        f"of those that the client used: {where}.",
-        (
-            *("cell", "attack", "options", "client", "round"),
-            *("used", "recovered", "share", "false certificates"),
-        ),
-        tuple(
-            (
-                *(one.cell, one.attack, one.attack_options, one.client, one.round),
-                *(one.used, one.recovered, Number(one.recovered / one.used), one.false),
-            )
-            for one in found
-        ),
-    )

@@ -19,9 +19,11 @@ from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses import build_chain
 from fedsim.errors import StoreError
 from fedsim.models.embeddings import embedding_names
+from fedsim.participation import mean
 from fedsim.tasks import load_task
 from fedsim.tasks.base import state
 from fedsim.threads import one_thread
+from fedsim.truth import TruthRecord
 from fedsim.types import Batch, Tensors
 
 TOLERANCE = 1e-5
@@ -135,13 +137,13 @@ class Examiner:
         model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in own})
         declared = seen.knowledge.train_mode
         mode = self.trainer.config.train_mode if declared is None else declared
-        replayed = self._replay(seen, batch, train_mode=mode)
+        replayed = self._replay(seen, train_mode=mode)
         update = seen.update()
         size = norm(update)
         error = distance(seen.received, replayed) / max(size, 1e-30)
         faults = list(missing_tensors(seen, model))
         if error > TOLERANCE:
-            faults += self._explain(seen, batch, replayed, mode, error)
+            faults += self._explain(seen, replayed, mode, error)
         rank, width = _rank(update, model)
         return Finding(
             self.cell.name,
@@ -155,29 +157,40 @@ class Examiner:
             tuple(self._obstacles(seen, batch, model, size, rank, width)),
         )
 
-    def _replay(self, seen: Observation, batch: Batch, *, train_mode: bool) -> Tensors:
+    def _replay(self, seen: Observation, *, train_mode: bool) -> Tensors:
         config = self.trainer.config.model_copy(update={"train_mode": train_mode})
-        record = self.cell.truth.record(seen.key)
-        trainer = replace(self.trainer, config=config)
-        if trainer.chain.changes_sum:  # its noise may depend on how many rows the client has
-            client = seen.key.client if record.host is None else record.host
-            trainer = trainer.fit(self._owned[client])
-        tensors, _ = trainer.reply(seen.sent, batch, record.steps, seen.key.round, seen.key.client)
-        return tensors
+        replies = [
+            self._reply(replace(self.trainer, config=config), seen, member)
+            for member in self.cell.truth.members(seen.key)
+        ]
+        if len(replies) == 1:
+            return replies[0][0]
+        total = sum(count for _, count in replies)  # secure aggregation lets only the mean out
+        return mean([tensors for tensors, _ in replies], [count / total for _, count in replies])
+
+    def _reply(
+        self, trainer: LocalTrainer, seen: Observation, record: TruthRecord
+    ) -> tuple[Tensors, int]:
+        """What one client sends, and its number of examples."""
+        key, batch = record.key, self.cell.truth.batch(record)
+        if trainer.chain.unit is not None:  # its noise may depend on how many rows the client has
+            trainer = trainer.fit(self._owned[key.client if record.host is None else record.host])
+        tensors, _ = trainer.reply(seen.sent, batch, record.steps, key.round, key.client)
+        return tensors, len(batch)
 
     @cached_property
     def _owned(self) -> list[int]:
         return owned(self.cell.config)
 
     def _explain(
-        self, seen: Observation, batch: Batch, replayed: Tensors, mode: bool, error: float
+        self, seen: Observation, replayed: Tensors, mode: bool, error: float
     ) -> Iterator[str]:
         """Name the one change that makes the replay fit."""
         swapped = list(swapped_tensors(seen, replayed))
         if swapped:
             yield from swapped
             return
-        other = self._replay(seen, batch, train_mode=not mode)
+        other = self._replay(seen, train_mode=not mode)
         if distance(seen.received, other) <= TOLERANCE * norm(seen.update()):
             yield (
                 f"the client trained in {'eval' if mode else 'train'} mode, but "
@@ -206,6 +219,11 @@ class Examiner:
         width: int | None,
     ) -> Iterator[str]:
         config = self.trainer.config
+        if seen.knowledge.cohort > 1:
+            yield (
+                f"secure aggregation: the mean of {seen.knowledge.cohort} clients' replies, hence "
+                "of all their examples."
+            )
         if size < _FLAT:
             yield f"the update is almost zero (norm {size:.1e}): there is nothing to match."
         if config.train_mode and any(m.p > 0 for m in model.modules() if isinstance(m, nn.Dropout)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,6 @@ STYLE: dict[Any, Any] = {
     "ytick.color": INK,
     "axes.spines.top": False,
 }
-UTILITY = ("mcc", "accuracy", "perplexity", "loss")
-"""Which utility the second axis shows: the first of these that was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +71,44 @@ def curves(section: Section, stem: str) -> list[Figure]:
 
 
 def _figure(section: Section, name: str, attack: str, metric: str, results: list[Result]) -> Figure:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Canvas
-
-    utility, setting = _utility_name(section), results[0].setting
-    svg, png = io.StringIO(), io.BytesIO()
-    with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
-        canvas = Canvas(figsize=(4.2, 3.5), layout="constrained")
-        axes = canvas.add_subplot()
-        _draw(axes, section, metric, results, utility)
-        heading = f"{attack}\n{setting}" if setting else attack
-        axes.set_title(heading, fontsize=10, fontweight="bold", loc="left")
-        canvas.legend(
-            loc="outside lower center", ncols=2, frameon=False, fontsize=8.5, handlelength=2.4
-        )
-        canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
-        canvas.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+    utility, setting = section.utility_name, results[0].setting
     whose = "examples" if results[0].probe == "none" else "probes"
     caption = (
         f"{attack}{f', {setting}' if setting else ''}: mean {title(metric)} of the {whose} "
         "of each round with its 95 % interval"
         f"{f', and {title(utility)} on held-out rows' if utility else ''}."
     )
+    heading = f"{attack}\n{setting}" if setting else attack
+    return panel(
+        name, caption, heading, lambda axes: _draw(axes, section, metric, results, utility)
+    )
+
+
+def panel(
+    name: str,
+    caption: str,
+    heading: str,
+    draw: Callable[[Axes], None],
+    size: tuple[float, float] = (4.2, 3.5),
+    *,
+    legend: bool = True,
+) -> Figure:
+    """A figure of one pair of axes, in inches; equal drawings give equal bytes."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    svg, png = io.StringIO(), io.BytesIO()
+    with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
+        canvas = Canvas(figsize=size, layout="constrained")
+        axes = canvas.add_subplot()
+        draw(axes)
+        axes.set_title(heading, fontsize=10, fontweight="bold", loc="left")
+        if legend:
+            canvas.legend(
+                loc="outside lower center", ncols=2, frameon=False, fontsize=8.5, handlelength=2.4
+            )
+        canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+        canvas.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     text = svg.getvalue()
     return Figure(name, caption, text[text.index("<svg") :], png.getvalue())
 
@@ -158,11 +172,6 @@ def _curve(
 def _finite(value: float | None) -> float:
     """A diverged model or a missing interval leaves a gap in the line."""
     return value if value is not None and math.isfinite(value) else math.nan
-
-
-def _utility_name(section: Section) -> str | None:
-    measured = {name for utility in section.utility for name in utility.values}
-    return next((name for name in UTILITY if name in measured), None)
 
 
 def _short(result: Result, others: Iterable[Result]) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from fedsim.files import SCHEMA, Record
+from experiments.evidence import Evidence
+from experiments.places import Attacker, Data, Place, Placed
+from fedsim.files import SCHEMA
 from fedsim.statistics import Summary as Statistics
 
 Modality: TypeAlias = Literal["image", "text"]
@@ -22,18 +24,18 @@ MAIN: dict[Modality, str] = {"image": "psnr", "text": "rougeL"}
 """The metric by which attacks and examples are ranked; the higher, the more leaked."""
 CURVES: dict[Modality, tuple[str, ...]] = {"image": ("psnr",), "text": ("rougeL", "exact_match")}
 """The metrics that are drawn by round."""
+THRESHOLDS = {"psnr": 25.0, "ssim": 0.9, "rouge1": 0.9, "rouge2": 0.9, "rougeL": 0.9}
+"""From which value an example counts as recovered; metrics that are 0 or 1 need none."""
+MARGINS: dict[Modality, float] = {"image": 1.0, "text": 0.05}
+"""The smallest gain over a null baseline, in units of the main metric, that is called a leak."""
+UTILITY = {"mcc": "higher", "accuracy": "higher", "perplexity": "lower", "loss": "lower"}
+"""Which measure of utility counts, the first of these that was taken, and which way is better."""
 PROBES = ("none", "member", "fresh")
 """Clients, probes on rows that a client owns, and probes on rows that none owns, in order."""
-Place: TypeAlias = tuple[str, str, str]
-"""Setting, defense and defense options."""
 PRIOR_ONLY = "prior_only"
 OTHER_CLIENT = "other_client"
-
-
-class Data(Record):
-    """A record whose infinities are written as strings, so that the file is strict JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+SECOND_CLIENT = "second_client"
+"""A wrong update beside the wrong update: which of them is the attack is arbitrary."""
 
 
 class Leakage(Statistics):
@@ -50,7 +52,7 @@ class Problem(Data):
     jobs: int
 
 
-class Result(Data):
+class Result(Placed):
     """One attack under one defense, on the clients or on one kind of probe.
 
     Attributes:
@@ -64,9 +66,6 @@ class Result(Data):
     """
 
     cells: tuple[str, ...]
-    setting: str
-    defense: str
-    defense_options: str
     attack: str
     attack_options: str
     adaptive: bool
@@ -79,37 +78,36 @@ class Result(Data):
     seconds: float = Field(exclude=True)
 
     @property
+    def is_control(self) -> bool:
+        """Whether it is a control, or was made on probes."""
+        return (self.control, self.probe) != ("none", "none")
+
+    @property
     def is_null(self) -> bool:
         """Whether the attack saw nothing of the victim."""
         return self.attack == PRIOR_ONLY or self.control == OTHER_CLIENT
+
+    @property
+    def attacker(self) -> Attacker:
+        """The attack with its options."""
+        return Attacker(
+            attack=self.attack, attack_options=self.attack_options, adaptive=self.adaptive
+        )
 
     @property
     def n(self) -> int:
         """Scored examples; 0 where every job was skipped."""
         return max((found.n for found in self.leakage.values()), default=0)
 
-    @property
-    def place(self) -> Place:
-        """The cells that the result is about."""
-        return self.setting, self.defense, self.defense_options
 
-
-class Utility(Data):
+class Utility(Placed):
     """The global model after a round, the mean over seeds; round 0 is before training."""
 
-    setting: str
-    defense: str
-    defense_options: str
     round: int
     seeds: int
     values: dict[str, float]
     epsilon: float | None
     bytes_up: int
-
-    @property
-    def place(self) -> Place:
-        """The cells that were measured."""
-        return self.setting, self.defense, self.defense_options
 
 
 class Section(Data):
@@ -132,6 +130,7 @@ class Section(Data):
     levels: tuple[str, ...]
     results: tuple[Result, ...]
     utility: tuple[Utility, ...]
+    evidence: Evidence
 
     @property
     def main(self) -> str:
@@ -153,6 +152,19 @@ class Section(Data):
     def places(self) -> tuple[Place, ...]:
         """Settings and defenses in their order."""
         return tuple(dict.fromkeys(result.place for result in self.results))
+
+    def result(self, place: Place, attacker: Attacker) -> Result | None:
+        """The attack itself on clients, neither a control nor on probes."""
+        for found in self.results:
+            if (found.place, found.attacker) == (place, attacker) and not found.is_control:
+                return found
+        return None
+
+    @property
+    def utility_name(self) -> str | None:
+        """Which measure of utility counts."""
+        measured = {name for utility in self.utility for name in utility.values}
+        return next((name for name in UTILITY if name in measured), None)
 
     def at_end(self, place: Place) -> Utility | None:
         """Utility of the cells after their last round."""

@@ -49,6 +49,7 @@ TITLES = {
     "fedsgd": "FedSGD",
     "fedavg": "FedAvg",
     "other_client": "other client's update",
+    "second_client": "a second other client's update",
 }
 
 
@@ -101,12 +102,20 @@ def describe(name: str, text: str) -> str:
     return f"{name} ({shown})" if shown else name
 
 
-def differing(text: str, others: Iterable[str]) -> str:
+def differing(text: str, others: Iterable[str], ignored: Iterable[str] = ()) -> str:
     """Of the canonical JSON options ``text``, those that differ in ``others``: ``steps=300``."""
     tables = [json.loads(other) for other in {text, *others}]
-    mine = json.loads(text)
+    mine = {key: value for key, value in json.loads(text).items() if key not in ignored}
     differ = {k: v for k, v in mine.items() if any(table.get(k) != v for table in tables)}
     return options(json.dumps(differ))
+
+
+def strength(text: str, family: Iterable[str]) -> str:
+    """What tells a defense from others of its name: the options that differ, or all of a chain."""
+    others = list(family)
+    if all(text == other for other in others):
+        return ""
+    return options(text) if text.startswith("[") else differing(text, others)
 
 
 def natural(text: str) -> tuple[str | float, ...]:
@@ -124,15 +133,27 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def swept(cells: Mapping[str, CellConfig]) -> dict[str, dict[str, Any]]:
+    """Cell -> the options, by dotted key, in which the cells differ beside seed and defense."""
+    flat = {
+        name: flatten(cell.model_dump(exclude={"seed", "defense"})) for name, cell in cells.items()
+    }
+    return _differing(flat)
+
+
 def settings(cells: Mapping[str, CellConfig], runs: Mapping[str, str]) -> dict[str, str]:
     """Cell -> how it differs from the others beside seed and defense, as ``batch_size=4``."""
     flat = {
         name: {"run": runs.get(name, "")} | flatten(cell.model_dump(exclude={"seed", "defense"}))
         for name, cell in cells.items()
     }
+    return {
+        name: ", ".join(f"{key.rpartition('.')[2]}={option(value)}" for key, value in own.items())
+        for name, own in _differing(flat).items()
+    }
+
+
+def _differing(flat: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     differ = [key for key in keys if len({json.dumps(v.get(key)) for v in flat.values()}) > 1]
-    return {
-        name: ", ".join(f"{key.rpartition('.')[2]}={option(v.get(key))}" for key in differ)
-        for name, v in flat.items()
-    }
+    return {name: {key: values.get(key) for key in differ} for name, values in flat.items()}

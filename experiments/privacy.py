@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from dataclasses import replace
 
 from experiments.cells import Cell
 from fedsim.accountant import Schedule
@@ -24,25 +24,29 @@ def owned(config: CellConfig) -> list[int]:
 def spent(cell: Cell) -> dict[int, float]:
     """Round -> epsilon so far of the client with the largest; empty where nothing is claimed.
 
-    A client has spent what its own steps cost; the rounds that it sat out are free, and so are
-    probes, which are no part of the federation.
+    A client has spent what its own steps or replies cost; the rounds that it sat out are free, and
+    so are probes, which are no part of the federation.
     """
     config = cell.config
     chain = build_chain(config.defense, "defense")
-    if not chain.changes_sum:
+    if chain.unit is None:
         return {}
     rows = owned(config)
     schedules = [Schedule.of(config.federation, count) for count in rows]
     fitted = [chain.fit(schedule) for schedule in schedules]
+    done = [replace(schedule, steps=0, rounds=0) for schedule in schedules]
     noted = [read_record(path, TruthRecord) for path in cell.truth.root.glob("*.json")]
     taken = [record for record in noted if record.probe == "none"]
-    steps: defaultdict[int, int] = defaultdict(int)
     largest = {}
     for round_ in range(config.federation.rounds + 1):
         for record in taken:
-            steps[record.key.client] += len(record.steps) if record.key.round == round_ else 0
-        costs = {(fitted[c], count, schedules[c].rate) for c, count in steps.items() if count}
-        claims = [one.epsilon_after(count, rate) for one, count, rate in costs]
+            if record.key.round == round_:
+                own, steps = done[record.key.client], len(record.steps)
+                new = replace(own, steps=own.steps + steps, rounds=own.rounds + 1)
+                done[record.key.client] = new
+        claims = {
+            one.epsilon_after(own) for one, own in zip(fitted, done, strict=True) if own.rounds
+        }
         known = [claim for claim in claims if claim is not None]
         if len(known) < len(claims):
             return {}

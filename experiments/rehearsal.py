@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from clients.probes import make_probes
 from experiments.cells import Cell
@@ -19,33 +20,53 @@ from fedsim.metrics import METRICS
 from fedsim.setting import Setting, load_setting
 from fedsim.tasks import initial_weights
 from fedsim.tasks.base import Task
+from fedsim.types import Tensors
 
 
-def rehearse(cells: Iterable[Cell]) -> None:
+@dataclass(frozen=True)
+class Start:
+    """Where the clients of a cell start from.
+
+    Attributes:
+        weights: of the first round.
+    """
+
+    setting: Setting
+    weights: Tensors
+
+
+def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
     """Load the rows, deal them out, build the models and fit the defenses on; trains nothing.
 
     What several cells share is tried once.
+
+    Returns:
+        By cell, what was loaded.
 
     Raises:
         ConfigError: what the simulation of one of the cells would end with, or a metric that
             was asked for and cannot be computed.
     """
-    settings: dict[str, Setting] = {}
+    loaded: dict[str, Start] = {}
+    starts: dict[str, Start] = {}
     tried: set[str] = set()
     for cell in cells:
         config = cell.config
         key = repr((config.task, config.auxiliary))
-        if key not in settings:
-            settings[key] = load_setting(config)
-            _check_labels(config.task, settings[key].task)
-            initial_weights(settings[key].task, config.task, config.seed)
-        setting = settings[key]
+        if key not in loaded:
+            setting = load_setting(config)
+            _check_labels(config.task, setting.task)
+            weights = initial_weights(setting.task, config.task, config.seed)
+            loaded[key] = Start(setting, weights)
+        starts[cell.name] = loaded[key]
+        setting = loaded[key].setting
         _check_metrics(cell.experiment, setting.task)
         _check_parts(config, setting)
         mode = config.federation.train_mode
         if (defended := f"{key}{mode}{config.defense}") not in tried:
             tried.add(defended)
             build_chain(config.defense, "defense").on_model(setting.task.build().train(mode))
+    return starts
 
 
 def _check_labels(config: TaskConfig, task: Task) -> None:

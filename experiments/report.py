@@ -10,25 +10,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
 
 from markupsafe import Markup
 
+from experiments.coverage import Coverage
+from experiments.extras import extras
 from experiments.figures import INK, Figure, curves
-from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, Findings, Place, Result, Section
+from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, Findings, Section
 from experiments.gallery import Example, Strip, data_uri, mark, strips
+from experiments.heatmap import heatmaps
 from experiments.labels import flatten, option, options, show, title
-from experiments.results import STATUSES, attack_name, shown_metrics, tables, unit_of
+from experiments.matrix import leaked, null_of, number, rule, useful, verdict_tables
+from experiments.pareto import pictures, tradeoff_tables
+from experiments.results import attack_label, attack_name, named, shown_metrics, tables, unit_of
+from experiments.rows import read_rows
 from experiments.summary import metric_classes, summarise
-from experiments.tables import Number, Table, text_of, write_table
+from experiments.tables import Table, text_of, write_table
 from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
+from experiments.trend import trend
+from experiments.unions import union_figures, union_table, unions
+from experiments.updates import UpdateRow
 from fedsim.cell import CellConfig
 from fedsim.errors import StoreError
-from fedsim.files import Record, read_record, write_bytes
+from fedsim.files import read_record, write_bytes
 from fedsim.metrics.base import Metric
-from fedsim.records import ScoreRow, UtilityRow
-
-R = TypeVar("R", bound=Record)
+from fedsim.records import STATUSES, ScoreRow, UtilityRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,22 @@ class Chapter:
     section: Section
     threat: ThreatModel
     tables: dict[str, Table]
+    pictures: list[Figure]
+    heatmaps: list[Figure]
     figures: list[Figure]
+    unions: list[Figure]
     strips: list[Strip]
-    strongest: list[tuple[Result, Number, Number | None]]
+    extras: dict[str, Table]
+
+    @property
+    def all_figures(self) -> list[Figure]:
+        """Those of all kinds."""
+        return [*self.pictures, *self.heatmaps, *self.figures, *self.unions]
+
+    @property
+    def all_tables(self) -> list[Table]:
+        """Those of all kinds."""
+        return [*self.tables.values(), *self.extras.values()]
 
 
 def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False) -> Path:
@@ -66,46 +85,28 @@ def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False
         name: read_record(run / name / "cell.json", CellConfig)
         for name in sorted({row.cell for row in rows} | {row.cell for row in utility})
     }
+    coverage = read_rows(run / "coverage.parquet", Coverage)
+    updates = read_rows(run / "updates.parquet", UpdateRow)
     summary = summarise(rows, utility, cells)
     write_bytes(run / "summary.json", canonical(summary))
+    shown = () if redact else examples
     chapters = [
-        _chapter(number, section, cells, () if redact else examples)
+        _chapter(number, section, run, cells, coverage, updates, shown)
         for number, section in enumerate(summary.sections, 1)
     ]
     folder = run / "report"
     for part in ("tables", "figures"):  # what an earlier report left would look like ours
         shutil.rmtree(folder / part, ignore_errors=True)
     for chapter in chapters:
-        for table in chapter.tables.values():
+        for table in chapter.all_tables:
             write_table(table, folder / "tables")
-        for figure in chapter.figures:
+        for figure in chapter.all_figures:
             write_bytes(folder / "figures" / f"{figure.name}.svg", figure.svg.encode())
             write_bytes(folder / "figures" / f"{figure.name}.png", figure.png)
     page = folder / "index.html"
     body = _render(rows, name=run.resolve().name, chapters=chapters, redact=redact, **footer)
     write_bytes(page, body.encode())
     return page
-
-
-def read_rows(path: Path, kind: type[R]) -> list[R]:
-    """Read the rows of a Parquet file.
-
-    Raises:
-        StoreError: the file is missing, cut, or holds other columns.
-    """
-    import pyarrow
-    import pyarrow.parquet
-    from pydantic import ValidationError
-
-    if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Run the stage before again.")
-    try:
-        return [kind.model_validate(row) for row in pyarrow.parquet.read_table(path).to_pylist()]
-    except (pyarrow.ArrowInvalid, OSError, ValidationError) as error:
-        what = str(error).splitlines()[0]
-        raise StoreError(
-            f"{path}: not a table of {kind.__name__} ({what}). Run the stage that wrote it again."
-        ) from None
 
 
 def canonical(summary: Findings) -> bytes:
@@ -120,44 +121,40 @@ def slug(text: str) -> str:
 
 
 def _chapter(
-    number: int, section: Section, cells: dict[str, CellConfig], examples: Sequence[Example]
+    number: int,
+    section: Section,
+    run: Path,
+    cells: dict[str, CellConfig],
+    coverage: Sequence[Coverage],
+    updates: Sequence[UpdateRow],
+    examples: Sequence[Example],
 ) -> Chapter:
+    recovered = unions(section, coverage)
+    mine = {name: cells[name] for name in section.cells}
     stem = slug(
         f"{number} {Path(section.dataset).name} {Path(section.model).name} {section.protocol}"
     )
     return Chapter(
         anchor=stem,
         section=section,
-        threat=threat_model([cells[name] for name in section.cells]),
-        tables=tables(section, stem),
-        figures=curves(section, f"{stem}-rounds"),
-        strips=strips(section, examples),
-        strongest=_strongest(section),
-    )
-
-
-def _strongest(section: Section) -> list[tuple[Result, Number, Number | None]]:
-    """For each defense the attack with the best mean of the main metric, and the prior's."""
-    best: dict[Place, Result] = {}
-    for result in section.results:
-        if result.is_null or result.probe != "none" or section.main not in result.leakage:
-            continue
-        held = best.setdefault(result.place, result)
-        if result.leakage[section.main].mean > held.leakage[section.main].mean:
-            best[result.place] = result
-    found = []
-    for result in best.values():
-        null = section.null(result, PRIOR_ONLY) or section.null(result, OTHER_CLIENT)
-        floor = null.leakage.get(section.main) if null else None
-        mean = result.leakage[section.main]
-        found.append(
+        threat=threat_model(list(mine.values())),
+        tables=named(
             (
-                result,
-                Number(mean.mean, mean.unit, mean.low, mean.high),
-                Number(floor.mean, floor.unit) if floor else None,
-            )
-        )
-    return found
+                *verdict_tables(section),
+                *tradeoff_tables(section),
+                *tables(section),
+                trend(section, updates),
+                union_table(section, recovered),
+            ),
+            stem,
+        ),
+        extras=extras(run, mine, stem),
+        pictures=pictures(section, f"{stem}-pareto"),
+        heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
+        figures=curves(section, f"{stem}-rounds"),
+        unions=union_figures(section, recovered, f"{stem}-coverage"),
+        strips=strips(section, examples),
+    )
 
 
 def _render(rows: Sequence[ScoreRow], **values: object) -> str:
@@ -175,7 +172,15 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
         lstrip_blocks=True,
     )
     environment.globals |= {
+        "attack_label": attack_label,
         "attack_name": attack_name,
+        "leaked": leaked,
+        "nulls": lambda section, verdict: [
+            (kind, null_of(section, verdict, kind)) for kind in (PRIOR_ONLY, OTHER_CLIENT)
+        ],
+        "number": number,
+        "rule": rule,
+        "useful": useful,
         "data_uri": data_uri,
         "inline": lambda figure: Markup(figure.svg.replace(INK, "currentColor")),
         "is_text": lambda value: isinstance(value, str),

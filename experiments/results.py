@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from experiments.findings import HEADLINE, OTHER_CLIENT, PRIOR_ONLY, Leakage, Result, Section
 from experiments.labels import describe, differing, title
+from experiments.places import Attacker, Place
 from experiments.tables import Number, Table, Value
+from fedsim.records import STATUSES
 
-STATUSES = ("done", "skipped", "failed", "timeout")
+STATISTICS = (
+    *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
+    *("threshold", "share beyond it"),
+)
 WHO = ("setting", "defense", "attack", "probe")
 
 
-def tables(section: Section, stem: str) -> dict[str, Table]:
-    """By kind: headline, leakage, rounds, utility, jobs and problems; ``stem`` begins each name."""
-    where = f"{section.dataset}, {section.model}, {title(section.protocol)}"
-    made = (
+def tables(section: Section) -> tuple[Table, ...]:
+    """Headline, leakage, rounds, utility, jobs and problems."""
+    where = place_of(section)
+    return (
         headline(section, where),
         leakage(section, where),
         rounds(section, where),
@@ -21,16 +28,40 @@ def tables(section: Section, stem: str) -> dict[str, Table]:
         jobs(section, where),
         problems(section, where),
     )
+
+
+def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
+    """By kind, without columns that no row fills; ``stem`` begins each name."""
     return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in made}
+
+
+def named_place(place: Place) -> tuple[str, str]:
+    """The columns ``setting`` and ``defense``."""
+    return place[0], describe(title(place[1]), place[2])
+
+
+def place_of(section: Section) -> str:
+    """Data set, model and protocol, as captions end."""
+    return f"{section.dataset}, {section.model}, {title(section.protocol)}"
 
 
 def attack_name(section: Section, result: Result) -> str:
     """The attack, the options that tell it from its namesakes, and what it was fed."""
-    namesakes = [r.attack_options for r in section.results if r.attack == result.attack]
-    notes = [differing(result.attack_options, namesakes), "adaptive" if result.adaptive else ""]
-    shown = ", ".join(filter(None, notes))
-    name = f"{title(result.attack)} ({shown})" if shown else title(result.attack)
+    name = attack_label(section, result.attacker)
     return name if result.control == "none" else f"{name}, {title(result.control)}"
+
+
+def attack_label(section: Section, attacker: Attacker | None) -> str:
+    """The attack with the options that tell it from its namesakes; empty for none."""
+    if attacker is None:
+        return ""
+    namesakes = [r.attack_options for r in section.results if r.attack == attacker.attack]
+    notes = [
+        differing(attacker.attack_options, namesakes, ignored=("adaptive",)),
+        "adaptive" if attacker.adaptive else "",
+    ]
+    shown = ", ".join(filter(None, notes))
+    return f"{title(attacker.attack)} ({shown})" if shown else title(attacker.attack)
 
 
 def shown_metrics(section: Section) -> tuple[str, ...]:
@@ -92,7 +123,7 @@ def leakage(section: Section, where: str) -> Table:
         (
             *WHO,
             "metric",
-            *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
+            *STATISTICS,
             *("prior only", "other client"),
             *STATUSES,
         ),
@@ -108,7 +139,7 @@ def rounds(section: Section, where: str) -> Table:
         (
             *WHO,
             *("metric", "round"),
-            *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
+            *STATISTICS,
         ),
         tuple(
             (
@@ -187,9 +218,8 @@ def problems(section: Section, where: str) -> Table:
 
 
 def _who(section: Section, result: Result) -> tuple[str, str, str, str]:
-    defense = describe(title(result.defense), result.defense_options)
     probe = "" if result.probe == "none" else result.probe
-    return result.setting, defense, attack_name(section, result), probe
+    return *named_place(result.place), attack_name(section, result), probe
 
 
 def _number(value: float | None, unit: str = "") -> Number | None:
@@ -202,7 +232,12 @@ def _interval(found: Leakage | None) -> Number | None:
 
 def _statistics(found: Leakage) -> tuple[Value, ...]:
     values = (found.mean, found.low, found.high, found.median, found.worst)
-    return (found.n, found.clusters, *(_number(value, found.unit) for value in values))
+    share = found.share
+    beyond = Number(share.value, "1", share.low, share.high) if share else None
+    return (
+        *(found.n, found.clusters, *(_number(value, found.unit) for value in values)),
+        *(_number(share.threshold if share else None, found.unit), beyond),
+    )
 
 
 def _without_empty(

@@ -14,13 +14,18 @@ import pyarrow.parquet as pq
 
 from experiments.attack import guess_folder
 from experiments.cells import Cell
+from experiments.coverage import Coverage, coverage, row_numbers
 from experiments.entries import Entry, entries
+from experiments.findings import MAIN, OTHER_CLIENT, SECOND_CLIENT
 from experiments.folder import Run
 from experiments.privacy import spent
+from experiments.signals import SignalRow, signals
+from experiments.updates import UpdateRow, updates
 from fedsim.build import registry
 from fedsim.capture import CaptureKey, batch_from
 from fedsim.errors import StoreError
 from fedsim.files import Record, load_tensors, read_record
+from fedsim.levels import level_of
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples, Metric
 from fedsim.metrics.match import Match, align, match, nothing
@@ -100,7 +105,10 @@ class Scorer:
                 yield from self._score(entry, key, guess, "none")
                 other = self._other(key)
                 if other is not None and entry.table["name"] != "prior_only":
-                    yield from self._score(entry, key, guesses[other], "other_client")
+                    yield from self._score(entry, key, guesses[other], OTHER_CLIENT)
+                    second = self._other(other)
+                    if second not in (key, None):
+                        yield from self._score(entry, key, guesses[second], SECOND_CLIENT)
 
     def _other(self, key: CaptureKey) -> CaptureKey | None:
         """The control's capture: of the same kind, and for a probe of the same round.
@@ -113,21 +121,28 @@ class Scorer:
             keys = [other for other in keys if other.round == key.round]
         return other_client(key, keys)
 
+    def _metrics(self, control: str) -> list[Metric]:
+        """All, but for the second client, whom only the null test reads, the main one alone."""
+        main = MAIN[self.task.modality]
+        return [m for m in self.metrics if control != SECOND_CLIENT or m.name == main]
+
     def values(
-        self, guess: Examples | None, truth: Examples
+        self, guess: Examples | None, truth: Examples, control: str = "none"
     ) -> tuple[dict[str, list[float]], Match, Examples]:
         """Metric -> one value an example; the assignment; the guesses in the truth's order."""
         guess = nothing(truth, self.task.modality) if guess is None else guess
         assignment = match(guess, truth, self.task.modality)
         aligned = align(guess, assignment, self.task.modality)
-        scores = {metric.name: metric.score(aligned, truth).tolist() for metric in self.metrics}
+        metrics = self._metrics(control)
+        scores = {metric.name: metric.score(aligned, truth).tolist() for metric in metrics}
         return scores, assignment, aligned
 
     def _score(
         self, entry: Entry, key: CaptureKey, guess: Guess, control: str
     ) -> Iterator[ScoreRow]:
         truth, record, config = self.truths[key], guess.record, self.cell.config
-        values, assignment, _ = self.values(guess.examples, truth)
+        owned = self.cell.truth.record(key)
+        values, assignment, _ = self.values(guess.examples, truth, control)
         common = {
             "run": self.cell.experiment.name,
             "cell": self.cell.name,
@@ -138,7 +153,7 @@ class Scorer:
             "split": config.task.split,
             "protocol": config.federation.protocol,
             "batch_size": config.federation.batch_size,
-            "local_steps": len(self.cell.truth.record(key).steps),
+            "local_steps": len(owned.steps),
             **self.defense,
             "attack": entry.table["name"],
             "attack_options": entry.options,
@@ -150,14 +165,15 @@ class Scorer:
             "status": record.status,
             "reason": record.reason,
             "objective": record.objective,
-            "level": None,
+            "level": level_of(config),
             "seconds": record.seconds,
         }
-        for metric in self.metrics:
+        for metric in self._metrics(control):
             for example, value in enumerate(values[metric.name]):
                 yield ScoreRow(
                     **common,
                     example=example,
+                    row=owned.rows[example],
                     metric=metric.name,
                     unit=metric.unit,
                     value=None if record.status == "skipped" or math.isnan(value) else value,
@@ -196,10 +212,14 @@ def defense_columns(cell: Cell) -> dict[str, str]:
 
 
 def score(run: Run) -> None:
-    """Write ``scores.parquet`` and ``utility.parquet``."""
+    """Write scores, coverage, updates, signals and utility, each as a Parquet file."""
     with one_thread():  # images are small
         rows = [row for cell in run.cells for row in Scorer(cell).rows()]
+    numbers = {key: rows for cell in run.cells for key, rows in row_numbers(cell).items()}
+    _write(run.root / "coverage.parquet", Coverage, coverage(rows, numbers))
+    _write(run.root / "updates.parquet", UpdateRow, [r for c in run.cells for r in updates(c)])
     _write(run.root / "scores.parquet", ScoreRow, rows)
+    _write(run.root / "signals.parquet", SignalRow, [r for c in run.cells for r in signals(c)])
     _write(run.root / "utility.parquet", UtilityRow, [r for c in run.cells for r in utility(c)])
 
 
@@ -228,6 +248,7 @@ _TYPES: dict[object, pa.DataType] = {
     float: pa.float64(),
     bool: pa.bool_(),
     str | None: pa.string(),
+    int | None: pa.int64(),
     float | None: pa.float64(),
     bool | None: pa.bool_(),
 }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import tomli_w
 from experiments.cells import Cell, make_cells
 from experiments.config import Plan
 from experiments.entries import entries
-from experiments.rehearsal import rehearse
+from experiments.estimate import Estimate, estimate
+from experiments.rank_light import Light, lights
+from experiments.rehearsal import Start, rehearse
 from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
-from fedsim.setting import load_setting
-from fedsim.tasks import initial_weights
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Cost:
         probes: replies of probes.
         jobs: attacks on single captures; an attack may take several captures in one job.
         disk: bytes of the captures at most; frozen parameters are not sent.
-        seconds: wall time at most of the attack stage, if every job used up its budget.
+        time: about how long it takes.
     """
 
     parameters: int
@@ -37,26 +36,30 @@ class Cost:
     probes: int
     jobs: int
     disk: int
-    seconds: float
+    time: Estimate
 
     def text(self) -> str:
-        """Three short lines."""
+        """A few short lines."""
         probes = f" ({self.probes} by probes)" if self.probes else ""
-        hours = self.seconds / 3600
         return (
             f"{self.captures} captures{probes} of {self.parameters:,} values: "
             f"{self.disk / 1e6:,.0f} MB on disk at most\n"
-            f"{self.jobs} attacked captures, {hours:.1f} h at most by the time budgets"
+            f"{self.jobs} attacked captures\n{self.time.text()}"
         )
 
 
 @dataclass(frozen=True)
 class Part:
-    """One experiment of the plan."""
+    """One experiment of the plan.
+
+    Attributes:
+        lights: by cell, of the first seed.
+    """
 
     config: str
     cells: tuple[Cell, ...]
     threat: ThreatModel
+    lights: dict[str, list[Light]]
     cost: Cost
 
 
@@ -80,7 +83,11 @@ class Description:
                         "withheld": part.threat.withheld,
                         "varied": part.threat.varied,
                     },
-                    "cost": vars(part.cost),
+                    "limits": {
+                        cell: [asdict(light) for light in found]
+                        for cell, found in part.lights.items()
+                    },
+                    "cost": asdict(part.cost),
                 }
                 for part in self.parts
             ],
@@ -103,38 +110,57 @@ def _text(part: Part) -> str:
         if facts:
             lines.append(f"{heading}: {'; '.join(facts)}")
     lines += [f"{what}: {value}" for what, value in threat.protocol]
-    lines += [f"out of scope: {OUT_OF_SCOPE}", "", "# cost", part.cost.text()]
+    lines += [f"out of scope: {OUT_OF_SCOPE}", "", "# exact attacks, by what a reply holds"]
+    for same, cells in _alike(part.lights).items():
+        lines += [*cells, *(f"  {line}" for line in same)]
+    lines += ["", "# cost", part.cost.text()]
     return "\n".join(lines)
+
+
+def _alike(lights: dict[str, list[Light]]) -> dict[tuple[str, ...], list[str]]:
+    """Lines, and the cells that they are true of."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for cell, found in lights.items():
+        alike.setdefault(tuple(light.text() for light in found), []).append(cell)
+    return alike
 
 
 def describe(plan: Plan) -> Description:
     """Resolve everything; loads data and builds the models, and trains nothing."""
     cells = make_cells(plan, Path("runs") / plan.name)
-    rehearse(cells)
+    starts = rehearse(cells)
     parts = []
     for experiment in plan.experiments:
         mine = [cell for cell in cells if cell.experiment.name == experiment.name]
         config = tomli_w.dumps(experiment.model_dump(mode="json", exclude_none=True))
         threat = threat_model([cell.config for cell in mine])
-        parts.append(Part(config, tuple(mine), threat, _cost(mine)))
+        found = {
+            cell.name: lights(
+                cell.config, start.setting.task, start.setting.holdings.private, start.weights
+            )
+            for cell in mine
+            if cell.config.seed == experiment.seeds[0]
+            for start in [starts[cell.name]]
+        }
+        parts.append(Part(config, tuple(mine), threat, found, _cost(mine, starts)))
     return Description(plan.name, tuple(parts))
 
 
-def _cost(cells: list[Cell]) -> Cost:
-    parameters, sent = 0, 0
-    for _, same in groupby(cells, key=lambda cell: cell.config.task):
-        first = next(same).config
-        task = load_setting(first).task
-        tensors = initial_weights(task, first.task, first.seed).values()
-        parameters = max(parameters, sum(value.numel() for value in tensors))
-        sent = max(sent, sum(value.nbytes for value in tensors))
+def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
+    weights = [starts[cell.name].weights.values() for cell in cells]
+    parameters = max(sum(value.numel() for value in values) for values in weights)
+    sent = max(sum(value.nbytes for value in values) for values in weights)
     captures = sum(_captures(cell.config) for cell in cells)
-    attacked = sum(_captures(cell.config) * len(entries(cell.experiment)) for cell in cells)
     models = sum(_rounds(cell.config) for cell in cells)
     probes = sum(_rounds(cell.config) * cell.config.probes.count for cell in cells)
-    stage = cells[0].experiment.attack_stage
-    seconds = attacked * stage.time_budget / stage.workers
-    return Cost(parameters, captures, probes, attacked, (captures + models) * sent, seconds)
+    return Cost(
+        parameters,
+        captures,
+        probes,
+        captures * len(entries(cells[0].experiment)),
+        (captures + models) * sent,
+        estimate(cells, starts[cells[0].name], captures),
+    )
 
 
 def _rounds(config: CellConfig) -> int:
@@ -144,6 +170,6 @@ def _rounds(config: CellConfig) -> int:
 
 def _captures(config: CellConfig) -> int:
     """An upper bound where only some clients are kept and only some take part."""
-    taking_part = max(1, round(config.federation.participation * config.federation.clients))
-    kept = len(config.capture.clients) or taking_part
-    return _rounds(config) * (min(kept, taking_part) + config.probes.count)
+    replies = config.federation.replies
+    kept = min(len(config.capture.clients) or replies, replies)
+    return _rounds(config) * (kept + config.probes.count)

@@ -10,6 +10,8 @@ from experiments.findings import (
     HEADLINE,
     PRIOR_ONLY,
     PROBES,
+    SECOND_CLIENT,
+    THRESHOLDS,
     Findings,
     Leakage,
     Modality,
@@ -18,13 +20,15 @@ from experiments.findings import (
     Section,
     Utility,
 )
+from experiments.judgement import evidence
 from experiments.labels import natural, settings
+from experiments.places import Placed
 from fedsim.build import registry
 from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
-from fedsim.records import ScoreRow, UtilityRow
+from fedsim.records import STATUSES, ScoreRow, UtilityRow
 from fedsim.statistics import Direction, summary
 
 Names: TypeAlias = tuple[str, str, str, str]
@@ -110,7 +114,9 @@ def _section(
         return labels[row.cell], row.defense, row.defense_options
 
     attacked = _group(
-        ((place(r), r.attack, r.attack_options, r.adaptive, r.control, r.probe), r) for r in rows
+        ((place(r), r.attack, r.attack_options, r.adaptive, r.control, r.probe), r)
+        for r in rows
+        if r.control != SECOND_CLIENT
     )
     measured = _group(((place(r), r.round), r) for r in utility)
     owned = {
@@ -118,6 +124,11 @@ def _section(
     }
     results = [_result(key[0][0], group, modality, wants) for key, group in attacked.items()]
     curve = [_utility(key[0][0], group) for key, group in measured.items()]
+    curve.sort(key=lambda u: (*_order(u), u.round))
+    results.sort(key=lambda result: (*_order(result), *_rank(result)))
+    found = {one.place: _order(one) for one in (*results, *curve)}
+    ends = {one.place: one.values for one in curve}  # by round, so that the last one stays
+    places = {place: ends.get(place) for place in sorted(found, key=lambda place: found[place])}
     return Section(
         cells=tuple(labels),
         task=names[0],
@@ -128,12 +139,13 @@ def _section(
         victims=len(owned),
         clients=len({key[:3] for key in owned}),
         levels=tuple(sorted({row.level for row in rows if row.level})),
-        results=tuple(sorted(results, key=lambda result: (*_order(result), *_rank(result)))),
-        utility=tuple(sorted(curve, key=lambda u: (*_order(u), u.round))),
+        results=tuple(results),
+        utility=tuple(curve),
+        evidence=evidence(rows, labels, modality, places),
     )
 
 
-def _order(found: Result | Utility) -> tuple[Any, ...]:
+def _order(found: Placed) -> tuple[Any, ...]:
     setting, defense, options = found.place
     return natural(setting), defense != "none", defense, natural(options)
 
@@ -165,7 +177,7 @@ def _result(setting: str, rows: list[ScoreRow], modality: Modality, wants: Wants
         adaptive=rows[0].adaptive,
         control=rows[0].control,
         probe=rows[0].probe,
-        jobs={name: status[name] for name in ("done", "skipped", "failed", "timeout")},
+        jobs={name: status[name] for name in STATUSES},
         problems=tuple(
             Problem(status=name, reason=reason, jobs=count)
             for (name, reason), count in sorted(problems.items())
@@ -192,6 +204,7 @@ def _leakage(rows: list[ScoreRow], better: Direction) -> Leakage:
         [row.value for row in rows if row.value is not None],
         [(row.seed, row.client) for row in rows],
         better=better,
+        threshold=THRESHOLDS.get(rows[0].metric),
         seed=0,
     )
     return Leakage(unit=rows[0].unit, **found.model_dump())

@@ -48,12 +48,19 @@ class Table:
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values; numbers in full, nothing for none, intervals left to other tables."""
+    """Comma-separated values; numbers in full, nothing for none, intervals in two more columns."""
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    wide = [any(isinstance(v, Number) and v.low is not None for v in column) for column in columns]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(table.columns)
+    names = [
+        [name, f"{name} low", f"{name} high"] if w else [name]
+        for name, w in zip(table.columns, wide, strict=True)
+    ]
+    writer.writerow([name for part in names for name in part])
     for row in table.rows:
-        writer.writerow([repr(v.value) if isinstance(v, Number) else v for v in row])
+        cells = [_plain(value, w) for value, w in zip(row, wide, strict=True)]
+        writer.writerow([cell for part in cells for cell in part])
     return buffer.getvalue()
 
 
@@ -108,6 +115,13 @@ def text_of(value: Value) -> str:
     if value is None:
         return "\N{EN DASH}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _plain(value: Value, wide: bool) -> list[str | int | None]:
+    if not isinstance(value, Number):
+        return [value, None, None] if wide else [value]
+    ends = [None if end is None else repr(end) for end in (value.low, value.high)]
+    return [repr(value.value), *(ends if wide else [])]
 
 
 def _texts(table: Table) -> list[list[str]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from experiments.labels import describe, title
 from fedsim.cell import CellConfig
 from fedsim.knowledge import FACTS, Fact
+from fedsim.levels import level_of
 
 WORDS: dict[Fact, str] = {
     "labels": "the classes of the client's examples, unordered",
@@ -24,8 +25,7 @@ WORDS: dict[Fact, str] = {
 }
 ATTACKER = (
     "An honest-but-curious server. It follows the protocol and stores what it sent, the global "
-    "model of the round, and what each client sent back, as it crossed the wire. "
-    "It sees one client at a time: there is no secure aggregation."
+    "model of the round, and what came back to it, as it crossed the wire."
 )
 OUT_OF_SCOPE = (
     "Malicious servers, which change the architecture or the weights to make a client leak; "
@@ -87,10 +87,16 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         "by-label": f"by label, {run.classes_per_client} classes each",
     }[run.partition]
     lines = {
+        "realism": level_of(cell),
         "protocol": title(run.protocol)
         + (": clients send gradients" if run.protocol == "fedsgd" else ": clients send weights"),
         "clients": f"{run.clients}, {run.participation:.0%} of them in each round, "
-        f"rows dealt {partition}",
+        f"rows dealt {partition}"
+        + (f", sizes log-normal of spread {run.size_spread:g}" if run.size_spread else ""),
+        "what comes back": "each client's own reply: there is no secure aggregation"
+        if run.cohort == 1
+        else f"the sum over each cohort of {run.cohort} clients, drawn anew in each round: secure "
+        "aggregation, emulated; no single reply reaches the server",
         "rounds": str(run.rounds),
         "batch size": str(run.batch_size),
         "client mode": "train (dropout and batch statistics on)" if run.train_mode else "eval",
@@ -112,10 +118,13 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         source = cell.auxiliary
         name = source.dataset or task.dataset
         lines["attacker's rows"] = ", ".join(filter(None, (name, source.split)))
+    if run.train_mode and run.batch_statistics == "kept":
+        lines["batch statistics"] = "kept by the clients; the global model keeps its first ones"
     if capture.rounds or capture.clients:
         lines["captured"] = (
             f"rounds {', '.join(map(str, capture.rounds)) or 'all'}; "
-            f"clients {', '.join(map(str, capture.clients)) or 'all'}"
+            f"{'clients' if run.cohort == 1 else 'cohorts'} "
+            f"{', '.join(map(str, capture.clients)) or 'all'}"
         )
     if cell.probes.count:
         lines["probes"] = (

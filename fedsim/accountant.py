@@ -2,8 +2,8 @@
 
 Everything here is about the Poisson-sampled Gaussian mechanism, composed over local steps:
 
-- Unit of privacy: one example of one client. Two data sets are neighbours if one of them has that
-  example more (add or remove one).
+- Unit of privacy of ``dp_sgd``: one example of one client. Two data sets are neighbours if one of
+  them has that example more (add or remove one). ``dp_client`` has units of its own.
 - Sampling: a step's batch of B is taken to hold each of the client's N rows with chance B / N, on
   its own (Poisson sampling). Clients shuffle their rows and take B at a time, which hides less:
   epsilon is that of the usual approximation (Abadi et al. 2016), not a proof (Chua et al. 2024).
@@ -33,15 +33,17 @@ _SMALLEST, _LARGEST = 1e-6, 1e6
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often the rows of one client are drawn from.
+    """How often one client's rows are drawn from, and how often it replies.
 
     Attributes:
         rate: chance of one row to be in the batch of one step.
-        steps: local steps of the run if the client takes part in every round.
+        steps: local steps; those of the run if the client takes part in every round.
+        rounds: rounds in which the client takes part.
     """
 
     rate: float
     steps: int
+    rounds: int
 
     @classmethod
     def of(cls, federation: FederationConfig, rows: int) -> Schedule:
@@ -49,10 +51,10 @@ class Schedule:
         used = min(federation.client_rows or rows, rows)
         batch = min(federation.batch_size, rows)
         if federation.protocol == "fedsgd":
-            return cls(batch / rows, federation.rounds)
+            return cls(batch / rows, federation.rounds, federation.rounds)
         per_epoch = math.ceil(used / federation.batch_size)
         steps = federation.local_steps or federation.local_epochs * per_epoch
-        return cls(min(batch, used) / rows, federation.rounds * steps)
+        return cls(min(batch, used) / rows, federation.rounds * steps, federation.rounds)
 
 
 @lru_cache(maxsize=1024)

@@ -1,8 +1,14 @@
-"""Who takes part in a round."""
+"""Who takes part in a round, and whose updates are summed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
+
+from fedsim.cell import FederationConfig
 from fedsim.seeds import numpy_generator
+from fedsim.types import Tensors
 
 
 def draw(seed: int, round_: int, clients: int, share: float) -> list[int]:
@@ -10,3 +16,37 @@ def draw(seed: int, round_: int, clients: int, share: float) -> list[int]:
     count = max(1, round(share * clients))
     rng = numpy_generator(seed, "participation", round_)
     return sorted(rng.choice(clients, size=count, replace=False).tolist())
+
+
+def cohorts(seed: int, round_: int, drawn: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    """The clients drawn for a round in cohorts of ``size``, each ascending.
+
+    Raises:
+        ValueError: ``size`` does not divide their number.
+    """
+    if len(drawn) % size:
+        raise ValueError(f"{len(drawn)} clients cannot be split into cohorts of {size}")
+    rng = numpy_generator(seed, "cohorts", round_)
+    order: list[int] = rng.permutation(sorted(drawn)).tolist()
+    return [tuple(sorted(order[i : i + size])) for i in range(0, len(order), size)]
+
+
+def cohort_of(config: FederationConfig, seed: int, round_: int, client: int) -> int | None:
+    """The number of the client's cohort in a round; None without secure aggregation."""
+    if config.cohort == 1:
+        return None
+    drawn = draw(seed, round_, config.clients, config.participation)
+    split = cohorts(seed, round_, drawn, config.cohort)
+    return next(number for number, members in enumerate(split) if client in members)
+
+
+def mean(parts: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
+    """``sum_i share_i * tensor_i``, in float64, in the dtype of the first."""
+    averaged: Tensors = {}
+    for name, first in parts[0].items():
+        total = torch.zeros(first.shape, dtype=torch.float64)
+        for part, share in zip(parts, shares, strict=True):
+            total += share * part[name].double()
+        whole = total if first.is_floating_point() else total.round()
+        averaged[name] = whole.to(first.dtype)
+    return averaged

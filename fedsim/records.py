@@ -8,6 +8,7 @@ from fedsim.capture import CaptureKey
 from fedsim.files import Record
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout"]
+STATUSES: tuple[Status, ...] = ("done", "skipped", "failed", "timeout")
 Certificate: TypeAlias = Literal["certified", "in_span", "guess"]
 ProbeKind: TypeAlias = Literal["none", "member", "fresh"]
 """A client's own step, or a probe on rows that a client owns, or on rows that none owns."""
@@ -47,8 +48,10 @@ class ScoreRow(Record):
 
     ``value`` is None where the job was skipped, or the example has nothing to measure. A failed
     job, a timed-out job without a guess and an example that no guess was matched to are scored as a
-    blank guess. ``control`` is ``none`` for the attack itself and ``other_client`` for its guess on
-    another client's update. ``probe`` is ``none`` for a client, else the kind of the probe.
+    blank guess. ``control`` is ``none`` for the attack itself, ``other_client`` for its guess on
+    another client's update, and ``second_client`` for one more, by the main metric alone. ``probe``
+    is ``none`` for a client, else the kind of the probe. ``row`` is the example's number in the
+    split that it is from, by which the same example is known again.
     """
 
     run: str
@@ -71,6 +74,7 @@ class ScoreRow(Record):
     client: int
     probe: str
     example: int
+    row: int | None = None
     metric: str
     value: float | None
     unit: str

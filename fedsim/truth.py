@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+
+import torch
+from pydantic import Field
+from torch.nn.functional import pad
 
 from fedsim.capture import CaptureKey, batch_from, batch_tensors
 from fedsim.files import Record, load_tensors, read_record, save_tensors, write_json
 from fedsim.records import ProbeKind
+from fedsim.signals import TensorSignal
 from fedsim.types import Batch
 
 
@@ -20,6 +27,8 @@ class TruthRecord(Record):
         steps: the examples of each local step, as positions in the batch, in the order used.
         probe: the kind of the probe, or ``none`` for a client.
         host: for a probe the client in whose stead it works, who owns the rows of a member probe.
+        cohort: under secure aggregation the number of the client's cohort in the round.
+        signals: of each tensor of the client's update, what its defense left; empty in older runs.
     """
 
     key: CaptureKey
@@ -28,11 +37,17 @@ class TruthRecord(Record):
     steps: tuple[tuple[int, ...], ...]
     probe: ProbeKind = "none"
     host: int | None = None
+    cohort: int | None = None
+    signals: dict[str, TensorSignal] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TruthStore:
-    """The ``truth/`` folder of one cell, readable by its owner alone (mode 0700)."""
+    """The ``truth/`` folder of one cell, readable by its owner alone (mode 0700).
+
+    One file a client and round. Under secure aggregation a capture's key names a cohort, and what
+    is read for it is the union of its clients' examples, by the clients' numbers.
+    """
 
     root: Path
 
@@ -47,18 +62,78 @@ class TruthStore:
         steps: tuple[tuple[int, ...], ...],
         probe: ProbeKind = "none",
         host: int | None = None,
+        cohort: int | None = None,
+        signals: Mapping[str, TensorSignal] | None = None,
     ) -> None:
         """Write the distinct examples that a client used in a round."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.root.chmod(0o700)
         sha256 = save_tensors(self._path(key), batch_tensors(batch))
-        record = TruthRecord(key=key, sha256=sha256, rows=rows, steps=steps, probe=probe, host=host)
+        record = TruthRecord(
+            key=key,
+            sha256=sha256,
+            rows=rows,
+            steps=steps,
+            probe=probe,
+            host=host,
+            cohort=cohort,
+            signals=dict(signals or {}),
+        )
         write_json(self._path(key).with_suffix(".json"), record)
 
+    def members(self, key: CaptureKey) -> list[TruthRecord]:
+        """The records behind a capture: the client's own, or one for each of its cohort."""
+        paths = sorted(self.root.glob(f"round-{key.round:04d}-client-*.json"))
+        own = self._path(key).with_suffix(".json")
+        if own in paths:
+            record = read_record(own, TruthRecord)
+            if record.cohort is None:
+                return [record]
+        records = [read_record(path, TruthRecord) for path in paths]
+        return [r for r in records if r.cohort == key.client] or [read_record(own, TruthRecord)]
+
     def record(self, key: CaptureKey) -> TruthRecord:
-        """Row numbers and step order of ``key``."""
-        return read_record(self._path(key).with_suffix(".json"), TruthRecord)
+        """Row numbers and step order of ``key``.
+
+        The steps of a cohort are its clients' steps taken side by side; its record has no hash, as
+        no file is its own.
+        """
+        members = self.members(key)
+        if members[0].cohort is None:
+            return members[0]
+        rows = tuple(row for member in members for row in member.rows)
+        starts = [0, *accumulate(len(member.rows) for member in members)]
+        steps = tuple(
+            tuple(
+                start + example
+                for start, member in zip(starts, members, strict=False)
+                for example in (member.steps[i] if i < len(member.steps) else ())
+            )
+            for i in range(max(len(member.steps) for member in members))
+        )
+        return TruthRecord(key=key, sha256="", rows=rows, steps=steps, cohort=key.client)
 
     def load(self, key: CaptureKey) -> Batch:
         """The private examples of ``key``."""
-        return batch_from(load_tensors(self._path(key), self.record(key).sha256))
+        return joined([self.batch(member) for member in self.members(key)])
+
+    def batch(self, record: TruthRecord) -> Batch:
+        """The examples of one client's record."""
+        return batch_from(load_tensors(self._path(record.key), record.sha256))
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """One batch after another; texts are padded on the right to the longest."""
+    if batches[0].mask is None:
+        images = torch.cat([batch.inputs for batch in batches])
+        return Batch(images, torch.cat([batch.labels for batch in batches]))
+    width = max(batch.inputs.shape[1] for batch in batches)
+    masks, inputs, labels = [], [], []
+    for batch in batches:
+        assert batch.mask is not None
+        more = (0, width - batch.inputs.shape[1])
+        inputs.append(pad(batch.inputs, more))
+        masks.append(pad(batch.mask, more))
+        targets = batch.labels.dim() == 2  # of a language model, which predicts no padding
+        labels.append(pad(batch.labels, more, value=-100) if targets else batch.labels)
+    return Batch(torch.cat(inputs), torch.cat(labels), torch.cat(masks))

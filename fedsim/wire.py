@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -62,6 +63,11 @@ def partition_of(context: Context) -> int:
     return int(context.node_config[PARTITION])
 
 
+def round_of(message: Message) -> int:
+    """The round of the server's message."""
+    return int(str(message.content.config_records[CONFIG]["server-round"]))
+
+
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
     """What a client is asked to do."""
@@ -73,8 +79,7 @@ class TrainRequest:
     @classmethod
     def read(cls, message: Message, context: Context) -> TrainRequest:
         """Parse the server's message."""
-        round_ = int(str(message.content.config_records[CONFIG]["server-round"]))
-        return cls(round_, partition_of(context), to_tensors(arrays_of(message)))
+        return cls(round_of(message), partition_of(context), to_tensors(arrays_of(message)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,20 @@ class TrainReply:
             {ARRAYS: to_arrays(self.tensors), METRICS: MetricRecord(metrics), UPDATE: update}
         )
         return Message(content, reply_to=reply_to)
+
+    @classmethod
+    def read(cls, message: Message) -> TrainReply:
+        """The inverse of ``write``."""
+        facts = ReplyFacts.read(message, 0)
+        metrics = message.content.metric_records[METRICS]
+        return cls(
+            facts.client,
+            int(str(metrics["num-examples"])),
+            float(str(metrics.get("loss", math.nan))),
+            facts.kind,
+            facts.knowledge,
+            to_tensors(arrays_of(message)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,10 @@ from server.eavesdropper import Eavesdropper
 from server.grids.local import LocalGrid
 from server.grids.ordered import OrderedGrid
 from server.merge import FedSGD, KeepMissing
+from server.noise import with_noise
 from server.participation import Participation
 from server.probing import Probing
+from server.secure_aggregation import SecureAggregation
 
 _STRATEGIES: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
@@ -60,7 +62,8 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
         auxiliary = task.encode(holdings.auxiliary)
         save_tensors(cell / "captures" / "auxiliary.safetensors", batch_tensors(auxiliary))
 
-    merge = aggregation(federation, task)
+    names = [name for name, _ in task.build().named_parameters()]
+    merge = with_noise(aggregation(federation, task), config, names)
     participation = Participation(merge, federation.participation, config.seed)
     probing = Probing(participation, federation.clients, config.capture.rounds)
     nodes = federation.clients + config.probes.count
@@ -70,6 +73,8 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
     strategy = Eavesdropper(probing, cell / "captures", policy, on_round)
     if not isinstance(grid, LocalGrid):
         grid = cast(Grid, OrderedGrid(grid, nodes))
+    if federation.cohort > 1:
+        grid = cast(Grid, SecureAggregation(grid, federation.cohort, config.seed))
     utility = Utility(task, task.encode(holdings.heldout))
     strategy.start(
         grid,
@@ -81,7 +86,7 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
     record = SimulationRecord(
         seconds=time.monotonic() - started,
         utility=tuple(utility.points),
-        bytes_up=participation.bytes_up,
+        bytes_up={r: size * federation.cohort for r, size in participation.bytes_up.items()},
         incidents=tuple(getattr(grid, "incidents", ())),
     )
     write_json(cell / "simulation.json", record)

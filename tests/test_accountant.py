@@ -59,6 +59,23 @@ def test_one_sampled_step_is_the_closed_form(rate: float, noise: float) -> None:
     assert found == pytest.approx(expected, abs=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps"), [(0.25, 1.0, 30), (0.3, 0.6, 10), (0.02, 1.2, 500)]
+)
+def test_many_sampled_steps_are_what_another_library_says(
+    rate: float, noise: float, steps: int
+) -> None:
+    # Opacus adds privacy loss variables up by its own FFT (Gopi et al. 2021); ours come from
+    # dp-accounting. Its error is bounded by eps_error.
+    from opacus.accountants import PRVAccountant
+
+    other = PRVAccountant()
+    other.history = [(noise, rate, steps)]
+    expected = other.get_epsilon(DELTA, eps_error=1e-3)
+    found = epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=DELTA)
+    assert found == pytest.approx(expected, abs=1e-2)
+
+
 def test_no_noise_protects_nothing_and_no_step_costs_nothing() -> None:
     assert epsilon(steps=3, rate=0.1, noise_multiplier=0.0, delta=DELTA) == math.inf
     assert epsilon(steps=0, rate=0.1, noise_multiplier=0.0, delta=DELTA) == 0.0
@@ -108,4 +125,4 @@ def test_a_schedule_counts_steps_and_chances(
     options: dict[str, object], rows: int, rate: float, steps: int
 ) -> None:
     federation = FederationConfig.model_validate({"rounds": 3, **options})
-    assert Schedule.of(federation, rows) == Schedule(rate, steps)
+    assert Schedule.of(federation, rows) == Schedule(rate, steps, 3)

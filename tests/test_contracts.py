@@ -41,9 +41,11 @@ ATTACK_CASES = {
     "closed_form": AttackCase({}, ("image",), False),
     "inverting": AttackCase({"steps": 2}, ("image",), True),
     "gi_gip": AttackCase({"latent_steps": 2, "weight_steps": 2}, ("image",), True),
-    "dlg_text": AttackCase({"steps": 2}, ("text",), True),
-    "tag": AttackCase({"steps": 2}, ("text",), True),
-    "lamp": AttackCase({"steps": 2, "starts": 2, "proposals": 4, "alpha_lm": 0.0}, ("text",), True),
+    "dlg_text": AttackCase({"steps": 2}, ("text", "language"), True),
+    "tag": AttackCase({"steps": 2}, ("text", "language"), True),
+    "lamp": AttackCase(
+        {"steps": 2, "starts": 2, "proposals": 4, "alpha_lm": 0.0}, ("text", "language"), True
+    ),
     "film": AttackCase({"phrase_steps": 1, "token_steps": 1, "beams": 2}, ("language",), True),
     "span": AttackCase({}, ("text", "language"), False),
     "april": AttackCase({}, ("text", "language"), False),
@@ -57,13 +59,18 @@ ATTACK_CASES = {
     "prior_only": AttackCase({}, ("image", "text", "language"), False),
 }
 
-# The options without a default; dp_sgd asks for one of two more.
+# The options without a default; dp_sgd and dp_client ask for one of two more.
 DEFENSE_CASES: dict[str, dict[str, object]] = {
     "none": {},
     "gaussian_noise": {"std": 0.1},
+    "clip": {"norm": 1.0},
     "dp_sgd": {"clip": 1.0, "noise_multiplier": 0.5},
+    "dp_client": {"clip": 1.0, "noise_multiplier": 0.5},
+    "dp_server": {"clip": 1.0, "noise_multiplier": 0.5},
     "prune": {"fraction": 0.5},
+    "quantize": {"kind": "qsgd"},
     "sign": {},
+    "dropout": {"p": 0.5},
     "freeze_embeddings": {},
 }
 
@@ -163,7 +170,8 @@ def test_options_are_frozen_have_defaults_and_come_back(
     fields = dataclasses.fields(built)
     if known is not ATTACKS:
         bare = {f.name for f in fields if {f.default, f.default_factory} == {dataclasses.MISSING}}
-        assert bare == options.keys() - ({"noise_multiplier"} if name == "dp_sgd" else set())
+        either = {"noise_multiplier"} if name in {"dp_sgd", "dp_client"} else set()
+        assert bare == options.keys() - either
     table = options_of(built)
     assert list(table) == [field.name for field in fields]
     assert options.items() <= table.items()

@@ -13,6 +13,7 @@ from fedsim.cell import FederationConfig
 from fedsim.errors import ConfigError
 
 Positions: TypeAlias = NDArray[np.int64]
+Weights: TypeAlias = NDArray[np.float64]
 
 ATTEMPTS = 100
 """Dirichlet draws until every client has a row."""
@@ -24,6 +25,8 @@ def partition(labels: Tensor, clients: int, config: FederationConfig, seed: int)
     ``dirichlet`` draws for each class the clients' shares (Hsu et al. 2019, over clients instead of
     classes as in Li et al. 2022). ``by-label`` gives each client ``classes_per_client`` classes in
     turn and splits a class evenly among its owners; rows of a class that nobody owns stay unused.
+    With ``size_spread`` each client has a log-normal weight, by which rows are split instead of
+    evenly, and by which the concentration of its Dirichlet share is multiplied.
 
     Args:
         labels: classes int64 ``(row,)``.
@@ -40,23 +43,46 @@ def partition(labels: Tensor, clients: int, config: FederationConfig, seed: int)
             f"Use at most {len(labels)} clients, or a longer task.split."
         )
     rng = seeds.numpy_generator(seed, "partition")
-    classes = labels.numpy()
+    classes, weights = labels.numpy(), _weights(clients, config.size_spread, seed)
     if config.partition == "dirichlet":
-        parts = _dirichlet(classes, clients, config.alpha, rng)
+        parts = _dirichlet(classes, config.alpha * weights, rng)
     elif config.partition == "by-label":
-        parts = _by_label(classes, clients, config.classes_per_client, rng)
+        parts = _by_label(classes, weights, config.classes_per_client, rng)
     else:
-        parts = np.array_split(rng.permutation(len(labels)), clients)
+        parts = _split(rng.permutation(len(labels)), weights)
     return [sorted(part.tolist()) for part in parts]
 
 
+def _weights(clients: int, spread: float, seed: int) -> Weights:
+    """How much each client has, 1 on average."""
+    drawn = seeds.numpy_generator(seed, "sizes").normal(0.0, spread, clients)
+    weights: Weights = np.exp(drawn - drawn.max())
+    weights /= weights.mean()
+    return weights
+
+
+def _split(positions: Positions, weights: Weights) -> list[Positions]:
+    """Consecutive pieces by the weights, as even as whole rows allow.
+
+    Each piece has a row where there are enough, as no client may be empty.
+    """
+    pieces = len(weights)
+    if np.all(weights == weights[0]):
+        return np.array_split(positions, pieces)
+    least = min(1, len(positions) // pieces)
+    shared = np.cumsum(weights) / weights.sum() * (len(positions) - least * pieces)
+    cuts = np.round(shared).astype(int) + least * np.arange(1, pieces + 1)
+    return np.split(positions, cuts[:-1])
+
+
 def _dirichlet(
-    labels: Positions, clients: int, alpha: float, rng: np.random.Generator
+    labels: Positions, concentrations: Weights, rng: np.random.Generator
 ) -> list[Positions]:
+    clients = len(concentrations)
     for _ in range(ATTEMPTS):
         dealt: list[list[Positions]] = [[] for _ in range(clients)]
         for rows in _by_class(labels, rng):
-            shares = rng.dirichlet(np.full(clients, alpha))
+            shares = rng.dirichlet(concentrations)
             cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(int)
             for part, piece in zip(dealt, np.split(rows, cuts), strict=True):
                 part.append(piece)
@@ -64,15 +90,16 @@ def _dirichlet(
         if all(len(part) for part in parts):
             return parts
     raise ConfigError(
-        f"federation.alpha: with {alpha} some of the {clients} clients got none of the "
-        f"{len(labels)} private rows in {ATTEMPTS} draws. "
+        f"federation.alpha: with {concentrations.mean():g} some of the {clients} clients got none "
+        f"of the {len(labels)} private rows in {ATTEMPTS} draws. "
         "Use a larger alpha, fewer clients or a longer task.split."
     )
 
 
 def _by_label(
-    labels: Positions, clients: int, classes_per_client: int, rng: np.random.Generator
+    labels: Positions, weights: Weights, classes_per_client: int, rng: np.random.Generator
 ) -> list[Positions]:
+    clients = len(weights)
     rows = _by_class(labels, rng)
     if classes_per_client > len(rows):
         raise ConfigError(
@@ -85,7 +112,7 @@ def _by_label(
     dealt: list[list[Positions]] = [[] for _ in range(clients)]
     for label, positions in enumerate(rows):
         owners = [client for client in range(clients) if label in owned[client]]
-        pieces = np.array_split(positions, len(owners)) if owners else []
+        pieces = _split(positions, weights[owners]) if owners else []
         for owner, piece in zip(owners, pieces, strict=True):
             dealt[owner].append(piece)
     parts = [np.concatenate(part) for part in dealt]

@@ -7,20 +7,30 @@ from collections.abc import Iterable, Mapping
 from fedsim.build import build, registry
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
+from fedsim.defenses.clip import Clip
+from fedsim.defenses.dp_client import DpClient
+from fedsim.defenses.dp_server import DpServer
 from fedsim.defenses.dp_sgd import DpSgd
+from fedsim.defenses.dropout import Dropout
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.none import NoDefense
 from fedsim.defenses.prune import Prune
+from fedsim.defenses.quantize import Quantize
 from fedsim.defenses.sign import Sign
 from fedsim.errors import ConfigError
 
 DEFENSES: dict[str, type[Defense]] = {
     "none": NoDefense,
     "gaussian_noise": GaussianNoise,
+    "clip": Clip,
     "dp_sgd": DpSgd,
+    "dp_client": DpClient,
+    "dp_server": DpServer,
     "prune": Prune,
+    "quantize": Quantize,
     "sign": Sign,
+    "dropout": Dropout,
     "freeze_embeddings": FreezeEmbeddings,
 }
 
@@ -29,12 +39,13 @@ def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
     """``build_chain([{"name": "prune", "fraction": 0.9}], "defenses")``; ``none`` adds nothing.
 
     Raises:
-        ConfigError: a name or an option is wrong, or the order of the stages cannot be kept.
+        ConfigError: a name or an option is wrong, the order of the stages cannot be kept, or the
+            epsilons of two defenses are about different things.
     """
     known = registry(DEFENSES, "fedsim.defenses")
     names: list[str] = []
     defenses: list[Defense] = []
-    late = ""
+    late, unit = "", None
     for index, table in enumerate(tables):
         defense, name = build(known, table, f"{where}[{index}]"), str(table["name"])
         if late and defense.per_example:
@@ -45,6 +56,13 @@ def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
             )
         if defense.changes_update or defense.changes_sum:
             late = f"{name!r} changes {'the update' if defense.changes_update else 'their sum'}"
+        if unit is not None and defense.unit not in {None, unit}:
+            raise ConfigError(
+                f"{where}[{index}]: the epsilon of {name!r} is about one {defense.unit} of a "
+                f"client, and that of the defense before it about one {unit}. Leave one of them "
+                "out, or add its noise by gaussian_noise."
+            )
+        unit = defense.unit or unit
         if not isinstance(defense, NoDefense):
             names.append(name)
             defenses.append(defense)

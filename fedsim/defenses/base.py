@@ -9,9 +9,14 @@ import torch
 from torch import nn
 
 from fedsim.accountant import Schedule
+from fedsim.defenses.encoding import Encoding
 from fedsim.types import Batch, Tensors
 
 Stage: TypeAlias = Literal["sample", "client"]
+Distortion: TypeAlias = Literal["scale", "noise", "sparsity", "sign", "rounding"]
+"""What is lost of an update: its length, or exact values, to noise, zeros, signs or rounding."""
+Unit: TypeAlias = Literal["example", "update"]
+"""What epsilon protects: one example of a client, or all that it sends in a round."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,30 @@ class Defense:
         """A differentiable stand-in for the defense, for an adaptive attacker."""
         return update
 
-    def epsilon_after(self, steps: int, rate: float) -> float | None:
-        """Epsilon of so many steps at this sampling rate; None where nothing private is claimed."""
-        del steps, rate
+    def encode(self, packed: Encoding) -> Encoding:
+        """How the update is packed, given how it was before this defense."""
+        return packed
+
+    def slack(self, received: Tensors) -> Tensors:
+        """How far each coordinate may lie from what was received, where rounding bounds it.
+
+        Broadcasts against ``received``; for ``rounding`` among the distortions.
+        """
+        return {name: torch.zeros_like(value) for name, value in received.items()}
+
+    def epsilon_after(self, spent: Schedule) -> float | None:
+        """Epsilon of what a client has done, for a defense that has a ``unit``; else None."""
+        del spent
+        return None
+
+    @property
+    def distortions(self) -> frozenset[Distortion]:
+        """What an adaptive attacker has to allow for; empty where values arrive as they are."""
+        return frozenset()
+
+    @property
+    def unit(self) -> Unit | None:
+        """What epsilon is about; None where nothing private is claimed."""
         return None
 
     @property

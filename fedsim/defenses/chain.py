@@ -11,7 +11,8 @@ from torch import nn
 
 from fedsim.accountant import Schedule
 from fedsim.build import options_of
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, Distortion, Unit
+from fedsim.defenses.encoding import Encoding
 from fedsim.types import Batch, Tensors
 
 
@@ -99,7 +100,28 @@ class Chain(Defense):
             update = defense.surrogate(update)
         return update
 
-    def epsilon_after(self, steps: int, rate: float) -> float | None:
+    def encode(self, packed: Encoding) -> Encoding:
+        """Each defense's ``encode``."""
+        for defense in self.defenses:
+            packed = defense.encode(packed)
+        return packed
+
+    def slack(self, received: Tensors) -> Tensors:
+        """That of the last defense that rounds; others change the bounds of those before."""
+        rounding = [each for each in self.defenses if "rounding" in each.distortions]
+        return rounding[-1].slack(received) if rounding else super().slack(received)
+
+    def epsilon_after(self, spent: Schedule) -> float | None:
         """The least that one of the defenses claims; what comes after it costs nothing more."""
-        claims = [each.epsilon_after(steps, rate) for each in self.defenses]
+        claims = [each.epsilon_after(spent) for each in self.defenses]
         return min((claim for claim in claims if claim is not None), default=None)
+
+    @property
+    def distortions(self) -> frozenset[Distortion]:
+        """Those of all its defenses."""
+        return frozenset().union(*(each.distortions for each in self.defenses))
+
+    @property
+    def unit(self) -> Unit | None:
+        """The unit of what is claimed; ``build_chain`` refuses two different ones."""
+        return next((each.unit for each in self.defenses if each.unit is not None), None)

@@ -8,12 +8,14 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsim import accountant
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, Distortion, Unit
+from fedsim.defenses.clip import cut
+from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
@@ -61,17 +63,7 @@ class DpSgd(Defense):
         Raises:
             ConfigError: it has batch statistics, and would update them.
         """
-        mixing = [
-            name
-            for name, part in model.named_modules()
-            if isinstance(part, _BatchNorm) and part.training
-        ]
-        if mixing:
-            raise ConfigError(
-                f"dp_sgd: {mixing[0]!r} of {type(model).__name__} is a batch normalisation in "
-                "train mode, whose statistics mix the examples and are sent without noise. "
-                "Set federation.train_mode = false, or choose a model without it."
-            )
+        refuse_batch_statistics("dp_sgd", model)
 
     def fit(self, schedule: Schedule) -> DpSgd:
         """With the noise that ``epsilon`` asks for, if it is given."""
@@ -102,11 +94,15 @@ class DpSgd(Defense):
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The same clipping of the whole update: exact for a batch of one without noise."""
-        scale = self.clip / squared_norm(update).clamp(min=self.clip**2).sqrt()
-        return {name: value * scale.to(value.dtype) for name, value in update.items()}
+        return cut(update, self.clip)
 
-    def epsilon_after(self, steps: int, rate: float) -> float:
-        """Epsilon of so many steps.
+    def encode(self, packed: Encoding) -> Encoding:
+        """Noise fills all bits."""
+        del packed
+        return Encoding()
+
+    def epsilon_after(self, spent: Schedule) -> float:
+        """Epsilon of the local steps.
 
         Raises:
             ConfigError: the noise is not known, since ``fit`` was not called.
@@ -116,11 +112,31 @@ class DpSgd(Defense):
                 f"dp_sgd.epsilon: {self.epsilon} is a budget for a whole run. Call fit first."
             )
         return accountant.epsilon(
-            steps=steps, rate=rate, noise_multiplier=self.noise_multiplier, delta=self.delta
+            steps=spent.steps,
+            rate=spent.rate,
+            noise_multiplier=self.noise_multiplier,
+            delta=self.delta,
         )
 
+    @property
+    def distortions(self) -> frozenset[Distortion]:
+        """Clipping, and noise where there is any."""
+        return frozenset({"scale"} if self.noise_multiplier == 0 else {"scale", "noise"})
 
-def squared_norm(update: Tensors) -> Tensor:
-    """Square of the Euclidean norm over all tensors, a float64 scalar."""
-    squares = [value.to(torch.float64).square().sum() for value in update.values()]
-    return torch.stack(squares).sum()
+    @property
+    def unit(self) -> Unit:
+        """One example of one client, added or removed."""
+        return "example"
+
+
+def refuse_batch_statistics(name: str, model: nn.Module) -> None:
+    """Raise ``ConfigError`` where a model in train mode would send statistics without noise."""
+    mixing = [
+        own for own, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training
+    ]
+    if mixing:
+        raise ConfigError(
+            f"{name}: {mixing[0]!r} of {type(model).__name__} is a batch normalisation in "
+            "train mode, whose statistics mix the examples and are sent without noise. "
+            "Set federation.train_mode = false, or choose a model without it."
+        )

@@ -9,7 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import StagedDefense
+from fedsim.defenses.base import Distortion, StagedDefense
+from fedsim.defenses.encoding import Encoding
 from fedsim.types import Tensors
 
 
@@ -33,6 +34,16 @@ class GaussianNoise(StagedDefense):
             name: value + self._noise(value, rng) if value.is_floating_point() else value
             for name, value in update.items()
         }
+
+    def encode(self, packed: Encoding) -> Encoding:
+        """Noise fills all bits."""
+        del packed
+        return Encoding()
+
+    @property
+    def distortions(self) -> frozenset[Distortion]:
+        """Noise."""
+        return frozenset({"noise"})
 
     def _noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         drawn = torch.randn(value.shape, generator=rng, device=rng.device, dtype=torch.float32)

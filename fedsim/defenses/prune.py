@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -9,7 +10,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import StagedDefense
+from fedsim.defenses.base import Distortion, StagedDefense
+from fedsim.defenses.encoding import Encoding
 from fedsim.types import Tensors
 
 
@@ -18,7 +20,9 @@ class Prune(StagedDefense):
     """Zeroes all but some coordinates (Zhu et al. 2019; as in Wu et al. 2023, "LTI").
 
     Of ``m`` coordinates the nearest whole number to ``m * (1 - fraction)`` is kept, at least one;
-    LTI rounds down. No residual is carried to the next round, as deep gradient compression would.
+    LTI rounds down. With ``scope = "global"`` this is top-k sparsification (Aji and Heafield 2017)
+    without error feedback: no residual is carried to the next round, since clients keep no state.
+    The support is in plain sight, and an adaptive attacker compares nothing else.
 
     Attributes:
         fraction: share of the coordinates that is zeroed.
@@ -55,6 +59,15 @@ class Prune(StagedDefense):
         for name, value in floating.items():
             pruned |= self._prune({name: value})
         return pruned
+
+    def encode(self, packed: Encoding) -> Encoding:
+        """Zeros are left out; indices count, also of random coordinates."""
+        return replace(packed, sparse=True)
+
+    @property
+    def distortions(self) -> frozenset[Distortion]:
+        """Zeros."""
+        return frozenset({"sparsity"})
 
     def _prune(self, tensors: Tensors) -> Tensors:
         flat = torch.cat([value.flatten() for value in tensors.values()])

@@ -9,7 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import StagedDefense
+from fedsim.defenses.base import Distortion, StagedDefense
+from fedsim.defenses.encoding import Encoding
 from fedsim.types import Tensors
 
 
@@ -44,6 +45,20 @@ class Sign(StagedDefense):
             name: self._scaled((value / tau).tanh(), value) if value.is_floating_point() else value
             for name, value in update.items()
         }
+
+    def encode(self, packed: Encoding) -> Encoding:
+        """One bit a sign, and a bitmap or indices where some are 0; a mean of signs is not packed.
+
+        The scale, if there is one, is a float32 number a tensor.
+        """
+        if self.stage == "sample":
+            return packed
+        return Encoding(bits=1, zero=False, sparse=True, bucket=0 if self.scale == "mean" else None)
+
+    @property
+    def distortions(self) -> frozenset[Distortion]:
+        """Signs."""
+        return frozenset({"sign"})
 
     def _scaled(self, signs: Tensor, value: Tensor) -> Tensor:
         return signs * value.abs().mean() if self.scale == "mean" else signs

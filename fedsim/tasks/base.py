@@ -14,6 +14,7 @@ from torch.func import functional_call
 from fedsim.cell import TaskKind
 from fedsim.files import Record
 from fedsim.metrics.base import Examples
+from fedsim.models.lora import LoRA
 from fedsim.types import Batch, Rows, Tensors
 
 Network: TypeAlias = Callable[..., Any]
@@ -32,6 +33,7 @@ class TaskSpec(Record):
         pad_id: token id of padding; None for images.
         special_ids: token ids that are no words: padding, starts, ends, separators. The mask token
             of masked language modelling holds a word's place and is none of them.
+        lora: adapters, where they are trained instead of the model.
     """
 
     kind: TaskKind
@@ -42,6 +44,7 @@ class TaskSpec(Record):
     class_names: tuple[str, ...] = ()
     pad_id: int | None = None
     special_ids: tuple[int, ...] = ()
+    lora: LoRA | None = None
 
 
 @dataclass(frozen=True)

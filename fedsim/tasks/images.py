@@ -53,6 +53,11 @@ def image_spec(config: TaskConfig, rows: Rows) -> TaskSpec:
         raise ConfigError(
             f"task.model: {config.model!r} is no image model. {suggest(config.model, IMAGE_MODELS)}"
         )
+    if config.lora_rank or config.lora_targets:
+        raise ConfigError(
+            f"task.lora_rank: {config.model!r} is an image model, and adapters are for "
+            f"transformers; got {config.lora_rank}. Leave lora_rank and lora_targets out."
+        )
     network = IMAGE_MODELS[config.model]
     shape = tuple(_pixels(rows, config.model).shape[1:])
     if min(shape[1:]) < network.smallest:

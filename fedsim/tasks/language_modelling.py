@@ -37,12 +37,18 @@ class LanguageModelling(TextTask):
         return inputs.masked_fill(mask == 0, IGNORED)
 
     def loss(self, network: Network, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the predicted tokens of the whole batch."""
-        return F.cross_entropy(*self._predictions(network, batch), ignore_index=IGNORED)
+        """Mean cross-entropy over the predicted tokens of the whole batch.
+
+        Labels may also be weights of tokens at places, float32 ``(batch, token, token id)``.
+        """
+        logits, targets = self._predictions(network, batch)
+        if batch.labels.is_floating_point():
+            return -(targets * logits.log_softmax(1)).sum() / targets.sum()
+        return F.cross_entropy(logits, targets, ignore_index=IGNORED)
 
     def _predictions(self, network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
         logits: Tensor = network(input_ids=batch.inputs, attention_mask=batch.mask).logits
-        return logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten()
+        return logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten(0, 1)
 
     @torch.no_grad()
     def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from fedsim.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples
 from fedsim.models import transformer
+from fedsim.models.lora import DEFAULT_TARGETS, LoRA, adapt
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.classification import count_classes
 from fedsim.types import Batch, Rows
@@ -30,8 +31,10 @@ class TextTask(Task):
     modality: ClassVar[Literal["image", "text"]] = "text"
 
     def build(self) -> nn.Module:
-        """The transformer with eager attention, in eval mode."""
-        return transformer.build(self.spec.architecture, self.spec.kind)
+        """The transformer with eager attention, in eval mode; with its adapters, if it has any."""
+        spec = self.spec
+        network = transformer.build(spec.architecture, spec.kind)
+        return network if spec.lora is None else adapt(network, spec.lora)
 
     @property
     def max_length(self) -> int:
@@ -119,6 +122,26 @@ def text_spec(
         class_names=rows.class_names if num_classes else (),
         pad_id=pad_id,
         special_ids=tuple(sorted(set(tokenizer.all_special_ids) - words)),
+        lora=_lora(config, str(architecture["model_type"])),
+    )
+
+
+def _lora(config: TaskConfig, family: str) -> LoRA | None:
+    targets = config.lora_targets or DEFAULT_TARGETS.get(family, ())
+    if not config.lora_rank:
+        if config.lora_targets:
+            raise ConfigError(
+                f"task.lora_targets: {config.lora_targets[0]!r} gets no adapter of rank 0. "
+                "Set task.lora_rank, or leave it out."
+            )
+        return None
+    if not targets:
+        raise ConfigError(
+            f"task.lora_targets: none are known for a model of the type {family!r}. "
+            "Name its linear layers."
+        )
+    return LoRA(
+        rank=config.lora_rank, alpha=config.lora_alpha, targets=targets, head=config.lora_head
     )
 
 

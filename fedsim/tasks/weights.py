@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import nn
+
 from fedsim.capture import CaptureStore
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors
 from fedsim.models import MODELS, transformer
+from fedsim.models.lora import adapt, is_adapter
 from fedsim.models.network import ImageNetwork
 from fedsim.seeds import derive, generator
-from fedsim.tasks.base import Task, state
+from fedsim.tasks.base import Task, load_state, state
 from fedsim.types import Tensors
 
 
@@ -30,13 +33,13 @@ def initial_weights(task: Task, config: TaskConfig, seed: int) -> Tensors:
             f"task.weights: {source!r} is not known. "
             "Write 'auto', 'random', 'pretrained' or '<cell folder>@<round>'."
         )
-    return _broadcast(task, Path(folder), int(number))
+    return _broadcast(task, Path(folder), int(number), seed)
 
 
 def _random(task: Task, seed: int) -> Tensors:
     if task.modality == "text":
         spec = task.spec
-        return state(transformer.build(spec.architecture, spec.kind, _seed(seed)))
+        return _adapted(transformer.build(spec.architecture, spec.kind, _seed(seed)), task, seed)
     network = task.build()
     if isinstance(network, ImageNetwork):
         network.initialise(generator(seed, "initial weights"))
@@ -55,14 +58,20 @@ def _pretrained(task: Task, config: TaskConfig, seed: int) -> Tensors:
             f"tokenizer, not to {config.tokenizer!r}. Leave it out, or set weights = 'random'."
         )
     spec = task.spec
-    return state(transformer.pretrained(spec.model, spec.architecture, spec.kind, _seed(seed)))
+    network = transformer.pretrained(spec.model, spec.architecture, spec.kind, _seed(seed))
+    return _adapted(network, task, seed)
+
+
+def _adapted(network: nn.Module, task: Task, seed: int) -> Tensors:
+    lora = task.spec.lora
+    return state(network if lora is None else adapt(network, lora, seed))
 
 
 def _seed(seed: int) -> int:
     return derive(seed, "initial weights")
 
 
-def _broadcast(task: Task, cell: Path, number: int) -> Tensors:
+def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
     # A run of one cell may stand for that cell, whose name ends in a hash.
     inside = sorted(path.parent for path in cell.glob("*/captures"))
     store = CaptureStore((inside[0] if len(inside) == 1 else cell) / "captures")
@@ -83,7 +92,11 @@ def _broadcast(task: Task, cell: Path, number: int) -> Tensors:
     tensors = load_tensors(
         store.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order
     )
-    own = {name: tuple(value.shape) for name, value in state(task.build()).items()}
+    # Adapters may be put beside the layers of a model that was trained without any.
+    bare = task.spec.lora is not None and not any(map(is_adapter, tensors))
+    spec = task.spec
+    network = transformer.build(spec.architecture, spec.kind) if bare else task.build()
+    own = {name: tuple(value.shape) for name, value in state(network).items()}
     sent = {name: tuple(value.shape) for name, value in tensors.items()}
     for name in own | sent:
         if own.get(name) != sent.get(name):
@@ -92,7 +105,10 @@ def _broadcast(task: Task, cell: Path, number: int) -> Tensors:
                 f"{_shown(own.get(name))} in {task.spec.model!r}. "
                 "Use the model and the data set of that run."
             )
-    return tensors
+    if not bare:
+        return tensors
+    load_state(network, tensors)
+    return _adapted(network, task, seed)
 
 
 def _shown(shape: tuple[int, ...] | None) -> str:

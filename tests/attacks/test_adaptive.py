@@ -32,6 +32,11 @@ from tests.attacks.test_text_matching import (
 SIGN: DEFENSE = {"name": "sign"}
 PRUNE: DEFENSE = {"name": "prune", "fraction": 0.95}
 NOISE: DEFENSE = {"name": "gaussian_noise", "std": 1e-4}
+CLIP: DEFENSE = {"name": "clip", "norm": 1e-3}
+DP: DEFENSE = {"name": "dp_client", "clip": 1.0, "noise_multiplier": 1e-3}
+INT8: DEFENSE = {"name": "quantize", "kind": "int8"}
+QSGD: DEFENSE = {"name": "quantize", "kind": "qsgd"}
+SERVER: DEFENSE = {"name": "dp_server", "clip": 1.0, "noise_multiplier": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +75,11 @@ def test_the_distance_fits_the_defense(plain: Observation) -> None:
         assert adapted(own, told(plain, SIGN, count=2)) == replace(own, form="tanh")
         # What was pruned before has no sign.
         assert adapted(own, told(plain, PRUNE, SIGN)) == own
+        for same in (INT8, QSGD, SERVER):
+            assert adapted(own, told(plain, same)) == own
+        # The length of what was clipped says nothing.
+        for cut in (CLIP, DP):
+            assert adapted(own, told(plain, cut)) == replace(own, distance="cosine")
 
 
 def error(values: Tensors, truth: Tensors, names: frozenset[str]) -> float:
@@ -91,10 +101,25 @@ def test_noise_is_taken_off_weights_alone(bert: Victim, plain: Observation) -> N
     assert after.keys() == before.keys()
 
 
+@pytest.mark.parametrize("defense", [INT8, QSGD, DP])
+def test_rounding_and_noise_are_taken_off(
+    defense: DEFENSE, bert: Victim, plain: Observation
+) -> None:
+    weights = Factored(replay(plain, bert.task, torch.device("cpu"))).weights
+    noisy, _ = look(bert, [0], defense)
+    before, truth = noisy.update(), plain.update()
+    size = math.sqrt(sum(float(value.square().sum()) for value in truth.values()))
+    scale = min(1.0, 1.0 / size) if defense is DP else 1.0
+    clean = {name: scale * value for name, value in truth.items()}
+    after = denoised(before, weights, noisy)
+    large = frozenset(name for name in weights if min(before[name].shape) >= 32)
+    assert error(after, clean, large) < 0.8 * error(before, clean, large)
+
+
 def test_what_is_not_noisy_stays(bert: Victim, plain: Observation) -> None:
     weights = Factored(replay(plain, bert.task, torch.device("cpu"))).weights
     update = plain.update()
-    for chain in ((), (SIGN,), (PRUNE,)):
+    for chain in ((), (SIGN,), (PRUNE,), (CLIP,), (SERVER,)):
         assert denoised(update, weights, told(plain, *chain)) is update
 
 

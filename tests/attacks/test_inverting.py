@@ -12,7 +12,13 @@ import torch
 
 from attacks.base import Job
 from attacks.distance import cosine_distance
-from attacks.image_losses import ImageLoss, matching_loss, total_variation, wrong_share
+from attacks.image_losses import (
+    ImageLoss,
+    matching_loss,
+    nearest,
+    total_variation,
+    wrong_share,
+)
 from attacks.inverting import Inverting
 from attacks.replay import replay
 from fedsim.capture import Observation
@@ -110,6 +116,7 @@ def test_adaptive_matches_a_pruned_update_better(victim: Victim, pictures: Pictu
 SIGN = {"name": "sign"}
 MEAN_OF_SIGNS = {"name": "sign", "stage": "sample"}
 PRUNE = {"name": "prune", "fraction": 0.9}
+INT8 = {"name": "quantize", "kind": "int8"}
 CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
 
 
@@ -125,6 +132,18 @@ CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
         ((PRUNE,), 2, "support", False),
         # What was pruned before has no sign.
         ((PRUNE, SIGN), 1, "hinge", False),
+        ((INT8,), 1, "interval", False),
+        ((INT8,), 2, "interval", False),
+        (({"name": "clip", "norm": 1.0}, INT8), 2, "interval", False),
+        (({**CLIP, "noise_multiplier": 0.0}, INT8), 2, "interval", True),
+        # Noise leaves no bounds, and what was pruned is not rounded.
+        ((INT8, {"name": "gaussian_noise", "std": 0.1}), 1, "cosine", False),
+        ((CLIP, INT8), 2, "cosine", True),
+        (({"name": "quantize", "kind": "qsgd"},), 1, "cosine", False),
+        ((PRUNE, INT8), 1, "support", False),
+        ((INT8, SIGN), 1, "hinge", False),
+        (({"name": "clip", "norm": 1.0},), 2, "cosine", False),
+        (({"name": "dp_client", "clip": 1.0, "noise_multiplier": 1.0},), 2, "cosine", False),
         ((CLIP,), 1, "cosine", False),
         ((CLIP,), 2, "cosine", True),
     ],
@@ -154,7 +173,22 @@ def test_wrong_share() -> None:
     assert wrong_share({name: 0 * value for name, value in guess.items()}, signs) == 1
 
 
-@pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,), (MEAN_OF_SIGNS,)])
+def test_nearest() -> None:
+    observed = {"a": torch.tensor([1.0, -2.0, 0.0]), "b": torch.tensor([[3.0]])}
+    slack = {"a": torch.tensor(0.5), "b": torch.tensor([[0.1]])}
+    inside = {"a": torch.tensor([1.2, -2.4, 0.3]), "b": torch.tensor([[2.95]])}
+    scaled = {name: 1e-3 * value for name, value in inside.items()}
+    # A guess within the bounds, at any scale, is next to itself.
+    for guess in (inside, scaled):
+        assert cosine_distance(guess, nearest(guess, observed, slack)) == pytest.approx(0, abs=1e-3)
+        assert cosine_distance(guess, observed) > 5e-3
+    far = nearest({"a": torch.tensor([9.0, 0.0, 0.0]), "b": torch.tensor([[9.0]])}, observed, slack)
+    # Scaled by 4/18 it is 2 and 2, and both bounds are below or above.
+    assert far["a"].tolist() == pytest.approx([1.5, -1.5, 0.0])
+    assert far["b"].item() == pytest.approx(2.9)
+
+
+@pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,), (MEAN_OF_SIGNS,), (INT8,)])
 def test_the_truth_loses_least(
     victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
 ) -> None:
@@ -204,7 +238,7 @@ def test_each_example_passes_the_defense_alone(victim: Victim, pictures: Picture
         torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
 
 
-@pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,)])
+@pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,), (INT8,)])
 def test_who_knows_the_defense_sees_more(
     victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
 ) -> None:

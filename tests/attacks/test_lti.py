@@ -20,17 +20,20 @@ from attacks.inverter import Inverter, assigned
 from attacks.inverter_outputs import Pixels, Tokens, words_of
 from attacks.jobs import plan
 from attacks.lti import LTI
+from attacks.prior_only import PriorOnly
 from attacks.replay import observed_gradient, replay
 from attacks.simulated_updates import Client, SimulatedUpdates, declared_client
 from attacks.worker import run_job
 from clients.train import LocalTrainer
 from experiments.folder import Run
 from fedsim.capture import CaptureKey, Kind, Observation
-from fedsim.cell import FederationConfig
+from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.data import load_rows
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.seeds import generator
+from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Tensors
 from tests.apps.cases import IMAGES, Make, simulate
@@ -275,6 +278,28 @@ def test_inverts_updates_of_a_trained_model(
     assert found[0].objective == pytest.approx(float(error), rel=0.5)
     if not tables:
         assert [own.guess.labels.tolist() for own in found] == private.labels[:, None].tolist()
+
+
+def test_tokens_of_a_language_model_beyond_the_usual_ones() -> None:
+    text = load_rows("sentences", "public[:208]", modality="text")
+    config = TaskConfig(model="transformer3", dataset="sentences", max_length=6)
+    task = make_task(config, text)
+    weights = initial_weights(task, config, 0)
+    rows = task.encode(text)
+    frozen = {"name": "freeze_embeddings", "head": True}
+    seen = [client(task, weights, rows[i], frozen) for i in range(200, 208)]
+    attack, public = LTI(bins=0.005, width=64, channels=16, epochs=20, updates=16), rows[:200]
+    prepared = attack.prepare(seen[0], task, owning(public), 0)
+    found = attack.reconstruct(seen, task, [rng()] * 8, Job(), prepared)
+    usual = PriorOnly().reconstruct(seen, task, [], owning(public))
+    scores = [
+        sum(
+            float((own.guess.inputs[0, 1:5] == rows.inputs[i, 1:5]).float().mean())
+            for i, own in enumerate(guesses, 200)
+        )
+        for guesses in (found, usual)
+    ]
+    assert scores[0] > 2 * scores[1] > 0
 
 
 def test_several_images_come_back_in_any_order(victim: Victim, rows: Batch) -> None:

@@ -105,3 +105,23 @@ def test_clients_without_a_row_of_their_class_are_refused() -> None:
     labels = torch.tensor([0] * 9 + [1])
     with pytest.raises(ConfigError, match=r"federation.clients: 1 of 4 clients got no row"):
         _deal(4, labels=labels, partition="by-label", classes_per_client=1)
+
+
+def test_sizes_are_log_normal_and_every_row_is_dealt() -> None:
+    labels = torch.zeros(200_000, dtype=torch.int64)
+    parts = _deal(400, labels=labels, size_spread=0.8)
+    assert sum(map(len, parts)) == len(labels)
+    logs = np.log([len(part) for part in parts])
+    assert np.std(logs) == pytest.approx(0.8, rel=0.1)
+    skewness = np.mean(((logs - logs.mean()) / logs.std()) ** 3)
+    assert abs(skewness) < 0.4  # that of the sizes themselves is about 3
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "by-label"])
+def test_a_spread_makes_any_partition_uneven_and_leaves_no_client_empty(kind: str) -> None:
+    options: dict[str, Any] = {"partition": kind, "alpha": 20.0}
+    even = np.std([len(part) for part in _deal(10, **options)])
+    uneven = np.std([len(part) for part in _deal(10, size_spread=1.0, **options)])
+    assert uneven > 2 * even + 10
+    parts = _deal(60, size_spread=3.0, labels=LABELS[:80]) if kind == "iid" else None
+    assert parts is None or min(map(len, parts)) == 1

@@ -12,11 +12,16 @@ from fedsim.build import build, options_of
 from fedsim.defenses import DEFENSES, build_chain
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
+from fedsim.defenses.clip import Clip
+from fedsim.defenses.dp_client import DpClient
+from fedsim.defenses.dp_server import DpServer
 from fedsim.defenses.dp_sgd import DpSgd
+from fedsim.defenses.dropout import Dropout
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.none import NoDefense
 from fedsim.defenses.prune import Prune
+from fedsim.defenses.quantize import Quantize
 from fedsim.defenses.sign import Sign
 from fedsim.errors import ConfigError
 from fedsim.types import Batch, Tensors
@@ -29,6 +34,17 @@ TABLE: dict[str, tuple[dict[str, object], Defense]] = {
         {"clip": 0.5, "epsilon": 8},
         DpSgd(clip=0.5, noise_multiplier=None, epsilon=8.0, delta=1e-5),
     ),
+    "clip": ({"norm": 2}, Clip(norm=2.0)),
+    "dp_client": (
+        {"clip": 0.5, "epsilon": 8},
+        DpClient(clip=0.5, noise_multiplier=None, epsilon=8.0, delta=1e-5, adjacency="replace"),
+    ),
+    "dp_server": ({"clip": 1, "noise_multiplier": 2}, DpServer(clip=1.0, noise_multiplier=2.0)),
+    "quantize": (
+        {"kind": "qsgd", "levels": 1},
+        Quantize(kind="qsgd", levels=1, bucket=None, stage="client"),
+    ),
+    "dropout": ({"p": 0.1}, Dropout(p=0.1)),
     "prune": ({"fraction": 0.99, "stage": "sample"}, Prune(fraction=0.99, stage="sample")),
     "sign": ({"scale": "mean"}, Sign(stage="client", scale="mean", tau=None)),
     "freeze_embeddings": ({"position": True}, FreezeEmbeddings(word=True, position=True)),
@@ -82,6 +98,27 @@ def test_a_defense_is_built_from_its_table_and_gives_its_options_back(name: str)
             {"name": "dp_sgd", "clip": 1, "epsilon": 1, "noise_multiplier": 1},
             "defenses[0]: noise_multiplier or epsilon says how much noise there is, and both are "
             "given; set one of them.",
+        ),
+        (
+            {"name": "dp_client", "clip": 1},
+            "defenses[0]: noise_multiplier or epsilon says how much noise there is, and neither is "
+            "given; set one of them.",
+        ),
+        (
+            {"name": "clip", "norm": 0},
+            "defenses[0].norm: 0 does not fit. Write a number greater than 0.",
+        ),
+        (
+            {"name": "dropout", "p": 1.5},
+            "defenses[0].p: 1.5 does not fit. Write a number less than 1.",
+        ),
+        (
+            {"name": "quantize", "kind": "int4"},
+            "defenses[0].kind: \"int4\" does not fit. Write 'fp16', 'bf16', 'int8' or 'qsgd'.",
+        ),
+        (
+            {"name": "quantize", "kind": "int8", "levels": 3},
+            "defenses[0]: levels is 3, and int8 has none; leave levels out, or set kind to 'qsgd'.",
         ),
         (
             {"name": "prune", "fraction": 1},
@@ -201,6 +238,20 @@ def test_a_sample_defense_after_the_clipping_is_refused_and_one_before_it_is_not
     assert build_chain([noisy, {"name": "sign"}], "defenses").changes_sum
     with pytest.raises(ConfigError, match="'dp_sgd' changes single gradients"):
         build_chain([noisy, noisy], "defenses")
+
+
+def test_epsilons_of_two_units_are_not_mixed() -> None:
+    example: dict[str, object] = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
+    update: dict[str, object] = {"name": "dp_client", "clip": 1.0, "noise_multiplier": 1.0}
+    with pytest.raises(ConfigError) as caught:
+        build_chain([example, {"name": "sign"}, update], "defenses")
+    assert str(caught.value) == (
+        "defenses[2]: the epsilon of 'dp_client' is about one update of a client, and that of the "
+        "defense before it about one example. Leave one of them out, or add its noise by "
+        "gaussian_noise."
+    )
+    assert build_chain([update, update], "defenses").unit == "update"
+    assert build_chain([{"name": "sign"}], "defenses").unit is None
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ def test_a_budget_becomes_noise_for_the_rows_and_rounds_of_a_client() -> None:
     few, many = (one.fit(rows).chain for rows in (10, 100))
     for chain, rows in ((few, 10), (many, 100)):
         schedule = Schedule.of(one.config, rows)
-        found = chain.epsilon_after(schedule.steps, schedule.rate)
+        found = chain.epsilon_after(schedule)
         assert found == pytest.approx(4.0, abs=1e-2)
         (table,) = chain.tables
         assert table["epsilon"] is None
@@ -277,7 +277,7 @@ def test_a_budget_becomes_noise_for_the_rows_and_rounds_of_a_client() -> None:
         assert again == found
     assert few.tables[0]["noise_multiplier"] > many.tables[0]["noise_multiplier"]
     assert trainer(clip=1.0, noise_multiplier=2.0).fit(10).chain.tables[0]["epsilon"] is None
-    assert trainer().fit(10).chain.epsilon_after(3, 0.5) is None
+    assert trainer().fit(10).chain.epsilon_after(Schedule(0.5, 3, 3)) is None
 
 
 def test_a_budget_that_was_not_turned_into_noise_is_named() -> None:
@@ -289,7 +289,7 @@ def test_a_budget_that_was_not_turned_into_noise_is_named() -> None:
         "and steps. Call fit first, or set noise_multiplier."
     )
     with pytest.raises(ConfigError, match=r"4\.0 is a budget for a whole run\. Call fit first"):
-        budget.epsilon_after(1, 1.0)
+        budget.epsilon_after(Schedule(1.0, 1, 1))
 
 
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
@@ -314,6 +314,26 @@ def test_utility_rows_tell_epsilon_so_far_and_captures_replay(
     values = [budget[round_] or 0.0 for round_ in range(4)]
     assert values[0] == 0.0 < values[1] < values[2] < values[3]
     assert values[3] == pytest.approx(6.0, abs=1e-2)
+
+
+def test_what_a_run_has_spent_is_what_another_library_says(make_run: Make) -> None:
+    from opacus.accountants import PRVAccountant
+
+    changes: dict[str, Any] = {
+        "task": {"model": "mlp", "split": "train[:24]"},
+        "auxiliary": None,
+        "federation": {"protocol": "fedavg", "batch_size": 2, "client_rows": 0, "rounds": 2},
+        "defenses": [{"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.9, "delta": 1e-6}],
+    }
+    run = make_run(IMAGES, **changes)
+    simulate(run)
+    (cell,) = run.cells
+    for round_, found in spent(cell).items():
+        other = PRVAccountant()
+        for _ in range(4 * round_):  # eight rows, two a step
+            other.step(noise_multiplier=0.9, sample_rate=1 / 4)
+        expected = other.get_epsilon(1e-6, eps_error=1e-3) if round_ else 0.0
+        assert found == pytest.approx(expected, abs=1e-2)
 
 
 def test_rounds_that_a_client_sat_out_cost_it_nothing(make_run: Make) -> None:

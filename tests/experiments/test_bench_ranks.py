@@ -22,7 +22,7 @@ from experiments.treatments import CLIP, TREATMENTS, Treatment, int8
 from fedsim.capture import Observation
 from fedsim.cell import FederationConfig
 from fedsim.defenses import build_chain
-from fedsim.defenses.dp_sgd import squared_norm
+from fedsim.defenses.clip import squared_norm
 from fedsim.errors import ConfigError
 from fedsim.types import Batch, Tensors
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.coverage import Coverage, coverage, is_exact, table
-from experiments.tables import Number
+from experiments.coverage import Coverage, coverage, is_exact
 from fedsim.records import ScoreRow
 from tests.experiments.test_summary import ROW
 
@@ -48,6 +47,17 @@ def test_what_does_not_count() -> None:
     assert coverage(noise, NUMBERS) == []
 
 
+def test_exact_guesses_count_without_a_certificate_and_once() -> None:
+    rows = [
+        *(row(1, 0, EXACT, None), row(1, 1, WRONG, None)),
+        *(row(5, 0, WRONG, None), row(5, 1, EXACT, None)),
+    ]
+    assert [one.exact for one in coverage(rows, NUMBERS)] == [1, 2]
+    again = [row(1, 1, EXACT, None), row(5, 0, EXACT, None)]  # row 8, twice
+    assert [one.exact for one in coverage(again, NUMBERS)] == [1, 1]
+    assert [one.recovered for one in coverage(again, NUMBERS)] == [0, 0]
+
+
 def test_attacks_and_cells_are_apart() -> None:
     rows = [row(1, 0, EXACT, True), row(1, 0, WRONG, False, attack="ratio")]
     found = coverage(rows, NUMBERS)
@@ -69,11 +79,3 @@ def test_attacks_and_cells_are_apart() -> None:
 )
 def test_exact_is_half_a_byte_or_every_token(metric: str, value: float | None, exact: bool) -> None:
     assert is_exact(row(1, 0, value, True, metric=metric)) is exact
-
-
-def test_table() -> None:
-    rows = [row(1, 0, EXACT, True), row(1, 1, WRONG, False)]
-    made = table(coverage(rows, NUMBERS), "here")
-    assert made.caption.endswith("of those that the client used: here.")
-    assert made.rows == (("c0", "dlg", '{"steps":300}', 0, 1, 2, 1, Number(0.5), 0),)
-    assert len(made.columns) == len(made.rows[0])

@@ -8,10 +8,10 @@ import pytest
 from experiments.cells import Cell
 from experiments.doctor import examine
 from experiments.figures import curves
-from experiments.findings import OTHER_CLIENT, PRIOR_ONLY
+from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT
 from experiments.pipeline import execute
 from experiments.privacy import spent
-from experiments.report import read_rows
+from experiments.rows import read_rows
 from experiments.summary import summarise
 from fedsim.errors import SimulationError
 from fedsim.files import read_record
@@ -202,4 +202,5 @@ def test_a_lone_probe_has_no_control(make_run: Make) -> None:
     execute(run, STAGES, quiet=True)
     rows = read_rows(run.root / "scores.parquet", ScoreRow)
     assert {row.control for row in rows if row.probe == "member"} == {"none"}
-    assert {row.control for row in rows if row.probe == "none"} == {"none", OTHER_CLIENT}
+    controls = {row.control for row in rows if row.probe == "none"}
+    assert controls == {"none", OTHER_CLIENT, SECOND_CLIENT}

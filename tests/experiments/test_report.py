@@ -14,9 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from experiments.coverage import Coverage, coverage
 from experiments.gallery import Example
-from experiments.report import canonical, read_rows, write_report
+from experiments.report import canonical, write_report
+from experiments.rows import read_rows
 from experiments.summary import summarise
+from experiments.updates import UpdateRow
 from fedsim.capture import CaptureKey
 from fedsim.cell import (
     AuxiliaryConfig,
@@ -140,6 +143,7 @@ def scores(task: str) -> Iterator[ScoreRow]:
                                     client=client,
                                     probe="none",
                                     example=example,
+                                    row=2 * client + example,
                                     metric=metric,
                                     value=None if status == "skipped" else value,
                                     unit=METRICS[metric].unit,
@@ -227,6 +231,19 @@ def make_run(folder: Path, *, shuffle: bool = False) -> Path:
         random.Random(2).shuffle(utility)
     write_rows(folder / "scores.parquet", ScoreRow, rows)
     write_rows(folder / "utility.parquet", UtilityRow, utility)
+    numbers = {
+        (f"{task}.{defense}", round_, client): (2 * client, 2 * client + 1)
+        for task in ATTACKS
+        for defense, _ in DEFENSES
+        for round_ in range(1, ROUNDS + 1)
+        for client in range(CLIENTS)
+    }
+    write_rows(folder / "coverage.parquet", Coverage, coverage(rows, numbers))
+    norms = [
+        UpdateRow(cell=cell, round=round_, client=client, norm=3.0 / round_)
+        for cell, round_, client in sorted(numbers)
+    ]
+    write_rows(folder / "updates.parquet", UpdateRow, norms)
     for task in ATTACKS:
         for defense in DEFENSES:
             write_json(folder / f"{task}.{defense[0]}" / "cell.json", cell_of(task, defense))
@@ -356,13 +373,19 @@ def test_private_content_is_in_the_gallery_alone(run: Path) -> None:
 
 def test_files(run: Path) -> None:
     stems = ("1-cifar10-lenet-fedsgd", "2-glue-cola-bert-base-uncased-fedavg")
-    kinds = ("headline", "leakage", "rounds", "utility", "jobs", "problems")
+    kinds = (
+        *("matrix", "against-none", "adaptive", "certified", "null-calls"),
+        *("at-loss", "equal-utility", "trend", "coverage"),
+        *("headline", "leakage", "rounds", "utility", "jobs", "problems"),
+    )
     tables = {path.name for path in (run / "report" / "tables").iterdir()}
     ends = ("csv", "md", "tex")
     assert tables == {f"{stem}-{kind}.{end}" for stem in stems for kind in kinds for end in ends}
     figures = {path.name for path in (run / "report" / "figures").iterdir()}
     names = [f"{stem}-rounds-{n}" for stem in stems for n in (1, 2)]
     names += [f"{stems[1]}-rounds-{n}-exact-match" for n in (1, 2)]
+    names += [f"{stem}-pareto-1" for stem in stems]
+    names += [f"{stems[1]}-coverage-{n}" for n in (1, 2)]
     assert figures == {f"{name}.{end}" for name in names for end in ("svg", "png")}
 
 
@@ -398,7 +421,10 @@ def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["scores.parquet", "utility.parquet", "provenance.json", "experiment.toml"],
+    [
+        *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
+        *("provenance.json", "experiment.toml"),
+    ],
 )
 def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")

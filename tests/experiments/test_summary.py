@@ -265,6 +265,8 @@ def test_the_card_tells_the_protocol() -> None:
     card = threat_model([config])
     assert card.defenses == ("prune (fraction=0.9) + sign",)
     assert dict(card.protocol) == {
+        "realism": "L1",
+        "what comes back": "each client's own reply: there is no secure aggregation",
         "protocol": "FedAvg: clients send weights",
         "clients": "10, 50% of them in each round, rows dealt by Dirichlet(0.5)",
         "rounds": "1",

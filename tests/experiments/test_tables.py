@@ -23,9 +23,9 @@ TABLE = Table(
 
 def test_csv_keeps_every_digit_and_every_character() -> None:
     rows = list(csv.reader(io.StringIO(to_csv(TABLE))))
-    assert rows[0] == ["attack", "n", "PSNR ↑"]
-    assert rows[1] == [TABLE.rows[0][0], "12345", "0.3333333333333333"]
-    assert rows[2] == [TABLE.rows[1][0], "0", ""]
+    assert rows[0] == ["attack", "n", "PSNR ↑", "PSNR ↑ low", "PSNR ↑ high"]
+    assert rows[1] == [TABLE.rows[0][0], "12345", "0.3333333333333333", "0.25", "0.5"]
+    assert rows[2] == [TABLE.rows[1][0], "0", "", "", ""]
 
 
 def test_markdown_escapes_pipes_and_markup() -> None:

@@ -1,0 +1,203 @@
+"""About how long an experiment takes, from one client step and a few steps of each search."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from attacks import attack_classes
+from attacks.base import Attack, Job, check_facts
+from clients.app import granted
+from clients.train import LocalTrainer, LocalUpdate, schedule
+from experiments.cells import Cell
+from experiments.entries import entries
+from experiments.rehearsal import Start
+from fedsim.build import build
+from fedsim.capture import CaptureKey, Observation
+from fedsim.data.partition import partition
+from fedsim.defenses import build_chain
+from fedsim.defenses.chain import Chain
+from fedsim.errors import CannotAttack
+from fedsim.seeds import generator
+from fedsim.threads import one_thread
+
+_LOOKS = 4  # steps of a search, if they are quick
+_PATIENCE = 0.5  # seconds after which a search is not watched any longer
+_EVALUATED = 16  # held-out rows that are timed
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Wall time of one experiment, in seconds, on this machine as it is now.
+
+    Attributes:
+        simulation: clients, and the evaluation of each round; without starting Ray and Flower.
+        step: one local step of one client, the model's set-up included.
+        attacks: searches with a schedule, one victim after another on each worker.
+        steps: of each such attack, seconds for a step and how many there are.
+        budgeted: attacked captures whose attack has no schedule.
+        budget: seconds until all of those had used up their time.
+    """
+
+    simulation: float
+    step: float
+    attacks: float
+    steps: dict[str, tuple[float, float]]
+    budgeted: int
+    budget: float
+
+    def text(self) -> str:
+        """A line for each stage."""
+        lines = [
+            f"simulation: about {span(self.simulation)}, as a client's step took "
+            f"{span(self.step)} here"
+        ]
+        if self.steps:
+            how = ", ".join(
+                f"{label} {count:,.0f} steps of {span(step)}"
+                for label, (step, count) in self.steps.items()
+            )
+            lines.append(f"searches: about {span(self.attacks)} ({how} a capture)")
+        if self.budgeted:
+            lines.append(
+                f"other attacks: {self.budgeted} captures, at most {span(self.budget)} by the "
+                "time budget"
+            )
+        return "\n".join(lines)
+
+
+def span(seconds: float) -> str:
+    """``2.3 ms``, ``4 s``, ``12 min`` or ``3.5 h``."""
+    units = ((1e-3, 1, "ms"), (1, 100, "s"), (60, 6000, "min"), (3600, float("inf"), "h"))
+    size, unit = next((size, unit) for size, end, unit in units if seconds < end)
+    value = seconds / size
+    return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+
+
+def estimate(cells: Sequence[Cell], start: Start, captures: int) -> Estimate:
+    """Time the first cell of one experiment, and multiply.
+
+    Args:
+        cells: of the experiment; they may differ in batch size and steps.
+        start: of the first one.
+        captures: of all cells.
+    """
+    first, stage = cells[0], cells[0].experiment.attack_stage
+    with one_thread():
+        watch = _Watch(first, start)
+        searches, budgeted = {}, 0
+        for entry in entries(first.experiment):
+            attack = build(attack_classes(), entry.table, "attacks")
+            found = watch.search(attack, entry.label)
+            if found is None:
+                budgeted += captures
+            elif found[1]:
+                searches[entry.label] = found
+        simulation = sum(watch.simulation(cell) for cell in cells)
+    attacks = captures * sum(step * count for step, count in searches.values()) / stage.workers
+    budget = budgeted * stage.time_budget / stage.workers
+    return Estimate(simulation, watch.step, attacks, searches, budgeted, budget)
+
+
+@dataclass
+class _Clock(Job):
+    """A job that ends a search after a few steps, and knows when each of them began."""
+
+    looks: list[float] = field(default_factory=list)
+
+    @property
+    def expired(self) -> bool:
+        """Whether enough was seen."""
+        self.looks.append(time.perf_counter())
+        return len(self.looks) > _LOOKS or self.looks[-1] - self.looks[0] > _PATIENCE
+
+    @property
+    def step(self) -> float:
+        """Seconds between two looks."""
+        return (self.looks[-1] - self.looks[0]) / max(1, len(self.looks) - 1)
+
+
+class _Watch:
+    """Times what the first client of a cell does, and what is done to its update."""
+
+    def __init__(self, cell: Cell, start: Start) -> None:
+        self._cell, self._setting, self._weights = cell, start.setting, start.weights
+        self._steps: dict[int, float] = {}
+        self._set_up = _seconds(lambda: start.setting.task.model(start.weights))
+        self._update: LocalUpdate
+        self.step = self._step(cell.config.federation.batch_size)
+
+    def _step(self, size: int) -> float:
+        """Seconds of one step on so many examples, and of the model's set-up."""
+        if size not in self._steps:
+            config = self._cell.config
+            federation = config.federation.model_copy(update={"batch_size": size})
+            private = self._setting.holdings.private
+            parts = partition(private.labels, federation.clients, federation, config.seed)
+            rows = private.take(parts[0])
+            plan = schedule(federation, config.seed, len(rows), 1, 0)[:1]
+            device = torch.device("cpu")
+            trainer = LocalTrainer(self._setting.task, federation, Chain(), config.seed, device)
+
+            def work() -> None:
+                self._update = trainer.work(self._weights, rows, plan, 1, 0)
+
+            self._steps[size] = _seconds(work)
+        return self._steps[size]
+
+    def simulation(self, cell: Cell) -> float:
+        """Seconds of a cell's training and evaluation."""
+        run, probes = cell.config.federation, cell.config.probes
+        chain = build_chain(cell.config.defense, "defense")
+        size, times = (1, run.batch_size) if chain.per_example else (run.batch_size, 1)
+        rows = len(self._setting.holdings.private) // run.clients
+        steps = len(schedule(run, cell.config.seed, max(1, rows), 1, 0))
+        reply = self._set_up + steps * times * max(0.0, self._step(size) - self._set_up)
+        captured = len(cell.config.capture.rounds) or run.rounds
+        replies = run.rounds * run.drawn + captured * probes.count
+        workers = min(run.client_workers, os.cpu_count() or 1) if run.engine == "ray" else 1
+        return replies * reply / workers + run.rounds * self._evaluation()
+
+    def _evaluation(self) -> float:
+        task, held = self._setting.task, self._setting.holdings.heldout
+        if not hasattr(self, "_evaluated"):
+            few = task.encode(held.take(range(min(len(held), _EVALUATED))))
+            network = task.model(self._weights)
+            seconds = _seconds(lambda: task.evaluate(network, [few]))
+            self._evaluated = self._set_up + seconds * len(held) / len(few)
+        return self._evaluated
+
+    def search(self, attack: Attack, name: str) -> tuple[float, float] | None:
+        """Seconds of a step, and how many there are; None without a schedule."""
+        short = attack.abridged()
+        if short is None or type(attack).prepare is not Attack.prepare:
+            return None
+        trial, steps = short
+        if not steps:
+            return 0.0, 0.0
+        task, clock = self._setting.task, _Clock()
+        knowledge = granted(self._cell.config, self._update)
+        kind, tensors = self._update.kind, self._update.tensors
+        seen = Observation(CaptureKey(round=1, client=0), self._weights, tensors, kind, knowledge)
+        try:
+            check_facts(attack, knowledge, task, name)
+            trial.reconstruct([seen], task, [generator(0, "estimate")], clock)
+        except CannotAttack:
+            return 0.0, 0.0
+        return clock.step, steps
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """The shorter of two goes, as the first also loads code; one, if it takes long."""
+    took = []
+    for _ in range(2):
+        start = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - start)
+        if took[-1] > 1:
+            break
+    return min(took)

@@ -1,0 +1,51 @@
+"""The first, the middle and the last captured round side by side, and how long updates were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from experiments.findings import Result, Section
+from experiments.labels import title
+from experiments.places import Place
+from experiments.results import attack_name, named_place, place_of
+from experiments.tables import Number, Table, Value
+from experiments.updates import UpdateRow, mean_norms
+
+
+def trend(section: Section, updates: Iterable[UpdateRow]) -> Table:
+    """One row an attack, defense and probe that was observed in two rounds or more."""
+    norms = mean_norms(section, updates)
+    shown = [
+        result
+        for result in section.results
+        if not result.is_null and len(result.rounds.get(section.main, ())) > 1
+    ]
+    return Table(
+        "trend",
+        f"Mean {title(section.main)} in the first, middle and last captured round with its 95 % "
+        "interval, clustered by client, and the mean norm of the updates in these rounds. Clients "
+        f"use other rows in each round, probes the same: {place_of(section)}.",
+        (
+            *("setting", "defense", "attack", "probe", "rounds", "first", "middle", "last"),
+            *("norm first", "norm middle", "norm last"),
+        ),
+        tuple(_row(section, result, norms) for result in shown),
+    )
+
+
+def _row(
+    section: Section, result: Result, norms: Mapping[tuple[Place, int], float]
+) -> tuple[Value, ...]:
+    rounds = result.rounds[section.main]
+    numbers = list(rounds)
+    picked = (numbers[0], numbers[len(numbers) // 2], numbers[-1])
+    found = [rounds[number] for number in picked]
+    lengths = [norms.get((result.place, number)) for number in picked]
+    return (
+        *named_place(result.place),
+        attack_name(section, result),
+        "" if result.probe == "none" else result.probe,
+        ", ".join(map(str, dict.fromkeys(picked))),
+        *(Number(one.mean, one.unit, one.low, one.high) for one in found),
+        *(None if length is None else Number(length) for length in lengths),
+    )

@@ -1,0 +1,56 @@
+"""How long the captured updates are: their norm is a lens on leakage over rounds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import fmean
+
+import torch
+
+from experiments.cells import Cell
+from experiments.findings import Section
+from experiments.places import Place
+from fedsim.capture import Observation
+from fedsim.files import Record
+
+
+class UpdateRow(Record):
+    """One captured update; a row of ``updates.parquet``.
+
+    Attributes:
+        norm: Euclidean, over all that the client sent: of a gradient, or of sent less received
+            weights.
+    """
+
+    cell: str
+    round: int
+    client: int
+    norm: float
+
+
+def updates(cell: Cell) -> Iterator[UpdateRow]:
+    """The norms of a cell's captures, probes left out; ``truth/`` says which these are."""
+    for key in cell.captures.keys():
+        if cell.truth.record(key).probe == "none":
+            norm = norm_of(cell.captures.load(key))
+            yield UpdateRow(cell=cell.name, round=key.round, client=key.client, norm=norm)
+
+
+def norm_of(observation: Observation) -> float:
+    """The norm of the update; tensor by tensor, as a large model is larger still in float64."""
+    squares = torch.zeros((), dtype=torch.float64)
+    for name in observation.received:
+        for value in observation.update({name}).values():
+            squares += value.square().sum()
+    return float(squares.sqrt())
+
+
+def mean_norms(section: Section, rows: Iterable[UpdateRow]) -> Mapping[tuple[Place, int], float]:
+    """(place, round) -> the mean norm over clients and seeds."""
+    places = {cell: result.place for result in section.results for cell in result.cells}
+    groups: dict[tuple[Place, int], list[float]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row.cell, row.round, row.client)):
+        if row.cell in places:
+            groups[places[row.cell], row.round].append(row.norm)
+    return {key: fmean(norms) for key, norms in groups.items()}
