@@ -248,10 +248,12 @@ class Examiner:
                 "non-zero, so the token set is not simply its support."
             )
         if batch.mask is not None and width is not None:
-            tokens = int(batch.mask.sum())
-            if tokens >= width:
+            tokens, lora = int(batch.mask.sum()), self.trainer.task.spec.lora
+            most = width if lora is None else min(width, lora.rank)
+            if tokens >= most:
+                what = "layer is" if lora is None else "layer's adapter is"
                 yield (
-                    f"{tokens} tokens, and the first attention layer is {width} wide: its gradient "
+                    f"{tokens} tokens, and the first attention {what} {most} wide: its gradient "
                     "has full rank, so span tests cannot tell tokens apart."
                 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clients.probes import make_probes
 from experiments.cells import Cell
@@ -29,10 +29,12 @@ class Start:
 
     Attributes:
         weights: of the first round.
+        reply_bytes: size of what a client trains and sends, frozen parameters left out.
     """
 
     setting: Setting
     weights: Tensors
+    reply_bytes: int
 
 
 def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
@@ -49,7 +51,7 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
     """
     loaded: dict[str, Start] = {}
     starts: dict[str, Start] = {}
-    tried: set[str] = set()
+    replies: dict[str, int] = {}
     for cell in cells:
         config = cell.config
         key = repr((config.task, config.auxiliary))
@@ -57,15 +59,17 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
             setting = load_setting(config)
             _check_labels(config.task, setting.task)
             weights = initial_weights(setting.task, config.task, config.seed)
-            loaded[key] = Start(setting, weights)
-        starts[cell.name] = loaded[key]
+            loaded[key] = Start(setting, weights, 0)
         setting = loaded[key].setting
         _check_metrics(cell.experiment, setting.task)
         _check_parts(config, setting)
         mode = config.federation.train_mode
-        if (defended := f"{key}{mode}{config.defense}") not in tried:
-            tried.add(defended)
-            build_chain(config.defense, "defense").on_model(setting.task.build().train(mode))
+        if (defended := f"{key}{mode}{config.defense}") not in replies:
+            model = setting.task.build().train(mode)
+            build_chain(config.defense, "defense").on_model(model)
+            sent = sum(value.nbytes for value in model.parameters() if value.requires_grad)
+            replies[defended] = sent + mode * sum(value.nbytes for value in model.buffers())
+        starts[cell.name] = replace(loaded[key], reply_bytes=replies[defended])
     return starts
 
 

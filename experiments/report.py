@@ -22,10 +22,10 @@ from experiments.heatmap import heatmaps
 from experiments.labels import flatten, option, options, show, title
 from experiments.matrix import leaked, null_of, number, rule, useful, verdict_tables
 from experiments.pareto import pictures, tradeoff_tables
-from experiments.results import attack_label, attack_name, named, shown_metrics, tables, unit_of
+from experiments.results import attack_label, attack_name, shown_metrics, tables, unit_of
 from experiments.rows import read_rows
 from experiments.summary import metric_classes, summarise
-from experiments.tables import Table, text_of, write_table
+from experiments.tables import Table, named, text_of, write_table
 from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from experiments.trend import trend
 from experiments.unions import union_figures, union_table, unions

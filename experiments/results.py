@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from experiments.findings import HEADLINE, OTHER_CLIENT, PRIOR_ONLY, Leakage, Result, Section
 from experiments.labels import describe, differing, title
 from experiments.places import Attacker, Place
@@ -28,11 +26,6 @@ def tables(section: Section) -> tuple[Table, ...]:
         jobs(section, where),
         problems(section, where),
     )
-
-
-def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
-    """By kind, without columns that no row fills; ``stem`` begins each name."""
-    return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in made}
 
 
 def named_place(place: Place) -> tuple[str, str]:
@@ -237,20 +230,4 @@ def _statistics(found: Leakage) -> tuple[Value, ...]:
     return (
         *(found.n, found.clusters, *(_number(value, found.unit) for value in values)),
         *(_number(share.threshold if share else None, found.unit), beyond),
-    )
-
-
-def _without_empty(
-    table: Table,
-) -> tuple[str, tuple[str, ...], tuple[tuple[Value, ...], ...]]:
-    """Leave out columns such as setting and epsilon where no row has a value."""
-    kept = [
-        i
-        for i in range(len(table.columns))
-        if not table.rows or any(row[i] not in {None, ""} for row in table.rows)
-    ]
-    return (
-        table.caption,
-        tuple(table.columns[i] for i in kept),
-        tuple(tuple(row[i] for i in kept) for row in table.rows),
     )

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
 
 from fedsim.errors import StoreError
 from fedsim.files import Record
 
 R = TypeVar("R", bound=Record)
+
+_TYPES: dict[object, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    str | None: pa.string(),
+    int | None: pa.int64(),
+    float | None: pa.float64(),
+    bool | None: pa.bool_(),
+}
 
 
 def read_rows(path: Path, kind: type[R]) -> list[R]:
@@ -17,16 +33,22 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
     Raises:
         StoreError: the file is missing, cut, or holds other columns.
     """
-    import pyarrow
-    import pyarrow.parquet
-    from pydantic import ValidationError
-
     if not path.exists():
         raise StoreError(f"{path}: the file is missing. Run the stage before again.")
     try:
-        return [kind.model_validate(row) for row in pyarrow.parquet.read_table(path).to_pylist()]
-    except (pyarrow.ArrowInvalid, OSError, ValidationError) as error:
+        return [kind.model_validate(row) for row in pq.read_table(path).to_pylist()]
+    except (pa.ArrowInvalid, OSError, ValidationError) as error:
         what = str(error).splitlines()[0]
         raise StoreError(
             f"{path}: not a table of {kind.__name__} ({what}). Run the stage that wrote it again."
         ) from None
+
+
+def write_rows(path: Path, kind: type[Record], rows: Sequence[Record]) -> None:
+    """Write rows of one kind as a Parquet file; no rows make an empty table."""
+    hints = {k: v for k, v in get_type_hints(kind).items() if k in kind.model_fields}
+    schema = pa.schema([(name, _TYPES[hint]) for name, hint in hints.items()])
+    table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=schema)
+    temporary = path.with_name(f".{path.name}.tmp")
+    pq.write_table(table, temporary)
+    temporary.replace(path)

@@ -6,11 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import get_type_hints
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from experiments.attack import guess_folder
 from experiments.cells import Cell
@@ -19,12 +14,13 @@ from experiments.entries import Entry, entries
 from experiments.findings import MAIN, OTHER_CLIENT, SECOND_CLIENT
 from experiments.folder import Run
 from experiments.privacy import spent
+from experiments.rows import write_rows
 from experiments.signals import SignalRow, signals
 from experiments.updates import UpdateRow, updates
 from fedsim.build import registry
 from fedsim.capture import CaptureKey, batch_from
 from fedsim.errors import StoreError
-from fedsim.files import Record, load_tensors, read_record
+from fedsim.files import load_tensors, read_record
 from fedsim.levels import level_of
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples, Metric
@@ -216,11 +212,11 @@ def score(run: Run) -> None:
     with one_thread():  # images are small
         rows = [row for cell in run.cells for row in Scorer(cell).rows()]
     numbers = {key: rows for cell in run.cells for key, rows in row_numbers(cell).items()}
-    _write(run.root / "coverage.parquet", Coverage, coverage(rows, numbers))
-    _write(run.root / "updates.parquet", UpdateRow, [r for c in run.cells for r in updates(c)])
-    _write(run.root / "scores.parquet", ScoreRow, rows)
-    _write(run.root / "signals.parquet", SignalRow, [r for c in run.cells for r in signals(c)])
-    _write(run.root / "utility.parquet", UtilityRow, [r for c in run.cells for r in utility(c)])
+    write_rows(run.root / "coverage.parquet", Coverage, coverage(rows, numbers))
+    write_rows(run.root / "updates.parquet", UpdateRow, [r for c in run.cells for r in updates(c)])
+    write_rows(run.root / "scores.parquet", ScoreRow, rows)
+    write_rows(run.root / "signals.parquet", SignalRow, [r for c in run.cells for r in signals(c)])
+    write_rows(run.root / "utility.parquet", UtilityRow, [r for c in run.cells for r in utility(c)])
 
 
 def utility(cell: Cell) -> Iterator[UtilityRow]:
@@ -240,24 +236,3 @@ def utility(cell: Cell) -> Iterator[UtilityRow]:
             bytes_up=record.bytes_up.get(point.round, 0),
             seconds=point.seconds,
         )
-
-
-_TYPES: dict[object, pa.DataType] = {
-    str: pa.string(),
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    str | None: pa.string(),
-    int | None: pa.int64(),
-    float | None: pa.float64(),
-    bool | None: pa.bool_(),
-}
-
-
-def _write(path: Path, kind: type[Record], rows: Sequence[Record]) -> None:
-    hints = {k: v for k, v in get_type_hints(kind).items() if k in kind.model_fields}
-    schema = pa.schema([(name, _TYPES[hint]) for name, hint in hints.items()])
-    table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=schema)
-    temporary = path.with_name(f".{path.name}.tmp")
-    pq.write_table(table, temporary)
-    temporary.replace(path)

@@ -149,16 +149,19 @@ def describe(plan: Plan) -> Description:
 def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
     weights = [starts[cell.name].weights.values() for cell in cells]
     parameters = max(sum(value.numel() for value in values) for values in weights)
-    sent = max(sum(value.nbytes for value in values) for values in weights)
     captures = sum(_captures(cell.config) for cell in cells)
-    models = sum(_rounds(cell.config) for cell in cells)
+    kept = sum(_captures(cell.config) * starts[cell.name].reply_bytes for cell in cells)
+    models = sum(
+        _rounds(cell.config) * sum(value.nbytes for value in starts[cell.name].weights.values())
+        for cell in cells
+    )
     probes = sum(_rounds(cell.config) * cell.config.probes.count for cell in cells)
     return Cost(
         parameters,
         captures,
         probes,
         captures * len(entries(cells[0].experiment)),
-        (captures + models) * sent,
+        kept + models,
         estimate(cells, starts[cells[0].name], captures),
     )
 

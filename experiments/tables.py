@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -45,6 +45,11 @@ class Table:
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
+
+
+def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
+    """By kind, without columns that no row fills; ``stem`` begins each name."""
+    return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in made}
 
 
 def to_csv(table: Table) -> str:
@@ -171,3 +176,19 @@ def _markdown(text: str) -> str:
 
 def _latex(text: str) -> str:
     return text.translate(_LATEX)
+
+
+def _without_empty(
+    table: Table,
+) -> tuple[str, tuple[str, ...], tuple[tuple[Value, ...], ...]]:
+    """Leave out columns such as setting and epsilon where no row has a value."""
+    kept = [
+        i
+        for i in range(len(table.columns))
+        if not table.rows or any(row[i] not in {None, ""} for row in table.rows)
+    ]
+    return (
+        table.caption,
+        tuple(table.columns[i] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in table.rows),
+    )

@@ -220,8 +220,12 @@ def _notes(
     if not any(by_null for match in matches for by_null in match.against.values()):
         yield "no null baseline was run"
     elif word == "inconclusive":
-        small = all(match.within(margin) for match in (*matches, *words))
-        yield "jobs failed or ran out of time" if small else "the interval is too wide"
+        if not all(match.within(margin) for match in matches):
+            yield "the interval is too wide"
+        elif not all(match.within(margin) for match in words):
+            yield "the interval of the words is too wide"
+        else:
+            yield "jobs failed or ran out of time"
     if len({victim[:2] for one in attacks for victim in one.values}) == 1:
         yield "one client: says nothing about others"
     if place[1] != "none" and not any(match.attacker.adaptive for match in matches):

@@ -25,6 +25,7 @@ BORDERS = {
     },
     "ray": {"attacks/pool.py", "server/grids/ray.py"},
     "datasets": {"fedsim/data/tables.py"},
+    "peft": {"fedsim/models/lora.py"},
     "pickle": set[str](),
     "dill": set[str](),
     "cloudpickle": set[str](),

@@ -385,7 +385,7 @@ def test_files(run: Path) -> None:
     names = [f"{stem}-rounds-{n}" for stem in stems for n in (1, 2)]
     names += [f"{stems[1]}-rounds-{n}-exact-match" for n in (1, 2)]
     names += [f"{stem}-pareto-1" for stem in stems]
-    names += [f"{stems[1]}-coverage-{n}" for n in (1, 2)]
+    names += [f"{stem}-coverage-{n}" for stem in stems for n in (1, 2)]
     assert figures == {f"{name}.{end}" for name in names for end in ("svg", "png")}
 
 
