@@ -127,7 +127,7 @@ def granted(config: CellConfig, update: LocalUpdate) -> Knowledge:
         "learning_rate": federation.learning_rate,
         "optimizer": federation.optimizer,
         "train_mode": federation.train_mode,
-        "defense": config.defense,
+        "defense": update.defense,
         "auxiliary": config.auxiliary is not None,
     }
     if batch.labels.dim() == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,6 +31,7 @@ class LocalUpdate:
         steps: for each local step the examples it used, as indices into ``batch``.
         loss: mean training loss over the steps.
         signals: of each tensor, what its defense left; for the evaluator alone.
+        defense: tables of the client's chain, its privacy budget turned into noise.
     """
 
     kind: Kind
@@ -39,6 +41,7 @@ class LocalUpdate:
     steps: tuple[tuple[int, ...], ...]
     loss: float
     signals: dict[str, TensorSignal] = field(default_factory=dict)
+    defense: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,16 @@ class LocalTrainer:
         done = self.defend(sent, batch, plan, round_, client)
         kind: Kind = "gradient" if self.config.protocol == "fedsgd" else "weights"
         signals = measure(done.clean, done.update, self.chain.encode(Encoding()))
-        return LocalUpdate(kind, done.tensors, batch, tuple(used), plan, done.loss, signals)
+        return LocalUpdate(
+            kind,
+            done.tensors,
+            batch,
+            tuple(used),
+            plan,
+            done.loss,
+            signals,
+            self.chain.tables,
+        )
 
     def fit(self, rows: int) -> LocalTrainer:
         """The trainer of a client with so many rows, who turns a privacy budget into noise."""
