@@ -46,7 +46,7 @@ class Population:
     truth: TruthStore
 
     def work(self, request: TrainRequest) -> LocalUpdate:
-        """Train as the client, or the probe, that is asked; note the truth for the evaluator."""
+        """Train as the client, or the probe, that is asked; note the truth of what is captured."""
         round_, client = request.round, request.client
         probe = self.probe(client)
         with one_thread():  # the same bits on every engine, whatever the number of workers
@@ -56,12 +56,14 @@ class Population:
             else:
                 rows = probe.rows
                 update = probe.run(self.trainer, request.sent, round_, client)
+        config = self.config
+        cohort = cohort_of(config.federation, config.seed, round_, client)
+        if not config.captured.keeps(round_, client if cohort is None else cohort):
+            return update
         key = CaptureKey(round=round_, client=client)
         numbers = tuple(rows.numbers[position] for position in update.positions)
         kind: ProbeKind = "none" if probe is None else probe.kind
         host = None if probe is None else probe.host
-        config = self.config
-        cohort = cohort_of(config.federation, config.seed, round_, client)
         self.truth.save(
             key, update.batch, numbers, update.steps, kind, host, cohort, update.signals
         )

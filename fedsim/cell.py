@@ -204,10 +204,22 @@ class FederationConfig(Section):
 
 
 class CaptureConfig(Section):
-    """``[capture]``: which rounds and clients the server keeps; empty for all."""
+    """``[capture]``: which rounds and clients the server keeps; empty for all.
+
+    Attributes:
+        clients: by number; cohorts under secure aggregation. Probes are always kept.
+    """
 
     rounds: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
+
+    def keeps_round(self, round_: int) -> bool:
+        """Whether anything of the round is kept."""
+        return not self.rounds or round_ in self.rounds
+
+    def keeps(self, round_: int, sender: int) -> bool:
+        """Whether the reply of that client or cohort is kept in the round."""
+        return self.keeps_round(round_) and (not self.clients or sender in self.clients)
 
     @field_validator("rounds", "clients")
     @classmethod
@@ -267,3 +279,10 @@ class CellConfig(Section):
     probes: ProbesConfig = ProbesConfig()
     server_knows: ServerKnows
     defense: tuple[dict[str, Any], ...]
+
+    @property
+    def captured(self) -> CaptureConfig:
+        """``capture`` with the numbers of the probes, which come after the clients'."""
+        own, clients = self.capture, self.federation.clients
+        probes = range(clients, clients + self.probes.count)
+        return CaptureConfig(rounds=own.rounds, clients=own.clients and (*own.clients, *probes))

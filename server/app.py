@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
 
 from fedsim.capture import batch_tensors
-from fedsim.cell import CaptureConfig, CellConfig, FederationConfig
+from fedsim.cell import CellConfig, FederationConfig
 from fedsim.files import read_record, save_tensors, write_json
 from fedsim.records import SimulationRecord, UtilityPoint
 from fedsim.setting import load_setting
@@ -65,14 +65,10 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
     names = [name for name, _ in task.build().named_parameters()]
     merge = with_noise(aggregation(federation, task), config, names)
     participation = Participation(merge, federation.participation, config.seed)
-    probing = Probing(participation, federation.clients, config.capture.rounds)
-    nodes = federation.clients + config.probes.count
-    kept = config.capture.clients
-    probed = (*kept, *range(federation.clients, nodes)) if kept else ()
-    policy = CaptureConfig(rounds=config.capture.rounds, clients=probed)
-    strategy = Eavesdropper(probing, cell / "captures", policy, on_round)
+    probing = Probing(participation, federation.clients, config.captured)
+    strategy = Eavesdropper(probing, cell / "captures", config.captured, on_round)
     if not isinstance(grid, LocalGrid):
-        grid = cast(Grid, OrderedGrid(grid, nodes))
+        grid = cast(Grid, OrderedGrid(grid, federation.clients + config.probes.count))
     if federation.cohort > 1:
         grid = cast(Grid, SecureAggregation(grid, federation.cohort, config.seed))
     utility = Utility(task, task.encode(holdings.heldout))

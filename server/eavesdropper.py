@@ -104,15 +104,14 @@ class Eavesdropper(Wrapper):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Copy the replies first: some strategies empty the messages while they aggregate."""
         replies = list(replies)
-        if not self.policy.rounds or server_round in self.policy.rounds:
+        if self.policy.keeps_round(server_round):
             self._wait()
             received = [
                 _Reply(ReplyFacts.read(message, position), _views(arrays_of(message)))
                 for position, message in enumerate(replies)
                 if not message.has_error()
             ]
-            wanted = self.policy.clients
-            kept = [reply for reply in received if not wanted or reply.facts.client in wanted]
+            kept = [r for r in received if self.policy.keeps(server_round, r.facts.client)]
             sent = _views(self._sent)
             self._pending = self._writer.submit(self._write, server_round, sent, kept)
         return self.inner.aggregate_train(server_round, replies)
