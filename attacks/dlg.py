@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -10,10 +10,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from attacks.adaptive import declared
 from attacks.base import Attack, Job, Reconstruction
 from attacks.distance import squared_error
+from attacks.image_losses import ImageLoss
 from attacks.labels import known_labels
-from attacks.replay import Replay, observed_gradient, replay
+from attacks.replay import Replay, observed_gradient, replay, step_length
 from attacks.search import Best, Progress, restart_generators, stalled
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
@@ -41,6 +43,8 @@ class DLG(Attack):
             leaves a mean squared error of some 5e-5 a pixel, and 1e-6 about 4e-3.
         patience: outer steps after which a start that made too little progress is given up.
         labels: ``auto`` fixes the labels where the threat model grants them; ``joint`` never does.
+        adaptive: match what the declared defense would make of the guess's gradient, by its
+            surrogate.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
@@ -51,6 +55,7 @@ class DLG(Attack):
     tolerance: Annotated[float, Field(ge=0)] = 1e-8
     patience: Annotated[int, Field(ge=1)] = 15
     labels: Literal["auto", "joint"] = "auto"
+    adaptive: bool = False
 
     def abridged(self) -> tuple[Attack, float]:
         """All of it; every step costs the same."""
@@ -76,6 +81,23 @@ class DLG(Attack):
         granted = observation.knowledge.labels
         return None if granted is None or self.labels == "joint" else torch.tensor(granted)
 
+    def _client(self, model: Replay, observation: Observation) -> Callable[[Batch], Tensors]:
+        """The gradient that a guess amounts to, after the declared defense if that is known."""
+        if not self.adaptive:
+            return model.gradient
+        chain = declared(observation)
+        if chain.per_example:
+            each = observation.knowledge.num_examples != 1
+            loss = ImageLoss(model, chain=chain, each=each)
+            return lambda batch: loss.update(batch.inputs, batch.labels)
+        length = step_length(observation)  # the defense works on the change of the weights
+
+        def client(batch: Batch) -> Tensors:
+            update = {name: value * length for name, value in model.gradient(batch).items()}
+            return {name: value / length for name, value in chain.surrogate(update).items()}
+
+        return client
+
     def _one(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
@@ -85,8 +107,9 @@ class DLG(Attack):
         goal = self.tolerance * sum(float(value.square().sum()) for value in observed.values())
         classes = self.fixed_labels(observation, task, rng, job)
         classes = None if classes is None else classes.to(job.device)
+        client = self._client(model, observation)
         starts = [
-            _Start(model, observed, classes, _draw(observation, task, generator, job))
+            _Start(client, observed, classes, _draw(observation, task, generator, job))
             for generator in restart_generators(rng, self.restarts)
         ]
         fresh, progress = iter(starts), Progress(job)
@@ -141,12 +164,12 @@ class _Start:
 
     def __init__(
         self,
-        model: Replay,
+        client: Callable[[Batch], Tensors],
         observed: Tensors,
         classes: Tensor | None,
         point: tuple[Tensor, Tensor],
     ) -> None:
-        self._model, self._observed, self._classes = model, observed, classes
+        self._client, self._observed, self._classes = client, observed, classes
         self._images, self._logits = (tensor.requires_grad_() for tensor in point)
         self._searched = [self._images, self._logits] if classes is None else [self._images]
         # No tolerances: they are absolute, so that a small gradient would end the search early.
@@ -172,7 +195,7 @@ class _Start:
 
     def _objective(self) -> Tensor:
         labels = self._logits.softmax(-1) if self._classes is None else self._classes
-        gradient = self._model.gradient(Batch(self._images, labels))
+        gradient = self._client(Batch(self._images, labels))
         objective = squared_error(gradient, self._observed)
         slopes = torch.autograd.grad(objective, self._searched)
         for variable, slope in zip(self._searched, slopes, strict=True):

@@ -24,6 +24,10 @@ class PriorOnly(Attack):
     granted ones, or else the most frequent auxiliary class; -1 where there is neither.
     """
 
+    def abridged(self) -> tuple[Attack, float]:
+        """All of it; there is no step."""
+        return self, 0.0
+
     def reconstruct(
         self,
         observations: Sequence[Observation],

@@ -94,7 +94,14 @@ def observed_gradient(observation: Observation) -> Tensors:
             f"{observation.key}: a FedAvg update by {knowledge.optimizer!r} is no multiple of a "
             "gradient. Use optimizer = 'sgd', or FedSGD."
         )
+    return {name: value / step_length(observation) for name, value in update.items()}
+
+
+def step_length(observation: Observation) -> float:
+    """What ``observed_gradient`` divides the update by; 1 under FedSGD."""
+    if observation.kind == "gradient":
+        return 1.0
+    knowledge = observation.knowledge
     assert knowledge.learning_rate is not None
     assert knowledge.local_steps is not None
-    length = knowledge.learning_rate * knowledge.local_steps
-    return {name: value / length for name, value in update.items()}
+    return knowledge.learning_rate * knowledge.local_steps

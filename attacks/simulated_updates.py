@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.adaptive import declared
 from attacks.features import Coordinates, Features, group_gradients, per_sample_gradients
-from attacks.replay import Replay
+from attacks.replay import Replay, step_length
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.gaussian_noise import GaussianNoise
@@ -118,11 +118,7 @@ def declared_client(
         CannotAttack: the server does not know them.
     """
     knowledge = observation.knowledge
-    length = 1.0
-    if observation.kind == "weights":
-        assert knowledge.learning_rate is not None
-        assert knowledge.local_steps is not None
-        length = knowledge.learning_rate * knowledge.local_steps
+    length = step_length(observation)
     chain = declared(observation) if defended else Chain()
     names, defenses, variance = list(chain.names), list(chain.defenses), 0.0
     while defenses and isinstance(noise := defenses[-1], GaussianNoise):

@@ -97,7 +97,10 @@ def limits(
     ] = 3,
     as_json: Json = False,
 ) -> None:
-    """How far any attack on a run can get: by rank, differential privacy and information."""
+    """How far any attack on a run can get: by rank, differential privacy and information.
+
+    fedsim report then puts the tables on the page; ceilings stand beside what attacks reached.
+    """
     run = Invocation(experiment).run(())
     from experiments.limits import limits as examine
 

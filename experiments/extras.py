@@ -6,10 +6,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from experiments.labels import settings
+from experiments.limit_tables import (
+    LimitsRecord,
+    ceiling_table,
+    rank_table,
+    success_table,
+)
 from experiments.rows import read_rows
 from experiments.signals import SignalRow, signal_table
-from experiments.tables import Table
+from experiments.tables import Table, named
 from fedsim.cell import CellConfig
+from fedsim.files import read_record
+from fedsim.records import ScoreRow
 
 Extra: TypeAlias = Callable[[Path, Mapping[str, CellConfig]], Table | None]
 """From the run folder and the cells of a chapter, by name; None where there is nothing to show.
@@ -23,11 +32,47 @@ def signal_to_noise(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
     path = run / "signals.parquet"
     rows = read_rows(path, SignalRow) if path.exists() else []
     mine = [row for row in rows if row.cell in cells]
-    return signal_table(mine) if mine else None
+    return signal_table(mine, settings(cells, {})) if mine else None
+
+
+def rank_lights(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """Whether exact attacks can work, where ``fedsim limits`` was run."""
+    found, labels = _limits(run, cells)
+    return rank_table(found.ranks, labels) if found.ranks else None
+
+
+def success_bounds(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """What differential privacy leaves of the chance to guess right."""
+    found, labels = _limits(run, cells)
+    return success_table(found.successes, labels) if found.successes else None
+
+
+def ceilings(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """PSNR ceilings, beside the best attack on the same captures."""
+    found, labels = _limits(run, cells)
+    scores = read_rows(run / "scores.parquet", ScoreRow) if found.ceilings else []
+    return ceiling_table(found.ceilings, labels, scores) if found.ceilings else None
+
+
+def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, Mapping[str, str]]:
+    """Those of the cells, none where the file is missing, and the setting of each cell."""
+    path = run / "limits.json"
+    if not path.exists():
+        return LimitsRecord(ranks=(), successes=(), ceilings=()), {}
+    found = read_record(path, LimitsRecord)
+    kept = LimitsRecord(
+        ranks=tuple(one for one in found.ranks if one.cell in cells),
+        successes=tuple(one for one in found.successes if one.cell in cells),
+        ceilings=tuple(one for one in found.ceilings if one.cell in cells),
+    )
+    return kept, settings(cells, {one.cell: one.run for one in kept.ranks})
 
 
 EXTRAS: dict[str, Extra] = {
     "Signal and noise": signal_to_noise,
+    "Whether exact attacks can work": rank_lights,
+    "How often a guess can be right": success_bounds,
+    "How close a reconstruction can come": ceilings,
 }
 """Heading on the page -> what makes the table; one line for each."""
 
@@ -36,7 +81,7 @@ def extras(run: Path, cells: Mapping[str, CellConfig], stem: str) -> dict[str, T
     """Heading -> table, for one chapter; ``stem`` begins each name."""
     made = {heading: make(run, cells) for heading, make in EXTRAS.items()}
     return {
-        heading: Table(f"{stem}-{table.name}", table.caption, table.columns, table.rows)
+        heading: named([table], stem)[table.name]
         for heading, table in made.items()
         if table is not None
     }

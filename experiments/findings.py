@@ -153,6 +153,11 @@ class Section(Data):
         """Settings and defenses in their order."""
         return tuple(dict.fromkeys(result.place for result in self.results))
 
+    @property
+    def by_cell(self) -> dict[str, Place]:
+        """Cell -> its setting and defense, for cells that were attacked."""
+        return {cell: result.place for result in self.results for cell in result.cells}
+
     def result(self, place: Place, attacker: Attacker) -> Result | None:
         """The attack itself on clients, neither a control nor on probes."""
         for found in self.results:

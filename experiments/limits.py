@@ -4,31 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from experiments.ceilings import ceilings, obstacle
+from experiments.ceilings import ceilings
 from experiments.cells import Cell
 from experiments.folder import Run
-from experiments.labels import describe, settings
+from experiments.labels import settings
+from experiments.limit_tables import (
+    CeilingLimit,
+    LimitsRecord,
+    RankLimit,
+    SuccessLimit,
+    ceiling_table,
+    rank_table,
+    success_table,
+)
+from experiments.privacy import owned
 from experiments.rank_light import lights
+from experiments.rows import read_rows
 from experiments.success import guesses, mechanism
-from experiments.tables import Number, Table, Value, to_markdown, write_table
-from fedsim.data.partition import partition
+from experiments.tables import Number, Table, to_markdown
 from fedsim.defenses import build_chain
+from fedsim.files import write_json
+from fedsim.records import ScoreRow
 from fedsim.setting import Setting, load_setting
 from fedsim.tasks import initial_weights
 from fedsim.types import Tensors
 
-WHO = ("setting", "defense")
-
 
 @dataclass(frozen=True)
 class Limits:
-    """The tables that hold something."""
+    """The tables that hold something, and the run that they are of."""
 
+    run: Path
     tables: tuple[Table, ...]
 
     def table(self) -> dict[str, Any]:
@@ -46,46 +57,61 @@ class Limits:
 
     def text(self) -> str:
         """For a terminal."""
-        return "\n".join(map(to_markdown, self.tables)).rstrip()
+        tables = "\n".join(map(to_markdown, self.tables))
+        return f"{tables}\nfedsim report {self.run} puts these tables on the page."
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cell, how it differs from the others, and what its clients start from."""
+    """A cell and what its clients start from."""
 
     cell: Cell
-    where: str
     setting: Setting
     weights: Tensors
 
     @property
-    def who(self) -> tuple[str, str]:
-        """The values of ``WHO``."""
+    def who(self) -> dict[str, str]:
+        """The columns that all limits of the cell have."""
         chain = build_chain(self.cell.config.defense, "defense")
-        return self.where, describe(chain.name, chain.options_json)
+        return {
+            "run": self.cell.experiment.name,
+            "cell": self.cell.name,
+            "defense": chain.name,
+            "defense_options": chain.options_json,
+        }
 
 
 def limits(run: Run, victims: int) -> Limits:
-    """The limits of a run's cells, of one seed each; written into the report's tables, too.
+    """The limits of a run's cells, of one seed each; kept in ``limits.json`` for the report.
 
     Args:
         run: what is not simulated has no ceiling.
         victims: captures of a cell whose ceiling is computed; 0 for none.
     """
     known = list(cases(run.cells))
-    made = (rank_table(known), success_table(known), ceiling_table(known, victims))
-    tables = tuple(table for table in made if table.rows)
-    for table in tables:
-        write_table(table, run.root / "report" / "tables")
-    return Limits(tables)
+    shared: dict[str, Tensor] = {}
+    record = LimitsRecord(
+        ranks=tuple(limit for case in known for limit in rank_limits(case)),
+        successes=tuple(limit for case in known for limit in success_limits(case)),
+        ceilings=tuple(limit for case in known for limit in ceiling_limits(case, victims, shared)),
+    )
+    write_json(run.root / "limits.json", record)
+    labels = settings(
+        {cell.name: cell.config for cell in run.cells},
+        {cell.name: cell.experiment.name for cell in run.cells},
+    )
+    path = run.root / "scores.parquet"
+    scores = read_rows(path, ScoreRow) if path.exists() else []
+    made = (
+        rank_table(record.ranks, labels),
+        success_table(record.successes, labels),
+        ceiling_table(record.ceilings, labels, scores),
+    )
+    return Limits(run.root, tuple(table for table in made if table.rows))
 
 
 def cases(cells: Sequence[Cell]) -> Iterator[Case]:
     """The cells of each experiment's first seed; rows and weights are loaded once."""
-    where = settings(
-        {cell.name: cell.config for cell in cells},
-        {cell.name: cell.experiment.name for cell in cells},
-    )
     loaded: dict[str, tuple[Setting, Tensors]] = {}
     for cell in cells:
         config = cell.config
@@ -96,96 +122,49 @@ def cases(cells: Sequence[Cell]) -> Iterator[Case]:
             setting = load_setting(config)
             weights = initial_weights(setting.task, config.task, config.seed)
             loaded = {key: (setting, weights)}
-        yield Case(cell, where[cell.name], *loaded[key])
+        yield Case(cell, *loaded[key])
 
 
-def rank_table(known: Sequence[Case]) -> Table:
-    """One row a cell and exact attack that fits its modality."""
-    rows = []
-    for case in known:
-        rows += [
-            (
-                *case.who,
-                light.attack,
-                light.colour,
-                light.what,
-                Number(median(light.counts)),
-                max(light.counts),
-                light.limit,
-                light.reason,
-            )
-            for light in lights(
-                case.cell.config, case.setting.task, case.setting.holdings.private, case.weights
-            )
-        ]
-    return Table(
-        "limits-ranks",
-        "Whether exact attacks can work, before any is run: green where nothing is in the way, "
-        "amber where they work on some replies or in part, red where they cannot. Counts of the "
-        "first replies, at the first weights.",
-        (*WHO, "attack", "light", "counted", "median", "largest", "limit", "why"),
-        tuple(rows),
-    )
+def rank_limits(case: Case) -> Iterator[RankLimit]:
+    """One for each exact attack that fits the cell's modality."""
+    setting = case.setting
+    for light in lights(case.cell.config, setting.task, setting.holdings.private, case.weights):
+        yield RankLimit(**case.who, light=light)
 
 
-def success_table(known: Sequence[Case]) -> Table:
-    """One row a cell with differential privacy and thing to guess."""
-    rows: list[tuple[Value, ...]] = []
-    for case in known:
-        config, private = case.cell.config, case.setting.holdings.private
-        parts = partition(private.labels, config.federation.clients, config.federation, config.seed)
-        # The client with the fewest rows is drawn from most often.
-        found = mechanism(config, min(map(len, parts)))
-        if found is not None:
-            rows += [
-                (
-                    *case.who,
-                    found.unit,
-                    Number(found.noise),
-                    what,
-                    Number(chance),
-                    Number(found.bound(chance, 1)),
-                    Number(found.bound(chance, found.rounds)),
-                    found.rounds,
-                )
-                for what, chance in guesses(case.setting.task, private)
-            ]
-    return Table(
-        "limits-success",
-        "No attack is right more often than this, whatever else it knows (reconstruction "
-        "robustness, Balle et al. 2022, Hayes et al. 2023): the chance to guess right without any "
-        "update, with one round's, and with those of all rounds. Noise is in units of the clipping "
-        "norm, or of twice that where two updates are compared.",
-        (*WHO, "unit", "noise", "guess", "without", "one round", "all rounds", "rounds"),
-        tuple(rows),
-    )
-
-
-def ceiling_table(known: Sequence[Case], victims: int) -> Table:
-    """One row a simulated cell of images with Gaussian noise alone."""
-    rows: list[tuple[Value, ...]] = []
-    shared: dict[str, Tensor] = {}
-    for case in known:
-        if not victims or not case.cell.simulated or obstacle(case.cell.config):
-            continue
-        found = ceilings(case.cell, victims, shared)
-        if isinstance(found, str):
-            continue
-        values = [one.psnr for one in found.found]
-        rows.append(
-            (
-                *case.who,
-                Number(found.found[0].std),
-                len(values),
-                *(Number(value, "dB") for value in (found.psnr, min(values), max(values))),
-                found.prior,
-            )
+def success_limits(case: Case) -> Iterator[SuccessLimit]:
+    """One for each thing to guess, where differential privacy is claimed."""
+    config, setting = case.cell.config, case.setting
+    # The client with the fewest rows is drawn from most often.
+    found = mechanism(config, min(owned(config)))
+    if found is None:
+        return
+    for what, chance in guesses(setting.task, setting.holdings.private):
+        yield SuccessLimit(
+            **case.who,
+            unit=found.unit,
+            noise=found.noise,
+            guess=what,
+            without=chance,
+            one=found.bound(chance, 1),
+            all=found.bound(chance, found.rounds),
+            rounds=found.rounds,
         )
-    return Table(
-        "limits-ceilings",
-        "PSNR of the least mean squared error from one noisy gradient (van Trees inequality, "
-        "linearised at the true image): a local ceiling, not a proof. The class is given; that "
-        "pixels lie in [0, 1] is not used.",
-        (*WHO, "noise std", "images", "median", "lowest", "highest", "prior"),
-        tuple(rows),
-    )
+
+
+def ceiling_limits(case: Case, victims: int, shared: dict[str, Tensor]) -> Iterator[CeilingLimit]:
+    """One for each capture, where the cell is simulated and there is a ceiling."""
+    if not victims or not case.cell.simulated:
+        return
+    found = ceilings(case.cell, victims, shared)
+    if isinstance(found, str):
+        return
+    for one in found.found:
+        yield CeilingLimit(
+            **case.who,
+            round=one.key.round,
+            client=one.key.client,
+            std=one.std,
+            psnr=one.psnr,
+            prior=found.prior,
+        )

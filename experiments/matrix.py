@@ -28,7 +28,8 @@ def verdict_tables(section: Section) -> tuple[Table, ...]:
 
 def rule(section: Section) -> str:
     """How the verdicts follow, in words."""
-    margin = f"{MARGINS[section.modality]:g} {unit_of_main(section)}".rstrip(" 1").strip()
+    unit = unit_of_main(section)
+    margin = f"{MARGINS[section.modality]:g}{'' if unit == '1' else f' {unit}'}"
     words = (
         " A text is judged by its sentences and, apart, by the words of the batch, whose precision "
         "and recall both have to beat every baseline."
@@ -154,8 +155,8 @@ def certified(section: Section, where: str) -> Table:
     return Table(
         "certified",
         "Reconstructions that the attack itself certified, and how many of these are exact; a "
-        "certificate that holds has none that is false, and the Wilson interval says how sure "
-        f"that is: {where}.",
+        "certificate that holds has none that is false, and the Wilson interval, which takes "
+        f"examples as independent, says how sure that is: {where}.",
         ("setting", "defense", "attack", "certified", "exact", "false", "rate exact"),
         tuple(
             (
@@ -177,8 +178,9 @@ def null_calls(section: Section, where: str) -> Table:
         "null-calls",
         "The null test: the guess from another client's update is treated as the attack, and "
         "called a leak where its 95 % interval over the baseline lies above 0. Over a second such "
-        "guess 2.5 % are expected by chance, and the rate's interval should hold that; over prior "
-        f"only, more calls say that this baseline alone is too weak: {where}.",
+        "guess 2.5 % are expected by chance, and the rate's interval, which takes the tests as "
+        "independent, should hold that; over prior only, more calls say that this baseline alone "
+        f"is too weak: {where}.",
         ("baseline", "null calls", "of", "rate"),
         tuple(
             (

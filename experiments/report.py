@@ -78,6 +78,7 @@ def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False
     footer = {
         "provenance": _provenance(run / "provenance.json"),
         "experiment": _text(run / "experiment.toml"),
+        "limited": (run / "limits.json").exists(),
     }
     rows = read_rows(run / "scores.parquet", ScoreRow)
     utility = read_rows(run / "utility.parquet", UtilityRow)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from experiments.findings import HEADLINE, OTHER_CLIENT, PRIOR_ONLY, Leakage, Result, Section
 from experiments.labels import describe, differing, title
 from experiments.places import Attacker, Place
@@ -48,7 +50,12 @@ def attack_label(section: Section, attacker: Attacker | None) -> str:
     """The attack with the options that tell it from its namesakes; empty for none."""
     if attacker is None:
         return ""
-    namesakes = [r.attack_options for r in section.results if r.attack == attacker.attack]
+    return told_apart(attacker, (result.attacker for result in section.results))
+
+
+def told_apart(attacker: Attacker, others: Iterable[Attacker]) -> str:
+    """The attack with the options that tell it from its namesakes among others."""
+    namesakes = [other.attack_options for other in others if other.attack == attacker.attack]
     notes = [
         differing(attacker.attack_options, namesakes, ignored=("adaptive",)),
         "adaptive" if attacker.adaptive else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar, get_type_hints
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from fedsim.errors import StoreError
-from fedsim.files import Record
+from fedsim.files import Record, write_bytes
 
 R = TypeVar("R", bound=Record)
 
@@ -49,6 +50,6 @@ def write_rows(path: Path, kind: type[Record], rows: Sequence[Record]) -> None:
     hints = {k: v for k, v in get_type_hints(kind).items() if k in kind.model_fields}
     schema = pa.schema([(name, _TYPES[hint]) for name, hint in hints.items()])
     table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=schema)
-    temporary = path.with_name(f".{path.name}.tmp")
-    pq.write_table(table, temporary)
-    temporary.replace(path)
+    data = io.BytesIO()
+    pq.write_table(table, data)
+    write_bytes(path, data.getbuffer())

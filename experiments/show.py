@@ -12,10 +12,12 @@ from experiments.cells import Cell, make_cells
 from experiments.config import Plan
 from experiments.entries import entries
 from experiments.estimate import Estimate, estimate
-from experiments.rank_light import Light, lights
+from experiments.light import Light
+from experiments.rank_light import lights
 from experiments.rehearsal import Start, rehearse
 from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
+from fedsim.levels import level_of
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Description:
                 {
                     "config": part.config,
                     "cells": [cell.name for cell in part.cells],
+                    "levels": {cell.name: level_of(cell.config) for cell in part.cells},
                     "threat_model": {
                         "granted": part.threat.granted,
                         "withheld": part.threat.withheld,
@@ -100,7 +103,8 @@ class Description:
 
 def _text(part: Part) -> str:
     threat = part.threat
-    lines = [part.config.strip(), "", "# cells", *(f"{cell.name}" for cell in part.cells), ""]
+    lines = [part.config.strip(), "", "# cells, and the realism of each"]
+    lines += [*(f"{cell.name}  {level_of(cell.config)}" for cell in part.cells), ""]
     lines += ["# threat model", ATTACKER]
     for heading, facts in (
         ("knows", threat.granted),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 from experiments.cells import Cell
@@ -91,22 +91,29 @@ def _finite(level: float) -> float | None:
     return None if level == math.inf else level
 
 
-def signal_table(rows: Iterable[SignalRow], name: str = "signals") -> Table:
-    """One line for each defense: medians over the updates of its clients, and the packed size.
+def signal_table(rows: Iterable[SignalRow], labels: Mapping[str, str]) -> Table:
+    """One line a setting and defense: medians over the updates of clients, and the packed size.
 
     A dash stands for an update, or a tensor, that was not changed.
+
+    Args:
+        rows: those of probes are left out.
+        labels: cell -> its setting.
     """
-    groups: defaultdict[tuple[str, str], list[SignalRow]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, str], list[SignalRow]] = defaultdict(list)
     for row in rows:
         if row.probe == "none":
-            groups[row.defense, row.defense_options].append(row)
-    ordered = sorted(groups, key=lambda key: (key[0] != "none", natural("".join(key))))
+            groups[labels[row.cell], row.defense, row.defense_options].append(row)
+    ordered = sorted(
+        groups, key=lambda key: (natural(key[0]), key[1] != "none", natural(key[1] + key[2]))
+    )
     return Table(
-        name,
+        "signals",
         "What each defense left of the clean update: ratio of the clean update to what the "
         "defense changed, median over the updates, of the whole and by tensor; and the size of "
         "the packed update relative to the dense one.",
         (
+            "setting",
             "defense",
             "updates",
             "signal (dB)",
@@ -118,6 +125,7 @@ def signal_table(rows: Iterable[SignalRow], name: str = "signals") -> Table:
         ),
         tuple(
             (
+                setting,
                 describe(title(defense), options),
                 len(group),
                 *(
@@ -127,8 +135,8 @@ def signal_table(rows: Iterable[SignalRow], name: str = "signals") -> Table:
                 Number(median(row.bytes for row in group) / 1024),
                 Number(sum(row.bytes for row in group) / sum(row.dense for row in group)),
             )
-            for defense, options in ordered
-            for group in (groups[defense, options],)
+            for setting, defense, options in ordered
+            for group in (groups[setting, defense, options],)
         ),
     )
 

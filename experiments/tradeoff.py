@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from experiments.evidence import AtLoss, EqualUtility, Verdict
 from experiments.findings import UTILITY
@@ -89,13 +90,12 @@ def equal_utility(line: Sequence[Point]) -> Iterator[EqualUtility]:
         reference = families.get((setting, DP_SGD))
         if reference and defense not in ("none", DP_SGD):
             values, how = _between(reference, point.loss)
-            leakage = estimate(point.values).mean
             yield EqualUtility(
                 setting=setting,
                 defense=defense,
                 defense_options=given,
-                leakage=leakage,
-                dp_sgd=estimate(values).mean if values else None,
+                leakage=fmean(point.values.values()),
+                dp_sgd=fmean(values.values()) if values else None,
                 difference=difference(point.values, values) if values else None,
                 how=how,
             )

@@ -38,14 +38,15 @@ def _row(
 ) -> tuple[Value, ...]:
     rounds = result.rounds[section.main]
     numbers = list(rounds)
-    picked = (numbers[0], numbers[len(numbers) // 2], numbers[-1])
-    found = [rounds[number] for number in picked]
-    lengths = [norms.get((result.place, number)) for number in picked]
+    middle = numbers[len(numbers) // 2] if len(numbers) > 2 else None
+    picked = (numbers[0], middle, numbers[-1])
+    found = [None if number is None else rounds[number] for number in picked]
+    lengths = [None if n is None else norms.get((result.place, n)) for n in picked]
     return (
         *named_place(result.place),
         attack_name(section, result),
         "" if result.probe == "none" else result.probe,
-        ", ".join(map(str, dict.fromkeys(picked))),
-        *(Number(one.mean, one.unit, one.low, one.high) for one in found),
+        ", ".join(str(number) for number in picked if number is not None),
+        *(Number(one.mean, one.unit, one.low, one.high) if one else None for one in found),
         *(None if length is None else Number(length) for length in lengths),
     )

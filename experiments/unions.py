@@ -34,7 +34,7 @@ class Union:
 
 def unions(section: Section, found: Iterable[Coverage]) -> list[Union]:
     """Sums over the clients and seeds of a place; who sits a round out keeps what is known."""
-    places = {cell: result.place for result in section.results for cell in result.cells}
+    places = section.by_cell
     groups: dict[tuple[Place, Attacker], list[Coverage]] = defaultdict(list)
     for one in found:
         if one.cell in places:

@@ -48,7 +48,7 @@ def norm_of(observation: Observation) -> float:
 
 def mean_norms(section: Section, rows: Iterable[UpdateRow]) -> Mapping[tuple[Place, int], float]:
     """(place, round) -> the mean norm over clients and seeds."""
-    places = {cell: result.place for result in section.results for cell in result.cells}
+    places = section.by_cell
     groups: dict[tuple[Place, int], list[float]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.cell, row.round, row.client)):
         if row.cell in places:

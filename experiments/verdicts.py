@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from experiments.evidence import Gap, Verdict, Word
 from experiments.findings import MAIN, MARGINS, OTHER_CLIENT, PRIOR_ONLY, Modality
@@ -134,15 +135,15 @@ def gap_of(one: Scored, base: Scored, *, comparisons: int = 1) -> Gap | None:
     between = difference(one.values, base.values, comparisons=comparisons)
     if between is None:
         return None
-    both = one.values.keys() & base.values.keys()
+    both = sorted(one.values.keys() & base.values.keys())
     setting, defense, options = one.place
     return Gap(
         setting=setting,
         defense=defense,
         defense_options=options,
         attacker=one.attacker,
-        value=sum(one.values[victim] for victim in sorted(both)) / len(both),
-        base=sum(base.values[victim] for victim in sorted(both)) / len(both),
+        value=fmean(one.values[victim] for victim in both),
+        base=fmean(base.values[victim] for victim in both),
         difference=between,
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedsim.cell import CaptureConfig
 from server.participation import Some, failure
 from server.wrapper import Wrapper
 
@@ -22,13 +23,13 @@ class Probing(Wrapper):
     Args:
         inner: the strategy that does the work; it sees the clients alone.
         clients: how many of the grid's nodes, in its order, are clients; the others are probes.
-        rounds: the rounds to probe in; empty for all.
+        policy: which rounds are captured.
     """
 
-    def __init__(self, inner: Strategy, clients: int, rounds: Collection[int] = ()) -> None:
+    def __init__(self, inner: Strategy, clients: int, policy: CaptureConfig) -> None:
         super().__init__(inner)
         self.clients = clients
-        self.rounds = rounds
+        self.policy = policy
         self._probes: dict[int, int] = {}
 
     def configure_train(
@@ -39,7 +40,7 @@ class Probing(Wrapper):
         self._probes = {node: i for i, node in enumerate(nodes) if i >= self.clients}
         clients = cast(Grid, Some(grid, nodes[: self.clients]))
         messages = list(self.inner.configure_train(server_round, arrays, config, clients))
-        if messages and (not self.rounds or server_round in self.rounds):
+        if messages and self.policy.keeps_round(server_round):
             first = messages[0]
             kind = first.metadata.message_type
             messages += [Message(first.content, node, kind) for node in self._probes]

@@ -13,6 +13,9 @@ from fedsim.knowledge import Knowledge
 from fedsim.participation import cohorts, mean
 from fedsim.wire import TrainReply, round_of
 
+_OFFERED = frozenset({"get_node_ids", "create_message", "run", "set_run", "incidents"})
+"""What the inner grid offers that is no reply."""
+
 
 class SecureAggregation:
     """A grid that answers with one reply a cohort, the mean of its clients by their examples.
@@ -43,16 +46,23 @@ class SecureAggregation:
         self._inner, self._size, self._seed = inner, size, seed
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name in {"push_messages", "pull_messages"}:  # they would hand out single replies
+        if name not in _OFFERED:  # others, such as pull_messages, would hand out single replies
             raise AttributeError(name)
         return getattr(self._inner, name)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """One reply for each cohort of the clients asked to train, by its number."""
+        """One reply for each cohort of the clients asked to train, by its number.
+
+        Raises:
+            ValueError: some are asked to train and others for something else, or no whole cohorts.
+        """
         messages = list(messages)
-        if {message.metadata.message_type for message in messages} != {MessageType.TRAIN}:
+        kinds = {message.metadata.message_type.partition(".")[0] for message in messages}
+        if MessageType.TRAIN in kinds and len(kinds) > 1:  # single replies would come out
+            raise ValueError(f"messages of types {sorted(kinds)} at once; send 'train' alone")
+        if MessageType.TRAIN not in kinds:
             return list(self._inner.send_and_receive(messages, timeout=timeout))
         clients = {node: client for client, node in enumerate(self._inner.get_node_ids())}
         asked = {clients[message.metadata.dst_node_id]: message for message in messages}

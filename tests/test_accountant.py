@@ -1,6 +1,7 @@
 """Epsilon against closed forms that are written out here."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from scipy.optimize import brentq
@@ -126,3 +127,11 @@ def test_a_schedule_counts_steps_and_chances(
 ) -> None:
     federation = FederationConfig.model_validate({"rounds": 3, **options})
     assert Schedule.of(federation, rows) == Schedule(rate, steps, 3)
+
+
+def test_epsilon_falls_with_noise_where_its_exponential_is_subnormal() -> None:
+    noises = (0.087, 0.088, 0.0885, 0.0886, 0.0887)
+    found = [epsilon(steps=200, rate=1 / 78, noise_multiplier=z, delta=1e-5) for z in noises]
+    assert all(small > large for small, large in pairwise(found))
+    assert 739 < found[0] < 740
+    assert 709 < found[-1] < 710

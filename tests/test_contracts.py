@@ -23,8 +23,8 @@ from fedsim.tasks import TASKS, load_task, make_task, save_task
 Modality = Literal["image", "text"]
 
 
-Cell = Literal["image", "text", "language"]
-"""A classifier of images, one of texts, and a language model."""
+Cell = Literal["image", "linear", "text", "language"]
+"""A classifier of images by convolutions, one by linear layers, one of texts, a language model."""
 
 
 class AttackCase(NamedTuple):
@@ -51,11 +51,10 @@ ATTACK_CASES = {
     "april": AttackCase({}, ("text", "language"), False),
     "embedding_rows": AttackCase({}, ("text", "language"), False),
     "lti": AttackCase(
-        {"epochs": 1, "width": 8, "channels": 4}, ("image", "text", "language"), True
+        {"epochs": 1, "width": 8, "channels": 4, "bins": 0.02}, ("image", "text", "language"), True
     ),
-    # The first layer of the image cell's network is a convolution.
-    "spear": AttackCase({}, (), True),
-    "ratio": AttackCase({}, (), False),
+    "spear": AttackCase({}, ("linear",), False),
+    "ratio": AttackCase({}, ("linear",), False),
     "prior_only": AttackCase({}, ("image", "text", "language"), False),
 }
 

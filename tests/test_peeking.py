@@ -31,8 +31,13 @@ from tests.test_contracts import ATTACK_CASES, Cell
 def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
     """One simulated cell of each kind: two clients, one round, one example each."""
     found: dict[Cell, Path] = {}
-    language = merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}})
-    bases: dict[Cell, dict[str, Any]] = {"image": IMAGES, "text": TEXT, "language": language}
+    image = merge(IMAGES, {"task": {"image_size": 16}})
+    bases: dict[Cell, dict[str, Any]] = {
+        "image": image,
+        "linear": merge(image, {"name": "small-linear", "task": {"model": "mlp"}}),
+        "text": TEXT,
+        "language": merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}}),
+    }
     for kind, base in bases.items():
         changes = {
             "auxiliary": {"split": "public", "rows": 20},
@@ -60,12 +65,17 @@ def guess(specs: Sequence[JobSpec]) -> tuple[list[JobRecord], dict[str, bytes]]:
     return records, {path.name: path.read_bytes() for path in paths if path.exists()}
 
 
-@pytest.mark.parametrize("kind", ["image", "text", "language"])
-@pytest.mark.parametrize("name", ATTACKS)
+RUNS = [(name, kind) for name, case in ATTACK_CASES.items() for kind in case.cells]
+PAIRS = sorted(
+    {(name, kind) for name in ATTACKS for kind in ("image", "text", "language")} | {*RUNS}
+)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_an_attack_guesses_or_says_why_not(
     name: str, kind: Cell, cells: dict[Cell, Path], tmp_path: Path
 ) -> None:
-    cell, modality = cells[kind], "image" if kind == "image" else "text"
+    cell, modality = cells[kind], "image" if kind in {"image", "linear"} else "text"
     specs = jobs(cell, name, tmp_path / "cell" / "guesses")
     records, guesses = guess(specs)
     assert [record.key for record in records] == CaptureStore(cell / "captures").keys()
@@ -87,9 +97,6 @@ def test_an_attack_guesses_or_says_why_not(
             if modality == "image":
                 assert tensors["inputs"].shape == truth.inputs.shape
                 assert 0 <= float(tensors["inputs"].min()) <= float(tensors["inputs"].max()) <= 1
-
-
-RUNS = [(name, kind) for name, case in ATTACK_CASES.items() for kind in case.cells]
 
 
 @pytest.mark.parametrize(("name", "kind"), RUNS)

@@ -7,7 +7,7 @@ import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -120,6 +120,16 @@ def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Mod
             _config(architecture), attn_implementation="eager", dtype=torch.float32
         )
     return network.eval()
+
+
+def blank(architecture: dict[str, Any], kind: TaskKind) -> nn.Module:
+    """The network of ``build`` with whatever was in memory for weights, tied as they should be."""
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        network: Any = build(architecture, kind)
+    network.tie_weights()
+    return cast("nn.Module", network)
 
 
 def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: int) -> nn.Module:

@@ -32,9 +32,14 @@ class TextTask(Task):
 
     def build(self) -> nn.Module:
         """The transformer with eager attention, in eval mode; with its adapters, if it has any."""
-        spec = self.spec
-        network = transformer.build(spec.architecture, spec.kind)
-        return network if spec.lora is None else adapt(network, spec.lora)
+        return self._adapted(transformer.build(self.spec.architecture, self.spec.kind))
+
+    def blank(self) -> nn.Module:
+        """Drawing random weights takes longer than a client's step."""
+        return self._adapted(transformer.blank(self.spec.architecture, self.spec.kind))
+
+    def _adapted(self, network: nn.Module) -> nn.Module:
+        return network if self.spec.lora is None else adapt(network, self.spec.lora)
 
     @property
     def max_length(self) -> int:

@@ -15,6 +15,7 @@ from attacks.distance import squared_error
 from attacks.dlg import DLG, IDLG
 from attacks.replay import observed_gradient, replay
 from fedsim.capture import Observation
+from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
@@ -39,6 +40,24 @@ def test_recovers_image_and_label(
     assert found.guess.inputs.dtype == torch.float32
     assert not found.expired
     assert found.steps == len(found.trace) < 300
+
+
+@pytest.mark.parametrize("step_size", [None, 0.5])
+def test_only_an_adaptive_attack_recovers_from_a_clipped_update(
+    victim: Victim, pictures: Pictures, step_size: float | None
+) -> None:
+    batch, clip = pictures(1, 6, channels=1), {"name": "clip", "norm": 0.5}
+    task, seen = victim(batch, step_size=step_size, defense=(clip,))
+    update = build_chain([clip], "defense").on_update(seen.update(), rng())
+    received = update if step_size is None else {k: seen.sent[k] - v for k, v in update.items()}
+    clipped = replace(seen, received={k: v.float() for k, v in received.items()})
+    errors = {}
+    for adaptive in (False, True):
+        attack = DLG(adaptive=adaptive, steps=60 if adaptive else 10)
+        (found,) = attack.reconstruct([clipped], task, [rng()], Job())
+        errors[adaptive] = float((found.guess.inputs - batch.inputs).square().mean())
+    assert errors[True] < 1e-3
+    assert errors[False] > 0.02
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """A defense that another package adds goes through all stages, oblivious and adaptive."""
 
-import json
+import csv
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_a_defense_added_by_entry_point_runs_to_the_summary(make_run: Make) -> N
         auxiliary=None,
         federation={"clients": 2, "rounds": 1, "batch_size": 1},
         server_knows={"labels": True},
-        metrics=["mse"],
+        metrics=["psnr"],
         defenses=[{"name": "none"}, {"name": "fake_rectify", "floor": 1e-6}],
         attacks=[{"name": "inverting", "steps": 3, "variants": [{"adaptive": True}]}],
     )
@@ -32,14 +32,15 @@ def test_a_defense_added_by_entry_point_runs_to_the_summary(make_run: Make) -> N
     assert not outcome.failed
     assert outcome.statuses == {"done": 8}  # two defenses, clients and variants each
 
-    (section,) = json.loads((run.root / "summary.json").read_text())["sections"]
-    found = {
-        (result["defense"], result["adaptive"])
-        for result in section["results"]
-        if result["control"] == "none"
-    }
-    assert found == {(name, flag) for name in ("none", "fake_rectify") for flag in (False, True)}
-    assert "fake_rectify" in (run.root / "report" / "index.html").read_text()
+    (path,) = (run.root / "report" / "tables").glob("*-matrix.csv")
+    with path.open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["defense"] for line in lines] == ["none", "fake rectify (floor=1e-06)"]
+    for line in lines:
+        assert line["oblivious attack"] == "inverting"
+        assert line["adaptive attack"] == "inverting (adaptive)"
+        assert min(float(line["oblivious PSNR"]), float(line["adaptive PSNR"])) > 0
+    assert "fake rectify" in (run.root / "report" / "index.html").read_text()
     rows = [row for cell in run.cells for row in signals(cell) if row.defense == "fake_rectify"]
     assert len(rows) == 2
     assert all(row.signal is not None and 0 < row.bytes < row.dense for row in rows)

@@ -7,12 +7,18 @@ import pytest
 
 from experiments.config import Plan, parse_experiment
 from experiments.estimate import span
+from experiments.limit_tables import CeilingLimit, LimitsRecord, ceiling_table
 from experiments.limits import limits
+from experiments.pipeline import execute
+from experiments.rows import read_rows
 from experiments.show import describe
 from experiments.success import mechanism
 from experiments.tables import Number
+from fedsim.files import read_record
 from fedsim.reconstruction_bound import gaussian_bound, success_bound
+from fedsim.records import ScoreRow
 from tests.apps.cases import IMAGES, TEXT, Make, merge, simulate
+from tests.experiments.test_summary import row
 
 
 def test_a_private_run_has_bounds_of_success(make_run: Make) -> None:
@@ -20,18 +26,22 @@ def test_a_private_run_has_bounds_of_success(make_run: Make) -> None:
     run = make_run(TEXT, federation={"rounds": 4}, defenses=defenses)
     found = limits(run, 3)
     table = next(table for table in found.tables if table.name == "limits-success")
-    assert {row[1] for row in table.rows} == {
-        "dp_sgd (clip=1.0, delta=1e-05, epsilon=null, noise_multiplier=1.0)"
+    assert {line[1] for line in table.rows} == {
+        "DP-SGD (clip=1.0, delta=1e-05, epsilon=null, noise_multiplier=1.0)"
     }
     column = {name: i for i, name in enumerate(table.columns)}
-    for row in table.rows:
-        without, one, whole = (row[column[c]] for c in ("without", "one round", "all rounds"))
+    for line in table.rows:
+        without, one, whole = (line[column[c]] for c in ("without", "one round", "all rounds"))
         assert isinstance(without, Number)
         assert isinstance(one, Number)
         assert isinstance(whole, Number)
         assert without.value < one.value < whole.value < gaussian_bound(without.value, 2.0)
     assert len(table.rows) == 4
-    assert (run.root / "report/tables/limits-success.csv").exists()
+    kept = read_record(run.root / "limits.json", LimitsRecord)
+    assert [one.without for one in kept.successes] == [
+        line[column["without"]].value  # type: ignore[union-attr]
+        for line in table.rows
+    ]
     assert json.loads(json.dumps(found.table()))["limits-ranks"][0]["attack"] == "span"
     assert "reconstruction robustness" in found.text()
 
@@ -48,13 +58,63 @@ def test_what_a_defense_claims(make_run: Make) -> None:
 
 def test_a_noisy_run_of_images_has_ceilings(make_run: Make) -> None:
     noise = {"name": "gaussian_noise", "std": 0.01}
-    run = make_run(IMAGES, task={"image_size": 8}, defenses=[noise])
+    small = {"clients": 2, "rounds": 1}
+    run = make_run(
+        IMAGES, task={"image_size": 8}, federation=small, metrics=["psnr"], defenses=[noise]
+    )
     assert "limits-ceilings" not in limits(run, 1).table()  # nothing is simulated yet
     simulate(run)
-    (row,) = limits(run, 1).table()["limits-ceilings"]
-    assert row["images"] == 1
-    assert 10 < row["median"] == row["lowest"] < 60
+    (line,) = limits(run, 1).table()["limits-ceilings"]
+    assert line["images"] == 1
+    assert 10 < line["median"] == line["lowest"] < 60
+    assert (line["best attack"], line["its median"]) == ("", None)  # nothing is scored yet
+    execute(run, ("attack", "score"), quiet=True)
+    (line,) = limits(run, 2).table()["limits-ceilings"]
+    reached = [
+        one.value
+        for one in read_rows(run.root / "scores.parquet", ScoreRow)
+        if (one.attack, one.metric, one.control) == ("inverting", "psnr", "none")
+        if (one.round, one.client) in {(1, 0), (1, 1)}
+    ]
+    assert (line["images"], line["best attack"]) == (2, "inverting")
+    assert line["its median"] == pytest.approx(sum(one or 0.0 for one in reached) / 2)
+
+    execute(run, ("report",), quiet=True)
+    shown = (run.root / "report" / "index.html").read_text()
+    assert "<code>fedsim limits</code>" not in shown
+    assert "How close a reconstruction can come" in shown
+    assert "Whether exact attacks can work" in shown
+    assert "How often a guess can be right" not in shown  # no differential privacy
+    tables = (run.root / "report" / "tables").glob("*-limits-*.csv")
+    kinds = {path.name.partition("-limits-")[2] for path in tables}
+    assert kinds == {"ranks.csv", "ceilings.csv"}
     assert "limits-ceilings" not in limits(run, 0).table()
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ({"dlg": (8.0, 9.0, 30.0), "tag": (10.0, 10.0, 0.0)}, ("TAG", 10.0)),  # round 2 is no limit
+        ({"dlg": (8.0, 9.0, 30.0), "tag": (20.0, None, 0.0)}, ("DLG", 8.5)),  # tag was skipped once
+        ({"prior_only": (8.0, 9.0, 30.0)}, (None, None)),
+    ],
+)
+def test_the_best_attack_is_that_on_the_captures_of_the_ceiling(
+    values: dict[str, tuple[float | None, ...]], best: tuple[str | None, float | None]
+) -> None:
+    captures = [(1, 0), (1, 1), (2, 0)]
+    rows = [
+        row(attack=attack, value=value, round=round_, client=client, attack_options="{}")
+        for attack, found in values.items()
+        for value, (round_, client) in zip(found, captures, strict=True)
+    ]
+    who = {"run": "r", "cell": "c0", "defense": "none", "defense_options": "{}"}
+    ceilings = [
+        CeilingLimit(**who, round=round_, client=client, std=0.1, psnr=30.0, prior="")
+        for round_, client in captures[:2]
+    ]
+    (line,) = ceiling_table(ceilings, {"c0": ""}, rows).rows
+    assert (line[7] or None, line[8] and float(str(line[8]))) == best
 
 
 def test_show_tells_limits_and_time() -> None:

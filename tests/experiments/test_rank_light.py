@@ -7,14 +7,16 @@ import pytest
 from attacks import ATTACKS
 from attacks.base import Job
 from experiments.cells import Cell
-from experiments.rank_light import Light, lights, replies
+from experiments.light import Light
+from experiments.rank_light import lights
 from experiments.rehearsal import rehearse
+from experiments.replies import replies
 from fedsim.errors import CannotAttack
 from fedsim.seeds import generator
 from fedsim.tasks import load_task
 from tests.apps.cases import IMAGES, TEXT, Make, simulate
 
-MLP = {**IMAGES, "task": {"model": "mlp", "dataset": "shapes", "image_size": 8, "heldout_rows": 8}}
+MLP = {**IMAGES, "task": {"model": "mlp", "dataset": "shapes", "heldout_rows": 8}}
 
 
 def lit(cell: Cell) -> dict[str, Light]:
@@ -62,6 +64,11 @@ def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
             TEXT,
             {"defenses": [{"name": "gaussian_noise", "std": 0.01}]},
             {"span": "amber", "embedding_rows": "amber", "april": "amber"},
+        ),
+        (
+            TEXT,
+            {"federation": {"train_mode": True}},
+            {"span": "amber", "embedding_rows": "green", "april": "amber"},
         ),
         (
             TEXT,

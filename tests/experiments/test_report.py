@@ -343,6 +343,7 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
         "with so few clients they are too narrow",
         "10 log10(1 / mse) of each image alone",
         "Single words. F measure of Lin 2004",
+        "stands on this page after fedsim limits and then fedsim report were run",
         "packages.torch 2.9.0",
         'name = "quickstart"',
     ):

@@ -79,6 +79,8 @@ def test_first_middle_and_last_round_with_their_norms() -> None:
     assert line[8:] == (Number(1.5), Number(2.5), Number(5.5))
     (bare,) = trend(only_section(ROWS), []).rows
     assert bare[8:] == (None, None, None)
+    (two,) = trend(only_section(ROWS[:6]), []).rows
+    assert two[4:8] == ("1, 2", two[5], None, two[7])  # two rounds have no middle
     assert trend(only_section(ROWS[:4]), []).rows == ()
 
 

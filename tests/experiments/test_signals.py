@@ -151,14 +151,18 @@ def test_rows_of_a_run_a_table_and_runs_without_signals(protocol: str, make_run:
         if row.signal is not None:
             assert (row.lowest or 0) <= (row.middle or 0) <= (row.highest or 0)
             assert (row.lowest or 0) <= row.signal <= (row.highest or 0)
-    table = signal_table(rows)
-    named = {str(line[0]).split(" (")[0]: line for line in table.rows}
+    table = signal_table(rows, {cell.name: "" for cell in run.cells})
+    named = {str(line[1]).split(" (")[0]: line[1:] for line in table.rows}
     assert list(named) == ["none", "gaussian noise", "quantize", "sign"]
     assert named["none"][1:6] == (3, None, None, None, None)
     shares = {name: float(line[7].value) for name, line in named.items()}  # type: ignore[union-attr]
     assert shares["none"] == shares["gaussian noise"] == 1.0
     assert shares["quantize"] == pytest.approx(1 / 4, rel=0.02)
     assert 1 / 32 <= shares["sign"] < 1 / 15
+
+    halves = signal_table(rows, {cell.name: f"half={i % 2}" for i, cell in enumerate(run.cells)})
+    settings = [str(line[0]) for line in halves.rows]
+    assert settings == ["half=0", "half=0", "half=1", "half=1"]
 
     (cell, *_) = run.cells
     path = next(cell.truth.root.glob("*.json"))
@@ -170,8 +174,7 @@ def test_rows_of_a_run_a_table_and_runs_without_signals(protocol: str, make_run:
 
 
 def test_a_chain_has_the_signal_of_all_its_defenses() -> None:
-    table = signal_table([])
-    assert table.rows == ()
+    assert signal_table([], {}).rows == ()
     both = trainer(PRUNE, NOISE).run(SENT, ROWS, 1, 3).signals
     alone = trainer(PRUNE).run(SENT, ROWS, 1, 3).signals
     assert sum(own.error for own in both.values()) > sum(own.error for own in alone.values())

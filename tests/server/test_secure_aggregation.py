@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
@@ -185,8 +185,11 @@ def test_the_eavesdropper_is_never_given_a_single_reply(
 def test_no_way_around_the_sum_is_offered() -> None:
     grid = SecureAggregation(InProcessGrid("tests.apps.plain_app:app", 4, {}), 2, 0)
     assert grid.get_node_ids() == [1000, 1001, 1002, 1003]
-    for name in ("push_messages", "pull_messages"):
+    for name in ("push_messages", "pull_messages", "execute", "_replies"):
         assert not hasattr(grid, name)
+    asked = [Message(RecordDict(), 1000, "train"), Message(RecordDict(), 1001, "query")]
+    with pytest.raises(ValueError, match="types \\['query', 'train'\\] at once"):
+        grid.send_and_receive(asked)
 
 
 def test_a_client_that_fails_takes_its_cohort_with_it() -> None:

@@ -12,7 +12,7 @@ from fedsim.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError, StoreError
 from fedsim.models import MODELS
 from fedsim.tasks import TASKS, initial_weights, load_task, make_task, save_task, task_kind
-from fedsim.tasks.base import Task
+from fedsim.tasks.base import Task, load_state, state
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Rows
 
@@ -272,3 +272,20 @@ def test_text_tasks_share_their_machinery() -> None:
         "language-modelling",
         "masked-language-modelling",
     ]
+
+
+@pytest.mark.parametrize(("model", "kind"), TEXT_KINDS)
+def test_a_blank_network_becomes_the_one_that_is_loaded(model: str, kind: TaskKind) -> None:
+    task = task_of(model, kind)
+    weights = initial_weights(task, config(model, kind=kind), 0)
+    drawn, blank = task.build(), task.blank()
+    load_state(drawn, weights)
+    load_state(blank, weights)
+    assert all(torch.equal(value, state(blank)[name]) for name, value in state(drawn).items())
+    assert [(n, p.requires_grad) for n, p in drawn.named_parameters()] == [
+        (n, p.requires_grad) for n, p in blank.named_parameters()
+    ]
+    one = next(iter(weights))
+    partly = task.model({one: weights[one]})
+    rest = {name: value for name, value in state(task.build()).items() if name != one}
+    assert all(torch.equal(value, state(partly)[name]) for name, value in rest.items())
