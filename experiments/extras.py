@@ -65,7 +65,8 @@ def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, M
         successes=tuple(one for one in found.successes if one.cell in cells),
         ceilings=tuple(one for one in found.ceilings if one.cell in cells),
     )
-    return kept, settings(cells, {one.cell: one.run for one in kept.ranks})
+    runs = {one.cell: one.run for one in (*kept.ranks, *kept.successes, *kept.ceilings)}
+    return kept, settings({name: cells[name] for name in runs}, runs)
 
 
 EXTRAS: dict[str, Extra] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import median, median_low
 from typing import TypeAlias
 
 from experiments.labels import describe, title
@@ -99,7 +99,7 @@ def rank_table(limits: Iterable[RankLimit], labels: Labels) -> Table:
                 title(light.attack),
                 light.colour,
                 light.what,
-                Number(median(light.counts)),
+                median_low(light.counts),
                 max(light.counts),
                 light.limit,
                 light.reason,

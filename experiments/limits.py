@@ -22,11 +22,11 @@ from experiments.limit_tables import (
     rank_table,
     success_table,
 )
-from experiments.privacy import owned
 from experiments.rank_light import lights
 from experiments.rows import read_rows
 from experiments.success import guesses, mechanism
 from experiments.tables import Number, Table, to_markdown
+from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.files import write_json
 from fedsim.records import ScoreRow
@@ -134,12 +134,13 @@ def rank_limits(case: Case) -> Iterator[RankLimit]:
 
 def success_limits(case: Case) -> Iterator[SuccessLimit]:
     """One for each thing to guess, where differential privacy is claimed."""
-    config, setting = case.cell.config, case.setting
+    config, private = case.cell.config, case.setting.holdings.private
+    parts = partition(private.labels, config.federation.clients, config.federation, config.seed)
     # The client with the fewest rows is drawn from most often.
-    found = mechanism(config, min(owned(config)))
+    found = mechanism(config, min(map(len, parts)))
     if found is None:
         return
-    for what, chance in guesses(setting.task, setting.holdings.private):
+    for what, chance in guesses(case.setting.task, private):
         yield SuccessLimit(
             **case.who,
             unit=found.unit,

@@ -21,7 +21,8 @@ class DpServer(Defense):
     ``N(0, (noise_multiplier * clip * w)^2)`` to each coordinate of the weighted mean, ``w`` the
     largest weight, so that the global model pays in utility. Epsilon would cover the other clients
     and whoever gets the model, not the server that this project is about; so none is claimed, and
-    its column stays empty.
+    its column stays empty. Under secure aggregation the server has the means of cohorts alone, and
+    it is these that it clips.
 
     Attributes:
         clip: largest Euclidean norm of one client's update.

@@ -13,11 +13,14 @@ import torch
 from experiments.coverage import Coverage, coverage
 from experiments.extras import EXTRAS, extras
 from experiments.findings import Section
+from experiments.light import Light
+from experiments.limit_tables import LimitsRecord, RankLimit
 from experiments.tables import Number, Table
 from experiments.trend import trend
 from experiments.unions import union_figures, union_table, unions
 from experiments.updates import UpdateRow, norm_of
 from fedsim.capture import CaptureKey, Observation
+from fedsim.files import write_json
 from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
 from tests.experiments.test_summary import cell, only_section, row
@@ -112,3 +115,15 @@ def test_signals_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
     table = extras(tmp_path, {"c0": cell()}, "1-x")["Signal and noise"]
     assert table.rows[0][:2] == ("sign", 1)
     assert extras(tmp_path, {"c1": cell()}, "1-x") == {}
+
+
+def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
+    who = {"run": "r", "defense": "sign", "defense_options": "{}"}
+    light = Light("span", "red", "tokens", (9, 4, 5), 3, "3 of 3 replies hold more")
+    ranks = tuple(RankLimit(**who, cell=name, light=light) for name in ("c0", "gone"))
+    write_json(tmp_path / "limits.json", LimitsRecord(ranks=ranks, successes=(), ceilings=()))
+    # c1 differs in its seed alone, and limits are those of the first one.
+    (table,) = extras(tmp_path, {"c0": cell(0), "c1": cell(1)}, "1-x").values()
+    assert table.name == "1-x-limits-ranks"
+    assert table.rows == (("sign", "span", "red", "tokens", 5, 9, 3, "3 of 3 replies hold more"),)
+    assert extras(tmp_path, {"c1": cell(1)}, "1-x") == {}
