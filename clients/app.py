@@ -10,6 +10,7 @@ import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from clients.grants import granted
 from clients.probes import Probe, make_probes
 from clients.train import LocalTrainer, LocalUpdate
 from fedsim.capture import CaptureKey
@@ -17,7 +18,6 @@ from fedsim.cell import CellConfig
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.files import read_record
-from fedsim.knowledge import Fact, Knowledge
 from fedsim.participation import cohort_of
 from fedsim.records import ProbeKind
 from fedsim.setting import load_setting
@@ -114,27 +114,3 @@ def whoami(message: Message, context: Context) -> Message:
     """Tell the client's number, so that a server can put clients in order."""
     metrics = MetricRecord({PARTITION: partition_of(context)})
     return Message(RecordDict({"whoami": metrics}), reply_to=message)
-
-
-def granted(config: CellConfig, update: LocalUpdate) -> Knowledge:
-    """The facts about this update that the threat model grants to the server.
-
-    Labels and lengths are sorted, so that their order tells nothing.
-    """
-    batch, federation = update.batch, config.federation
-    facts: dict[Fact, object] = {
-        "num_examples": len(batch),
-        "batch_size": federation.batch_size,
-        "local_steps": len(update.steps),
-        "learning_rate": federation.learning_rate,
-        "optimizer": federation.optimizer,
-        "train_mode": federation.train_mode,
-        "defense": update.defense,
-        "auxiliary": config.auxiliary is not None,
-    }
-    if batch.labels.dim() == 1:
-        facts["labels"] = tuple(sorted(batch.labels.tolist()))
-    if batch.mask is not None:
-        facts["lengths"] = tuple(sorted(batch.mask.sum(1).tolist()))
-    grants = config.server_knows.grants()
-    return Knowledge.model_validate({k: v for k, v in facts.items() if k in grants})

@@ -11,7 +11,7 @@ import torch
 
 from attacks import attack_classes
 from attacks.base import Attack, Job, check_facts
-from clients.app import granted
+from clients.grants import granted
 from clients.train import LocalTrainer, LocalUpdate, schedule
 from experiments.cells import Cell
 from experiments.entries import entries

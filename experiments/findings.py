@@ -75,7 +75,7 @@ class Result(Placed):
     problems: tuple[Problem, ...]
     leakage: dict[str, Leakage]
     rounds: dict[str, dict[int, Leakage]]
-    seconds: float = Field(exclude=True)
+    seconds: float = Field(default=0.0, exclude=True)
 
     @property
     def is_control(self) -> bool:

@@ -48,7 +48,7 @@ def matrix(section: Section, where: str) -> Table:
     name = section.utility_name
     metric = title(section.main)
     columns = (
-        *("setting", "defense", "level", title(name or "utility"), "change to none", "epsilon"),
+        *("setting", "defense", "realism", title(name or "utility"), "change to none", "epsilon"),
         *("verdict", "why", "victims", "clients", "attacks", *STATUSES),
         *("oblivious attack", f"oblivious {metric}", "adaptive attack", f"adaptive {metric}"),
         *("compared both ways", "adaptive less oblivious", f"best of portfolio {metric}"),

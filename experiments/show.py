@@ -172,7 +172,7 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
 
 def _rounds(config: CellConfig) -> int:
     rounds = range(1, config.federation.rounds + 1)
-    return sum(not config.capture.rounds or r in config.capture.rounds for r in rounds)
+    return sum(config.capture.keeps_round(round_) for round_ in rounds)
 
 
 def _captures(config: CellConfig) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.app import granted
+from clients.grants import granted
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import CellConfig, FederationConfig

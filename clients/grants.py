@@ -1,0 +1,31 @@
+"""What a client's reply tells beside its tensors."""
+
+from __future__ import annotations
+
+from clients.train import LocalUpdate
+from fedsim.cell import CellConfig
+from fedsim.knowledge import Fact, Knowledge
+
+
+def granted(config: CellConfig, update: LocalUpdate) -> Knowledge:
+    """The facts about this update that the threat model grants to the server.
+
+    Labels and lengths are sorted, so that their order tells nothing.
+    """
+    batch, federation = update.batch, config.federation
+    facts: dict[Fact, object] = {
+        "num_examples": len(batch),
+        "batch_size": federation.batch_size,
+        "local_steps": len(update.steps),
+        "learning_rate": federation.learning_rate,
+        "optimizer": federation.optimizer,
+        "train_mode": federation.train_mode,
+        "defense": update.defense,
+        "auxiliary": config.auxiliary is not None,
+    }
+    if batch.labels.dim() == 1:
+        facts["labels"] = tuple(sorted(batch.labels.tolist()))
+    if batch.mask is not None:
+        facts["lengths"] = tuple(sorted(batch.mask.sum(1).tolist()))
+    grants = config.server_knows.grants()
+    return Knowledge.model_validate({k: v for k, v in facts.items() if k in grants})
