@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -61,15 +62,23 @@ def in_attack(run: Path) -> Callable[[], bool]:
 MOMENTS = {"simulation": in_simulation, "attack": in_attack}
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    finish(write_experiment(folder, "in-process"), folder / "run")
+    return scores(folder / "run")
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_command_in_process(moment: str, tmp_path: Path) -> None:
+def test_killed_command_in_process(
+    moment: str, tmp_path: Path, undisturbed: list[dict[str, Any]]
+) -> None:
     file = write_experiment(tmp_path, "in-process")
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed = tmp_path / "killed"
     kill_when(file, killed, MOMENTS[moment](killed))
     assert not (killed / "scores.parquet").exists()
     finish(file, killed)
-    finish(file, whole)
-    assert scores(killed) == scores(whole)
+    assert scores(killed) == undisturbed
     rows = read_ledger(killed / "jobs.sqlite")
     assert len(rows) == 4 * 3 * 2
     assert {row.state for row in rows} == {"done"}
@@ -79,21 +88,20 @@ def test_killed_command_in_process(moment: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_command_on_ray(moment: str, tmp_path: Path) -> None:
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    on_ray = tmp_path / "ray"
-    on_ray.mkdir()
-    file = write_experiment(on_ray, "ray")
+def test_killed_command_on_ray(
+    moment: str, tmp_path: Path, undisturbed: list[dict[str, Any]]
+) -> None:
+    file = write_experiment(tmp_path, "ray")
+    killed = tmp_path / "killed"
     kill_when(file, killed, MOMENTS[moment](killed))
     finish(file, killed)
-    finish(write_experiment(tmp_path, "in-process"), whole)
-    assert scores(killed) == scores(whole)
+    assert scores(killed) == undisturbed
 
 
 @pytest.mark.slow
-def test_killed_attack_worker_on_ray(tmp_path: Path) -> None:
+def test_killed_attack_worker_on_ray(tmp_path: Path, undisturbed: list[dict[str, Any]]) -> None:
     file = write_experiment(tmp_path, "ray")
-    run, whole = tmp_path / "run", tmp_path / "whole"
+    run = tmp_path / "run"
     process = subprocess.Popen(command(file, run), stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + PATIENCE
     worker = None
@@ -107,7 +115,4 @@ def test_killed_attack_worker_on_ray(tmp_path: Path) -> None:
         time.sleep(0.01)
     os.kill(worker, signal.SIGKILL)
     assert process.wait(timeout=PATIENCE) == 0
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    finish(write_experiment(plain, "in-process"), whole)
-    assert scores(run) == scores(whole)
+    assert scores(run) == undisturbed
