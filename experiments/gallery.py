@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from experiments.defense_names import defense_name
 from experiments.findings import PRIOR_ONLY, Section
-from experiments.labels import describe, differing, title
+from experiments.labels import title
+from experiments.results import attack_label
 from fedsim.capture import CaptureKey
 
 SHOWN = {"image": 5, "text": 3}
@@ -79,17 +82,25 @@ def strips(section: Section, examples: Sequence[Example]) -> list[Strip]:
     found = []
     for (number, attack, given), group in sorted(groups.items()):
         setting, defense, options = section.places[number]
-        variant = differing(given, [other for _, name, other in groups if name == attack])
         found.append(
             Strip(
-                attack=title(attack) + (f" ({variant})" if variant else ""),
-                defense=describe(title(defense), options) + (f", {setting}" if setting else ""),
+                attack=_attack(section, attack, given),
+                defense=defense_name(defense, options) + (f", {setting}" if setting else ""),
                 metric=section.main,
                 total=len(group),
                 chosen=choose(group, section.main, count),
             )
         )
     return found
+
+
+def _attack(section: Section, attack: str, options: str) -> str:
+    """As the tables call it; by its bare name where no row has these options."""
+    given = json.loads(options)
+    for result in section.results:
+        if (result.attack, json.loads(result.attack_options)) == (attack, given):
+            return attack_label(section, result.attacker)
+    return title(attack)
 
 
 def choose(examples: Sequence[Example], metric: str, count: int) -> list[tuple[int, Example]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from experiments.defense_names import defense_name
 from experiments.figures import INK, Figure, panel
 from experiments.findings import Leakage, Section
-from experiments.labels import describe, natural, option, show, swept, title
+from experiments.labels import natural, option, show, swept, title
 from experiments.matrix import unit_of_main
 from experiments.places import Attacker
 from experiments.results import attack_label
@@ -29,7 +30,7 @@ def heatmaps(section: Section, cells: Mapping[str, CellConfig], stem: str) -> li
     drawn: list[Figure] = []
     for (defense, options, attacker), grid in _grids(section, values, keys).items():
         if all(len({pair[i] for pair in grid}) > 1 for i in (0, 1)):
-            heading = f"{attack_label(section, attacker)}\n{describe(title(defense), options)}"
+            heading = f"{attack_label(section, attacker)}\n{defense_name(defense, options)}"
             name = f"{stem}-{len(drawn) + 1}"
             drawn.append(_figure(section, name, heading, keys, grid))
     return drawn

@@ -9,7 +9,7 @@ from experiments.coverage import EXACT, is_exact
 from experiments.evidence import Certified, Evidence, Gap, NullCalls, Verdict
 from experiments.findings import MAIN, OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, Modality
 from experiments.paired import Scored, difference, scored
-from experiments.places import Attacker, Place
+from experiments.places import Attacker, Place, undefended
 from experiments.tradeoff import at_loss, equal_utility, points
 from experiments.verdicts import gap_of, gaps_of, judge, metrics
 from fedsim.records import ScoreRow
@@ -54,13 +54,15 @@ def evidence(
     )
 
 
-def _against_none(verdicts: Iterable[Verdict], attacks: Iterable[Scored]) -> Iterator[Gap]:
+def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Iterator[Gap]:
     """Each defense less none, by the strongest attack on the defense, at a shared error."""
     known = {(one.place, one.attacker): one for one in attacks}
+    bases = undefended(place for place, _ in known)
     pairs: dict[str, list[tuple[Scored, Scored]]] = defaultdict(list)
     for verdict in verdicts:
         if verdict.defense != "none" and verdict.strongest is not None:
-            base = known.get(((verdict.setting, "none", "{}"), verdict.strongest))
+            place = bases.get(verdict.setting)
+            base = known.get((place, verdict.strongest)) if place else None
             if base is not None:
                 pairs[verdict.setting].append((known[verdict.place, verdict.strongest], base))
     for compared in pairs.values():

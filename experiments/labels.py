@@ -59,7 +59,10 @@ def title(name: str) -> str:
 
 
 def show(value: float | None, unit: str = "") -> str:
-    """A number with the digits that its unit deserves, three where it has none; a dash for none."""
+    """A number with the digits that its unit deserves, three where it has none; a dash for none.
+
+    What rounds to zero has no sign.
+    """
     if value is None or math.isnan(value):
         return "\N{EN DASH}"
     if math.isinf(value):
@@ -68,11 +71,27 @@ def show(value: float | None, unit: str = "") -> str:
         text = f"{value:.1f}"
     elif unit == "1":
         text = f"{value:.2f}"
-    elif abs(value) >= 1000:
+    elif unit == "rate":
+        text = f"{value:.3f}"
+    elif abs(value) >= 999.5:
         text = f"{value:,.0f}"
     else:
         text = f"{value:#.3g}".removesuffix(".")
+    if float(text.replace(",", "")) == 0:
+        text = text.removeprefix("-")
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``41 min`` or ``2.3 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def utility_unit(name: str) -> str:
+    """``rate`` for a measure of utility that is a share of the rows, or like one."""
+    return "rate" if name in {"accuracy", "mcc"} else ""
 
 
 def option(value: object) -> str:
@@ -96,26 +115,12 @@ def options(text: str) -> str:
     return " + ".join(part for part in shown if part)
 
 
-def describe(name: str, text: str) -> str:
-    """A defense or an attack with its options: ``gaussian_noise (std=0.01, stage=client)``."""
-    shown = options(text)
-    return f"{name} ({shown})" if shown else name
-
-
 def differing(text: str, others: Iterable[str], ignored: Iterable[str] = ()) -> str:
     """Of the canonical JSON options ``text``, those that differ in ``others``: ``steps=300``."""
     tables = [json.loads(other) for other in {text, *others}]
     mine = {key: value for key, value in json.loads(text).items() if key not in ignored}
     differ = {k: v for k, v in mine.items() if any(table.get(k) != v for table in tables)}
     return options(json.dumps(differ))
-
-
-def strength(text: str, family: Iterable[str]) -> str:
-    """What tells a defense from others of its name: the options that differ, or all of a chain."""
-    others = list(family)
-    if all(text == other for other in others):
-        return ""
-    return options(text) if text.startswith("[") else differing(text, others)
 
 
 def natural(text: str) -> tuple[str | float, ...]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median, median_low
 from typing import TypeAlias
 
-from experiments.labels import describe, title
+from experiments.defense_names import defense_name
+from experiments.labels import title
 from experiments.light import Light
 from experiments.paired import scored
 from experiments.results import told_apart
@@ -31,7 +32,7 @@ class Limit(Record):
 
     def who(self, labels: Labels) -> tuple[str, str]:
         """The values of ``WHO``."""
-        return labels[self.cell], describe(title(self.defense), self.defense_options)
+        return labels[self.cell], defense_name(self.defense, self.defense_options)
 
 
 class RankLimit(Limit):

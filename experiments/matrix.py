@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from experiments.evidence import Gap, Verdict
 from experiments.findings import MARGINS, OTHER_CLIENT, PRIOR_ONLY, Section
-from experiments.labels import title
-from experiments.places import Attacker, Place
+from experiments.labels import title, utility_unit
+from experiments.places import Attacker, Place, undefended
 from experiments.results import attack_label, named_place, place_of
 from experiments.tables import Number, Table, Value
 from fedsim.records import STATUSES
@@ -37,8 +37,10 @@ def rule(section: Section) -> str:
     return (
         "Leaks: an attack beats every null baseline on the same victims, with an interval above 0 "
         "at level 1 \N{MINUS SIGN} 0.05 / attacks (Bonferroni), which holds for whichever "
-        "attack turns out strongest. No leak found: every such interval ends below "
-        f"{margin} {title(section.main)} and no job failed. Inconclusive: neither."
+        "attack turns out strongest; its null is the baseline that it beats by less. "
+        f"No leak found: every such interval ends below {margin} {title(section.main)} and no job "
+        "failed. Inconclusive: neither; an interval is too wide where it holds both 0 and "
+        f"{margin}."
         f"{words if section.modality == 'text' else ''}"
     )
 
@@ -96,12 +98,13 @@ def useful(section: Section, place: Place) -> tuple[Number | None, Number | None
     name, end = section.utility_name, section.at_end(place)
     if name is None or end is None or name not in end.values:
         return None, None, None
-    base = section.at_end((place[0], "none", "{}"))
+    bases = undefended(one.place for one in section.utility)
+    base = section.at_end(bases[place[0]]) if place[0] in bases else None
     change = None
     if base is not None and name in base.values and place[1] != "none":
-        change = Number(end.values[name] - base.values[name])
+        change = Number(end.values[name] - base.values[name], utility_unit(name))
     epsilon = None if end.epsilon is None else Number(end.epsilon)
-    return Number(end.values[name]), change, epsilon
+    return Number(end.values[name], utility_unit(name)), change, epsilon
 
 
 def leaked(section: Section, place: Place, attacker: Attacker | None) -> Number | None:

@@ -1,23 +1,35 @@
-"""Utility against leakage: one marker a defense, the line of DP-SGD, and the null baseline."""
+"""Utility against leakage: a marker for each defense, the Pareto front and the null baseline."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from experiments.defense_names import compact, family, strength, varied
 from experiments.evidence import Verdict
-from experiments.figures import INK, STROKES, Figure, panel
+from experiments.figures import (
+    INK,
+    MARKERS,
+    Figure,
+    family_colour,
+    figure,
+    head,
+    legend_beside,
+)
 from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, UTILITY, Section
-from experiments.labels import strength, title
+from experiments.labels import title
 from experiments.matrix import leaked, null_of, unit_of_main, useful
+from experiments.placement import Mark, write_labels
 from experiments.results import named_place, place_of
 from experiments.tables import Number, Table
 from experiments.tradeoff import DP_SGD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
-SIZE = (5.6, 4.1)
+SIZE = (8.4, 4.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +37,7 @@ class Spot:
     """Where a defense stands in the picture."""
 
     defense: str
+    options: str
     utility: float
     leak: Number
     label: str
@@ -53,15 +66,16 @@ def _spot(section: Section, verdict: Verdict) -> Spot | None:
     leak = leaked(section, verdict.place, verdict.strongest)
     if use is None or leak is None:
         return None
-    family = [
+    members = [
         other.defense_options
         for other in section.evidence.verdicts
         if (other.setting, other.defense) == (verdict.setting, verdict.defense)
     ]
-    label = strength(verdict.defense_options, family)
+    label = strength(verdict.defense, verdict.defense_options, members, bare=True)
     if verdict.defense == DP_SGD:
-        label = f"ε = {epsilon}" if epsilon else "ε = ∞"
-    return Spot(verdict.defense, use.value, leak, label)
+        label = f"ε={compact(float(f'{epsilon.value:.3g}'))}" if epsilon else "ε=∞"
+    given = verdict.defense_options
+    return Spot(verdict.defense, given, use.value, leak, label or family(verdict.defense))
 
 
 def _picture(section: Section, name: str, verdicts: list[Verdict], spots: list[Spot]) -> Figure:
@@ -69,11 +83,33 @@ def _picture(section: Section, name: str, verdicts: list[Verdict], spots: list[S
     caption = (
         f"{f'{setting}: ' if setting else ''}mean {title(section.main)} of the strongest attack on "
         f"each defense, with its 95 % interval, against {utility} after the last round. The best "
-        "defense is at the bottom right."
+        "defense is at the bottom right. On the Pareto front stand the defenses that no other "
+        "beats in both means."
     )
     heading = f"Utility and leakage{f', {setting}' if setting else ''}"
     floor = _floor(section, verdicts)
-    return panel(name, caption, heading, lambda axes: _draw(axes, section, spots, floor), SIZE)
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        _draw(axes, section, spots, floor)
+        head(axes, heading)
+        legend_beside(canvas)
+        canvas.draw_without_rendering()  # settles where the points lie
+        marks = [
+            Mark(
+                spot.utility,
+                spot.leak.value,
+                spot.leak.value - spot.bar[0],
+                spot.leak.value + spot.bar[1],
+                spot.label,
+                _colour(spot, spots),
+            )
+            for spot in spots
+        ]
+        line = sorted((one.utility, one.leak.value) for one in spots if one.defense == DP_SGD)
+        write_labels(axes, marks, line)
+
+    return figure(name, caption, draw, SIZE)
 
 
 def _floor(section: Section, verdicts: list[Verdict]) -> tuple[float, str] | None:
@@ -86,39 +122,71 @@ def _floor(section: Section, verdicts: list[Verdict]) -> tuple[float, str] | Non
     return None
 
 
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points (utility, leakage) that none beats, by utility; the more utility, the better."""
+    return sorted(
+        point
+        for point in set(points)
+        if not any(
+            other != point and other[0] >= point[0] and other[1] <= point[1] for other in points
+        )
+    )
+
+
+def _falling(section: Section) -> bool:
+    """Whether less of the measure of utility is better."""
+    return section.utility_name is not None and UTILITY[section.utility_name] == "lower"
+
+
+def _colour(spot: Spot, spots: Sequence[Spot]) -> str:
+    families = dict.fromkeys(one.defense for one in spots if one.defense != "none")
+    return family_colour(spot.defense, list(families))
+
+
 def _draw(axes: Axes, section: Section, spots: list[Spot], floor: tuple[float, str] | None) -> None:
     families: dict[str, list[Spot]] = {}
     for spot in spots:
         families.setdefault(spot.defense, []).append(spot)
+    sign = -1.0 if _falling(section) else 1.0
+    best = front([(sign * spot.utility, spot.leak.value) for spot in spots])
+    axes.plot(
+        [sign * utility for utility, _ in best],
+        [leak for _, leak in best],
+        color=INK,
+        alpha=0.18,
+        linewidth=5,
+        solid_capstyle="round",
+        solid_joinstyle="round",
+        marker="o",
+        markersize=15,
+        markeredgewidth=0,
+        label="Pareto front",
+        zorder=1,
+    )
     for number, (defense, members) in enumerate(families.items()):
-        colour, marker = STROKES[number % len(STROKES)]
-        members.sort(key=lambda spot: spot.utility)
+        by = varied(defense, [spot.options for spot in members])
+        line = sorted(members, key=lambda spot: spot.utility)
         axes.errorbar(
-            [spot.utility for spot in members],
-            [spot.leak.value for spot in members],
-            yerr=list(zip(*(spot.bar for spot in members), strict=True)),
-            color=colour,
-            marker=marker,
-            linestyle="-" if defense == DP_SGD else "none",
-            linewidth=1.1,
+            [spot.utility for spot in line],
+            [spot.leak.value for spot in line],
+            yerr=list(zip(*(spot.bar for spot in line), strict=True)),
+            color=_colour(members[0], spots),
+            marker=MARKERS[number % len(MARKERS)],
+            linestyle=(0, (3, 2)) if defense == DP_SGD else "none",
+            linewidth=0.9,
             elinewidth=0.9,
             capsize=2,
             markersize=6,
-            label=title(defense),
+            label=f"{family(defense)}, by {by}" if by else family(defense),
         )
-        for spot in members:
-            at, offset = (spot.utility, spot.leak.value), (6, 4)
-            axes.annotate(
-                spot.label, at, offset, textcoords="offset points", fontsize=7.5, color=colour
-            )
     if floor is not None:
         axes.axhline(floor[0], color=INK, alpha=0.55, ls=":", lw=1.3, label=floor[1])
-    if section.utility_name and UTILITY[section.utility_name] == "lower":
+    if _falling(section):
         axes.invert_xaxis()
     unit = unit_of_main(section)
     if unit == "1":
-        axes.set_ylim(-0.04, 1.04)
-    axes.margins(x=0.16)
+        axes.set_ylim(-0.06, 1.06)
+    axes.margins(x=0.1, y=0.1)
     axes.set_xlabel(f"{title(section.utility_name or '')} after the last round")
     axes.set_ylabel(f"{title(section.main)}{'' if unit == '1' else f' ({unit})'}")
     axes.grid(color=INK, alpha=0.12, linewidth=0.6)
@@ -137,7 +205,7 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
             ("setting", "defense", "leakage", "victims", "how"),
             tuple(
                 (
-                    *(one.setting, title(one.defense)),
+                    *(one.setting, family(one.defense)),
                     Number(one.leakage.mean, unit, one.leakage.low, one.leakage.high)
                     if one.leakage
                     else None,

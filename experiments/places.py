@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from pydantic import ConfigDict
@@ -10,6 +11,11 @@ from fedsim.files import Record
 
 Place: TypeAlias = tuple[str, str, str]
 """Setting, defense and defense options."""
+
+
+def undefended(places: Iterable[Place]) -> dict[str, Place]:
+    """Setting -> its cells without a defense, for settings that have some."""
+    return {place[0]: place for place in places if place[1] == "none"}
 
 
 class Data(Record):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shutil
@@ -14,15 +13,33 @@ from pathlib import Path
 from markupsafe import Markup
 
 from experiments.coverage import Coverage
+from experiments.curves import curves
+from experiments.defense_names import defense_name, family, short_options
 from experiments.extras import extras
-from experiments.figures import INK, Figure, curves
+from experiments.figures import INK, Figure
 from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, Findings, Section
+from experiments.footer import cost, definition, read_json, read_text
 from experiments.gallery import Example, Strip, data_uri, mark, strips
 from experiments.heatmap import heatmaps
-from experiments.labels import flatten, option, options, show, title
+from experiments.labels import (
+    flatten,
+    natural,
+    option,
+    options,
+    show,
+    title,
+    utility_unit,
+)
 from experiments.matrix import leaked, null_of, number, rule, useful, verdict_tables
 from experiments.pareto import pictures, tradeoff_tables
-from experiments.results import attack_label, attack_name, shown_metrics, tables, unit_of
+from experiments.phrases import scope, told
+from experiments.results import (
+    attack_label,
+    attack_name,
+    shown_metrics,
+    tables,
+    unit_of,
+)
 from experiments.rows import read_rows
 from experiments.summary import metric_classes, summarise
 from experiments.tables import Table, named, text_of, write_table
@@ -31,9 +48,7 @@ from experiments.trend import trend
 from experiments.unions import union_figures, union_table, unions
 from experiments.updates import UpdateRow
 from fedsim.cell import CellConfig
-from fedsim.errors import StoreError
 from fedsim.files import read_record, write_bytes
-from fedsim.metrics.base import Metric
 from fedsim.records import STATUSES, ScoreRow, UtilityRow
 
 
@@ -75,9 +90,11 @@ def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
+    provenance = read_json(run / "provenance.json")
     footer = {
-        "provenance": _provenance(run / "provenance.json"),
-        "experiment": _text(run / "experiment.toml"),
+        "provenance": [(key, option(value)) for key, value in flatten(provenance).items()],
+        "cost": cost(provenance),
+        "experiment": read_text(run / "experiment.toml"),
         "limited": (run / "limits.json").exists(),
     }
     rows = read_rows(run / "scores.parquet", ScoreRow)
@@ -188,44 +205,30 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
         "text_of": text_of,
         "mark": mark,
         "metric_class": classes.get,
+        "defense_name": defense_name,
+        "family": family,
         "options": options,
+        "short_options": short_options,
         "shown_metrics": shown_metrics,
         "statuses": STATUSES,
+        "scope": scope,
         "show": show,
+        "told": told,
         "title": title,
         "unit_of": unit_of,
+        "utility_unit": utility_unit,
     }
     measured = {row.metric for row in rows}
     return environment.get_template("report.html.j2").render(
         attacker=ATTACKER,
         out_of_scope=OUT_OF_SCOPE,
         definitions=[
-            (kind, _definition(kind)) for name, kind in classes.items() if name in measured
+            (kind, definition(kind)) for name, kind in classes.items() if name in measured
         ],
         attacks=sorted({(row.attack, row.attack_options) for row in rows}),
+        defenses=sorted(
+            {(defense_name(r.defense, r.defense_options), r.defense_options) for r in rows},
+            key=lambda pair: natural(pair[0]),
+        ),
         **values,
     )
-
-
-def _definition(metric: type[Metric]) -> str:
-    """The docstrings of the metric and of the classes that it has its formula from."""
-    texts = []
-    for kind in metric.__mro__:
-        texts.append(inspect.cleandoc(kind.__doc__ or "").replace("``", ""))
-        if "score" in vars(kind):
-            break
-    return " ".join(texts)
-
-
-def _provenance(path: Path) -> list[tuple[str, str]]:
-    try:
-        table = json.loads(_text(path))
-    except json.JSONDecodeError as error:
-        raise StoreError(f"{path}: not valid JSON ({error}). Restore the file.") from None
-    return [(key, option(value)) for key, value in flatten(table).items()]
-
-
-def _text(path: Path) -> str:
-    if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Restore it, or simulate again.")
-    return path.read_text("utf-8")

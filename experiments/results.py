@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.findings import HEADLINE, OTHER_CLIENT, PRIOR_ONLY, Leakage, Result, Section
-from experiments.labels import describe, differing, title
+from experiments.defense_names import defense_name
+from experiments.findings import (
+    HEADLINE,
+    OTHER_CLIENT,
+    PRIOR_ONLY,
+    Leakage,
+    Result,
+    Section,
+)
+from experiments.labels import differing, title, utility_unit
 from experiments.places import Attacker, Place
 from experiments.tables import Number, Table, Value
 from fedsim.records import STATUSES
@@ -32,7 +40,7 @@ def tables(section: Section) -> tuple[Table, ...]:
 
 def named_place(place: Place) -> tuple[str, str]:
     """The columns ``setting`` and ``defense``."""
-    return place[0], describe(title(place[1]), place[2])
+    return place[0], defense_name(place[1], place[2])
 
 
 def place_of(section: Section) -> str:
@@ -89,7 +97,7 @@ def headline(section: Section, where: str) -> Table:
                 result.n,
                 "/".join(str(result.jobs[status]) for status in STATUSES),
                 *(_interval(result.leakage.get(metric)) for metric in metrics),
-                *(_number(values.get(name)) for name in useful),
+                *(_number(values.get(name), utility_unit(name)) for name in useful),
             )
         )
     return Table(
@@ -160,16 +168,16 @@ def utility(section: Section, where: str) -> Table:
     metrics = sorted({name for measured in section.utility for name in measured.values})
     return Table(
         "utility",
-        f"The global model on held-out rows, the mean over seeds; round 0 is before training: "
-        f"{where}.",
+        f"The global model on held-out rows, the mean over seeds; round 0 is before training; "
+        f"bytes up are those of all replies of a round: {where}.",
         ("setting", "defense", "round", "seeds", *map(title, metrics), "epsilon", "bytes up"),
         tuple(
             (
                 measured.setting,
-                describe(title(measured.defense), measured.defense_options),
+                defense_name(measured.defense, measured.defense_options),
                 measured.round,
                 measured.seeds,
-                *(_number(measured.values.get(name)) for name in metrics),
+                *(_number(measured.values.get(name), utility_unit(name)) for name in metrics),
                 _number(measured.epsilon),
                 measured.bytes_up,
             )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 from experiments.cells import Cell
-from experiments.labels import describe, natural, title
+from experiments.defense_names import defense_name
+from experiments.labels import natural
 from experiments.tables import Number, Table
 from fedsim.defenses import build_chain
 from fedsim.files import Record, read_record
@@ -111,7 +112,7 @@ def signal_table(rows: Iterable[SignalRow], labels: Mapping[str, str]) -> Table:
         "signals",
         "What each defense left of the clean update: ratio of the clean update to what the "
         "defense changed, median over the updates, of the whole and by tensor; and the size of "
-        "the packed update relative to the dense one.",
+        "the packed update relative to the dense one. A dash: the defense changed nothing there.",
         (
             "setting",
             "defense",
@@ -126,7 +127,7 @@ def signal_table(rows: Iterable[SignalRow], labels: Mapping[str, str]) -> Table:
         tuple(
             (
                 setting,
-                describe(title(defense), options),
+                defense_name(defense, options),
                 len(group),
                 *(
                     _number([_level(getattr(row, part)) for row in group])

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.labels import describe, title
+from experiments.defense_names import defense_name
+from experiments.labels import natural, title
 from fedsim.cell import CellConfig
 from fedsim.knowledge import FACTS, Fact
 from fedsim.levels import level_of
@@ -32,8 +33,6 @@ OUT_OF_SCOPE = (
     "colluding clients; attacks on the channel or on the client's machine. "
     "A low number here says that these attacks failed, not that no attack can succeed."
 )
-
-
 AUTO = "random for a built-in model, else pretrained"
 
 
@@ -46,7 +45,7 @@ class ThreatModel:
         withheld: facts that it knew in none.
         varied: facts that it knew in some.
         protocol: (what, value or values), in reading order.
-        defenses: each chain with its options.
+        defenses: each chain with the options that are no defaults.
     """
 
     granted: tuple[str, ...]
@@ -69,13 +68,15 @@ def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
             (what, " or ".join(dict.fromkeys(line[what] for line in lines if what in line)))
             for what in dict.fromkeys(what for line in lines for what in line)
         ),
-        defenses=tuple(sorted({_chain(cell) for cell in cells}, key=lambda c: (c != "none", c))),
+        defenses=tuple(
+            sorted({_chain(cell) for cell in cells}, key=lambda c: (c != "none", natural(c)))
+        ),
     )
 
 
 def _chain(cell: CellConfig) -> str:
-    parts = (describe(str(part.get("name")), json.dumps(part)) for part in cell.defense)
-    return " + ".join(parts) or "none"
+    name = "+".join(str(part.get("name")) for part in cell.defense) or "none"
+    return defense_name(name, json.dumps(cell.defense))
 
 
 def _protocol(cell: CellConfig) -> dict[str, str]:
@@ -95,8 +96,8 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         + (f", sizes log-normal of spread {run.size_spread:g}" if run.size_spread else ""),
         "what comes back": "each client's own reply: there is no secure aggregation"
         if run.cohort == 1
-        else f"the sum over each cohort of {run.cohort} clients, drawn anew in each round: secure "
-        "aggregation, emulated; no single reply reaches the server",
+        else f"the sum over each cohort of {run.cohort} clients, drawn anew in each round (secure "
+        "aggregation, emulated)",
         "rounds": str(run.rounds),
         "batch size": str(run.batch_size),
         "client mode": "train (dropout and batch statistics on)" if run.train_mode else "eval",
@@ -122,9 +123,8 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         lines["batch statistics"] = "kept by the clients; the global model keeps its first ones"
     if capture.rounds or capture.clients:
         lines["captured"] = (
-            f"rounds {', '.join(map(str, capture.rounds)) or 'all'}; "
-            f"{'clients' if run.cohort == 1 else 'cohorts'} "
-            f"{', '.join(map(str, capture.clients)) or 'all'}"
+            f"rounds {_listed(capture.rounds)}; "
+            f"{'clients' if run.cohort == 1 else 'cohorts'} {_listed(capture.clients)}"
         )
     if cell.probes.count:
         lines["probes"] = (
@@ -132,6 +132,13 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             "round, the same rows each time, never aggregated"
         )
     return lines | {"seed": str(cell.seed)}
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """All of them up to a dozen, else the first and the last and how many."""
+    if len(numbers) <= 12:
+        return ", ".join(map(str, numbers)) or "all"
+    return f"{', '.join(map(str, numbers[:3]))}, …, {numbers[-1]} ({len(numbers)} in all)"
 
 
 def _count(number: int, noun: str) -> str:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+from experiments.defense_names import family, strength
 from experiments.evidence import AtLoss, EqualUtility, Verdict
 from experiments.findings import UTILITY
-from experiments.labels import strength, title
+from experiments.labels import show
 from experiments.paired import Scored, Values, difference, estimate
-from experiments.places import Place
+from experiments.places import Place, undefended
 
 LOSS = 0.02
 DP_SGD = "dp_sgd"
@@ -49,14 +50,17 @@ def points(
     families: dict[tuple[str, str], list[str]] = defaultdict(list)
     for verdict in verdicts:
         families[verdict.place[:2]].append(verdict.defense_options)
+    bases = undefended(utility)
     found = []
     for verdict in verdicts:
-        here, base = utility[verdict.place], utility.get((verdict.setting, "none", "{}"))
+        here, place = utility[verdict.place], bases.get(verdict.setting)
+        base = utility[place] if place else None
         loss = loss_of(here, base) if here and base else None
         if loss is not None and verdict.strongest is not None:
             values = known[verdict.place, verdict.strongest]
-            own = strength(verdict.defense_options, families[verdict.place[:2]])
-            found.append(Point(verdict.place, own or title(verdict.defense), loss, values))
+            members = families[verdict.place[:2]]
+            own = strength(verdict.defense, verdict.defense_options, members)
+            found.append(Point(verdict.place, own or family(verdict.defense), loss, values))
     return found
 
 
@@ -71,8 +75,8 @@ def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | Non
 
 def at_loss(line: Sequence[Point]) -> Iterator[AtLoss]:
     """For each family the leakage where it costs ``LOSS``."""
-    for (setting, defense), family in _families(line).items():
-        values, how = _at(family, LOSS)
+    for (setting, defense), members in _families(line).items():
+        values, how = _at(members, LOSS)
         yield AtLoss(
             setting=setting,
             defense=defense,
@@ -117,19 +121,20 @@ def _families(line: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:
     }
 
 
-def _at(family: Sequence[Point], loss: float) -> tuple[Values | None, str]:
+def _at(members: Sequence[Point], loss: float) -> tuple[Values | None, str]:
     """The values at a loss, or at the largest loss below it where the family stops there."""
-    last = family[-1]
+    last = members[-1]
     if last.loss <= loss:
-        return last.values, f"{last.name} costs no more than {_percent(last.loss)}"
-    if family[0].loss > loss:
-        return None, f"{family[0].name} costs {_percent(family[0].loss)} already"
-    return _between(family, loss)
+        most = "" if len(members) == 1 else ", the most of them"
+        return last.values, f"{last.name} costs {_percent(last.loss)}{most}"
+    if members[0].loss > loss:
+        return None, f"{members[0].name} costs {_percent(members[0].loss)} already"
+    return _between(members, loss)
 
 
-def _between(family: Sequence[Point], loss: float) -> tuple[Values | None, str]:
+def _between(members: Sequence[Point], loss: float) -> tuple[Values | None, str]:
     """Linear in the loss between the two members around it."""
-    for weak, strong in pairwise(family):
+    for weak, strong in pairwise(members):
         if weak.loss <= loss <= strong.loss:
             width = strong.loss - weak.loss
             share = (loss - weak.loss) / width if width else 1.0
@@ -138,9 +143,9 @@ def _between(family: Sequence[Point], loss: float) -> tuple[Values | None, str]:
             ends = (f"{one.name} ({_percent(one.loss)})" for one in (weak, strong))
             how = f"between {' and '.join(ends)}"
             return values or None, how if values else f"{how}: no victim in common"
-    low, high = family[0].loss, family[-1].loss
+    low, high = members[0].loss, members[-1].loss
     return None, f"out of range: the line is known from {_percent(low)} to {_percent(high)} of loss"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %".replace("-", "\N{MINUS SIGN}")
+    return f"{show(100 * share, 'points')} %"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.coverage import Coverage
-from experiments.figures import INK, STROKES, Figure, panel
+from experiments.defense_names import defense_name
+from experiments.figures import INK, Figure, panel, strokes
 from experiments.findings import Section
-from experiments.labels import describe, title
 from experiments.places import Attacker, Place
 from experiments.results import attack_label, named_place, place_of
 from experiments.tables import Number, Table
@@ -113,7 +113,7 @@ def _exact_once(found: Sequence[Union]) -> list[Union]:
 def _figure(
     section: Section, name: str, setting: str, attack: str, found: Sequence[Union]
 ) -> Figure:
-    places = [place for place in section.places if place[0] == setting]
+    style = strokes(section.places)
     caption = (
         f"{attack}{f', {setting}' if setting else ''}: share of the rows used so far that it has "
         "recovered exactly in at least one round; dashed, those that it certified."
@@ -123,10 +123,10 @@ def _figure(
         from matplotlib.ticker import MaxNLocator
 
         for place in dict.fromkeys(one.place for one in found):
-            colour, marker = STROKES[places.index(place) % len(STROKES)]
+            colour, marker = style[place].colour, style[place].marker
             mine = [one for one in found if one.place == place]
             x = [one.round for one in mine]
-            label = describe(title(place[1]), place[2])
+            label = defense_name(place[1], place[2])
             axes.plot(x, [u.exact / u.used for u in mine], color=colour, marker=marker, label=label)
             if any(one.recovered for one in mine):
                 axes.plot(x, [u.recovered / u.used for u in mine], color=colour, ls=(0, (4, 2)))

@@ -10,12 +10,11 @@ order; words leak where precision and recall both beat every baseline.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
+from experiments.comparison import Match, reasons
 from experiments.evidence import Gap, Verdict, Word
 from experiments.findings import MAIN, MARGINS, OTHER_CLIENT, PRIOR_ONLY, Modality
 from experiments.paired import Scored, difference, estimate, portfolio
@@ -26,44 +25,6 @@ from fedsim.statistics import Difference
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """A guess that lists every word has all the recall, one sure word all the precision."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """One attack against its null baselines.
-
-    Attributes:
-        against: metric -> baseline -> the attack's values less the baseline's.
-    """
-
-    attacker: Attacker
-    against: Mapping[str, Mapping[str, Difference]]
-
-    @property
-    def beats(self) -> bool:
-        """Whether it beats every baseline by every metric."""
-        differences = [one for by_null in self.against.values() for one in by_null.values()]
-        return bool(differences) and all(_low(one) > 0 for one in differences)
-
-    def within(self, margin: float) -> bool:
-        """Whether by some metric it beats no baseline by the margin or more."""
-        return any(
-            bool(by_null) and all(_high(one) < margin for one in by_null.values())
-            for by_null in self.against.values()
-        )
-
-    def hardest(self, metric: str) -> str | None:
-        """The baseline that the attack beats by less."""
-        known = {kind: _low(found) for kind, found in self.against[metric].items()}
-        return min(known, key=lambda kind: (known[kind], kind), default=None)
-
-
-def _low(found: Difference) -> float:
-    return -math.inf if found.low is None else found.low
-
-
-def _high(found: Difference) -> float:
-    return math.inf if found.high is None else found.high
 
 
 def judge(
@@ -221,11 +182,9 @@ def _notes(
     if not any(by_null for match in matches for by_null in match.against.values()):
         yield "no null baseline was run"
     elif word == "inconclusive":
-        if not all(match.within(margin) for match in matches):
-            yield "the interval is too wide"
-        elif not all(match.within(margin) for match in words):
-            yield "the interval of the words is too wide"
-        else:
+        open_ = [match for match in (*matches, *words) if not match.within(margin)]
+        yield from reasons(open_, margin, len(matches))
+        if not open_:
             yield "jobs failed or ran out of time"
     if len({victim[:2] for one in attacks for victim in one.values}) == 1:
         yield "one client: says nothing about others"

@@ -104,7 +104,7 @@ OPTIONS: list[tuple[str, str, str, str]] = [
     ("capture.clients=[2]", "capture.clients", "no 2, as", "are 0 to 1. Write some of these."),
     ("capture.clients=[-1]", "capture.clients", "no -1, as", "are 0 to 1. Write some of these."),
     ("defenses=[]", "defenses", "[] does not fit", "at least one is needed."),
-    ("defenses=[{}]", "defenses[0].name", "is missing", "Known: clip, dp_client, dp_server, dp_sgd, "),
+    ("defenses=[{}]", "defenses[0].name", "is missing", "Known: clip, dp_client, dp_server, "),
     ("defenses=[{chain=[]}]", "defenses[0]", "{'chain': []}", "Write chain = [{ name = "),
     ('defenses=[{name="prune"}]', "defenses[0].fraction", "is missing", "Add it."),
     ("defenses.1.std=-1", "defenses[1].std", "-1 does", "Write a number greater than or equal "),

@@ -35,7 +35,7 @@ def test_a_defense_added_by_entry_point_runs_to_the_summary(make_run: Make) -> N
     (path,) = (run.root / "report" / "tables").glob("*-matrix.csv")
     with path.open() as file:
         lines = list(csv.DictReader(file))
-    assert [line["defense"] for line in lines] == ["none", "fake rectify (floor=1e-06)"]
+    assert [line["defense"] for line in lines] == ["none", "fake rectify (floor=1e-6)"]
     for line in lines:
         assert line["oblivious attack"] == "inverting"
         assert line["adaptive attack"] == "inverting (adaptive)"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from experiments.cells import Cell
+from experiments.curves import curves
 from experiments.doctor import examine
-from experiments.figures import curves
 from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT
 from experiments.pipeline import execute
 from experiments.privacy import spent

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
-from experiments.figures import COLOURS, curves
+from experiments.curves import curves, running_mean, window
+from experiments.figures import INK, strokes
 from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, Section
+from experiments.phrases import scope, told
 from experiments.report import canonical
 from experiments.results import attack_name, headline, leakage, problems
 from experiments.summary import summarise
@@ -222,10 +225,61 @@ def test_curves_need_two_rounds_and_hold_no_formula_of_the_data() -> None:
     assert curves(only_section(rows[:2]), "f") == []
     (figure,) = curves(only_section(hostile, [use(), use(round=2)]), "f")
     assert "$x&lt;&amp;" in figure.svg
-    assert COLOURS[0] in figure.svg
+    assert INK in figure.svg
     assert figure.png.startswith(b"\x89PNG")
     (again,) = curves(only_section(hostile, [use(), use(round=2)]), "f")
     assert (again.svg, again.png) == (figure.svg, figure.png)
+
+
+def test_one_legend_names_each_defense_once_and_tells_all_apart() -> None:
+    stds = [1e-3, 1e-2, 1e-1]
+    rows = [
+        row(round=n, client=c, attack=attack, defense=name, defense_options=json.dumps(options))
+        for attack in ("dlg", "inverting")
+        for name, options in [
+            ("none", []),
+            *(("gaussian_noise", [{"name": "gaussian_noise", "std": std}]) for std in stds),
+        ]
+        for n in (1, 2)
+        for c in (0, 1)
+    ]
+    section = only_section(rows, [use(round=n, defense_options="[]") for n in (0, 1)])
+    (figure,) = curves(section, "f")
+    for label in ("none", *(f"gaussian noise (std={std})" for std in stds)):
+        assert figure.svg.count(f">{label}</text>") == 1
+    drawn = strokes(section.places)
+    assert len({(one.colour, one.marker) for one in drawn.values()}) == len(drawn) == 4
+    assert drawn["", "none", "[]"].colour == INK
+
+
+def test_utility_of_many_rounds_is_a_running_mean() -> None:
+    assert [window(rounds) for rounds in (2, 20, 21, 41, 201)] == [1, 1, 3, 5, 21]
+    assert running_mean([1.0, 2.0, 6.0, 4.0], 3) == [1.5, 3.0, 4.0, 5.0]
+    gap = running_mean([1.0, math.nan, 3.0], 3)
+    assert (gap[0], math.isnan(gap[1]), gap[2]) == (1.0, True, 3.0)
+
+
+def test_reasons_that_differ_in_their_numbers_are_told_once() -> None:
+    skipped = [
+        row(client=c, value=None, status="skipped", reason=f"rank {380 + min(c, 2)} at width 384")
+        for c in range(4)
+    ]
+    other = row(client=9, value=None, status="failed", reason="out of memory")
+    (result,) = only_section([*skipped, other]).results
+    assert told(result) == [
+        ("skipped", 4, "such as rank 382 at width 384"),
+        ("failed", 1, "out of memory"),
+    ]
+
+
+def test_a_sentence_says_who_was_attacked_and_what_became_of_the_jobs() -> None:
+    rows = [row(client=c, seconds=60.0) for c in range(3)]
+    rows += [row(client=3, value=None, status="failed", reason="no", seconds=60.0)]
+    rows += [row(client=c, attack=PRIOR_ONLY) for c in range(4)]
+    assert scope(only_section(rows)) == (
+        "4 private examples of 4 clients, attacked under no defense by 1 attack: 4 jobs, "
+        "3 done, 1 failed, 4 min of work in all."
+    )
 
 
 def test_the_card_says_what_was_granted_withheld_and_varied() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.labels import describe, differing, natural, show, title
+from experiments.labels import differing, duration, natural, show, title
 from experiments.tables import Number, Table, to_csv, to_latex, to_markdown, write_table
 
 TABLE = Table(
@@ -90,21 +90,23 @@ def test_all_three_forms_are_written(tmp_path: Path) -> None:
         (-math.inf, "", "\N{MINUS SIGN}∞"),
         (math.nan, "", "\N{EN DASH}"),
         (None, "1", "\N{EN DASH}"),
+        (-0.04, "dB", "0.0"),
+        (-0.06, "dB", "\N{MINUS SIGN}0.1"),
+        (999.98, "", "1,000"),
+        (0.087, "rate", "0.087"),
     ],
 )
 def test_numbers(value: float | None, unit: str, text: str) -> None:
     assert show(value, unit) == text
 
 
-def test_names_and_options() -> None:
+def test_names_and_durations() -> None:
     assert title("rougeL") == "ROUGE-L"
     assert title("embedding_rows") == "embedding rows"
     assert title("dlg_text") == "DLG (text)"
-    assert describe("noise", '{"std":0.01,"stage":"client"}') == "noise (std=0.01, stage=client)"
-    chain = '[{"name":"prune","fraction":0.9},{"name":"sign"},{"name":"noise","std":1}]'
-    assert describe("prune+sign+noise", chain) == "prune+sign+noise (fraction=0.9 + std=1)"
-    assert describe("none", "{}") == "none"
-    assert describe("odd", "not JSON") == "odd (not JSON)"
+    assert [duration(seconds) for seconds in (4.2, 61.0, 1200.0, 9000.0)] == [
+        *("4 s", "61 s", "20 min", "2.5 h")
+    ]
 
 
 def test_only_options_that_differ_are_named() -> None:

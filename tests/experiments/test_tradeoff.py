@@ -6,15 +6,15 @@ import json
 
 import pytest
 
+from experiments.defense_names import short_options
 from experiments.findings import Section
-from experiments.labels import options as describe
-from experiments.pareto import pictures, tradeoff_tables
+from experiments.pareto import front, pictures, tradeoff_tables
 from experiments.tradeoff import Point, at_loss, equal_utility, loss_of
 from fedsim.records import ScoreRow, UtilityRow
 from tests.experiments.test_summary import only_section, row, use
 
 CLIENTS = 4
-NONE = ("none", "{}", 0.0, 0.9)
+NONE = ("none", "[]", 0.0, 0.9)
 
 
 def noise(std: float) -> tuple[str, str]:
@@ -30,7 +30,7 @@ def line(*points: tuple[str, str, float, float]) -> list[Point]:
     return [
         Point(
             ("", defense, options),
-            describe(options) or defense,
+            short_options(defense, options) or defense,
             loss,
             {(0, client, 1, 0, client): leak + client / 100 for client in range(CLIENTS)},
         )
@@ -73,7 +73,7 @@ def test_no_defense_is_the_weak_end_of_a_family_but_not_of_a_lone_defense() -> N
     (cheap,) = at_loss(line(NONE, (*noise(0.1), -0.01, 0.5)))
     assert cheap.leakage is not None
     assert cheap.leakage.mean == pytest.approx(0.5 + OFFSET)
-    assert cheap.how == "std=0.1 costs no more than \N{MINUS SIGN}1.0 %"
+    assert cheap.how == "std=0.1 costs \N{MINUS SIGN}1.0 %"
 
 
 def test_dp_sgd_of_equal_utility() -> None:
@@ -101,6 +101,13 @@ def test_loss_counts_in_the_direction_of_the_metric() -> None:
     assert loss_of({"accuracy": 0.6}, {"mcc": 0.8}) is None
 
 
+def test_the_front_holds_what_none_beats() -> None:
+    assert front([(0.2, 9.0), (0.1, 5.0), (0.2, 7.0), (0.05, 5.0), (0.1, 5.0)]) == [
+        *((0.1, 5.0), (0.2, 7.0))
+    ]
+    assert front([(0.0, 1.0), (0.0, 0.5)]) == [(0.0, 0.5)]
+
+
 def test_rows_become_tables_and_one_picture() -> None:
     points = [NONE, (*noise(0.1), 0.03, 0.4), (*dp(0.1), 0.01, 0.5), (*dp(1.0), 0.05, 0.1)]
     section = section_of(*points)
@@ -112,7 +119,8 @@ def test_rows_become_tables_and_one_picture() -> None:
     assert line_[1] == "gaussian noise (std=0.1)"
     assert str(line_[4]) == "0.10 [0.10, 0.10]"
     (picture,) = pictures(section, "p")
-    assert "ε = 8.00" in picture.svg
+    assert "ε=8" in picture.svg
+    assert ">Pareto front</text>" in picture.svg
     assert "accuracy after the last round" in picture.svg
     again = pictures(section_of(*reversed(points)), "p")
     assert [one.svg for one in again] == [picture.svg]

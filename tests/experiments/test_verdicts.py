@@ -98,6 +98,7 @@ def test_a_leak_has_to_beat_every_baseline() -> None:
     unbeaten = verdict_of(rows(strong), other(), level)
     assert unbeaten.word == "inconclusive"
     assert unbeaten.null == PRIOR_ONLY
+    assert unbeaten.notes[0] == "beats another client's update, not prior only"
     assert unbeaten.over_null is not None
     assert unbeaten.over_null.mean == 0.0
 
@@ -108,7 +109,10 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
 
     assert verdict_of(rows(near(0.001)), other(), prior()).word == "no leak found"
     wide = verdict_of(rows(near(0.09)), other(), prior())
-    assert (wide.word, wide.notes[0]) == ("inconclusive", "the interval is too wide")
+    assert (wide.word, wide.notes[0]) == (
+        "inconclusive",
+        "the interval over prior only and another client's update is too wide",
+    )
     failed = [
         one.model_copy(update={"status": "failed"}) if one.client == 0 else one
         for one in rows(near(0.001))
