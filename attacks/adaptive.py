@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attacks.low_rank import shrink
-from attacks.matching import Objective
+from attacks.texts.low_rank import shrink
+from attacks.texts.matching import Objective
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.defenses.chain import Chain

@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import nn
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.candidates import nearest
-from attacks.certificate import batch_of, match
 from attacks.embedding_rows import noise_variance, standing_out, tables
-from attacks.judges import read_traces
-from attacks.subspace import ROUNDING
+from attacks.spans.candidates import nearest
+from attacks.spans.certificate import batch_of, match
+from attacks.spans.judges import read_traces
+from attacks.spans.subspace import ROUNDING
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact

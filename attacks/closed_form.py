@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.convolution import ACTIVATIONS, Activation, Convolution
+from attacks.images.convolution import ACTIVATIONS, Activation, Convolution
 from attacks.labels import find_head, infer_label
 from attacks.replay import observed_gradient, replay
 from fedsim.capture import Observation

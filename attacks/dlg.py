@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.adaptive import declared
 from attacks.base import Attack, Job, Reconstruction
 from attacks.distance import squared_error
-from attacks.image_losses import ImageLoss
+from attacks.images.image_losses import ImageLoss
 from attacks.labels import known_labels
 from attacks.replay import Replay, observed_gradient, replay, step_length
 from attacks.search import Best, Progress, restart_generators, stalled

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attacks.matching import Distance
 from attacks.tag import TAG
+from attacks.texts.matching import Distance
 
 
 @dataclass(frozen=True)

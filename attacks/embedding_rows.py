@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.incidence import arrangement, sentence
 from attacks.labels import find_head, infer_label
+from attacks.words.incidence import arrangement, sentence
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names

@@ -12,11 +12,11 @@ from pydantic import Field
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from attacks.bag import Bag, BagRule, read_bag
 from attacks.base import Attack, Job, Reconstruction
-from attacks.beam import Grammar, read_grammar, search
-from attacks.evidence import SpanEvidence, read_evidence, recover
-from attacks.phrases import Fluency, Phrases, Tokens, Words, improve
+from attacks.spans.evidence import SpanEvidence, read_evidence, recover
+from attacks.words.bag import Bag, BagRule, read_bag
+from attacks.words.beam import Grammar, read_grammar, search
+from attacks.words.phrases import Fluency, Phrases, Tokens, Words, improve
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
@@ -41,17 +41,18 @@ class FILM(Attack):
     objective is the mean over the sentences of perplexity plus ``beta`` times a gradient norm.
 
     With ``evidence = "span"`` the beams also add up what the first block's gradients say for each
-    next word (``attacks.evidence``), as DAGER (Petrov et al. 2024) tests it, and the bag comes from
-    them, so that frozen embeddings do not matter. It takes an end token, and fewer tokens in the
-    batch than the width; elsewhere ``note`` says why, and log-probability alone decides. Sentences
-    in the span are moved no more, n-grams may repeat, and all examples of a known number are
-    searched for. Confidence and objective are then those of ``span``. Unlike that attack, no gap
-    among the tokens is needed, and a sentence survives a word too certain to leave a trace.
+    next word (``attacks.spans.evidence``), as DAGER (Petrov et al. 2024) tests it, and the bag
+    comes from them, so that frozen embeddings do not matter. It takes an end token, and fewer
+    tokens in the batch than the width; elsewhere ``note`` says why, and log-probability alone
+    decides. Sentences in the span are moved no more, n-grams may repeat, and all examples of a
+    known number are searched for. Confidence and objective are then those of ``span``. Unlike that
+    attack, no gap among the tokens is needed, and a sentence survives a word too certain to leave a
+    trace.
 
     Attributes:
-        bag: which rows count as words, see ``attacks.bag.read_bag``; ``none`` is the control that
-            takes nothing from the update and searches with the language model alone. ``span`` are
-            the tokens in the span of the first layer, and ``auto`` too, with such evidence.
+        bag: which rows count as words, see ``attacks.words.bag.read_bag``; ``none`` is the control
+            that takes nothing from the update and searches with the language model alone. ``span``
+            are the tokens in the span of the first layer, and ``auto`` too, with such evidence.
         evidence: what ranks the beams beside the model's probabilities.
         threshold: for ``bag = "energy"``, standard deviations of noise.
         beams: width of the search.

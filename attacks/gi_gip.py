@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from attacks.base import Job, Reconstruction, Trace
-from attacks.batch_statistics import StatisticsLoss
-from attacks.generator import Generator, build_generator, load_weights, read_weights
-from attacks.image_losses import ImageLoss, total_variation
-from attacks.image_matching import Found, ImageMatching, Objective, Victims, descend
+from attacks.images.batch_statistics import StatisticsLoss
+from attacks.images.generator import Generator, build_generator, load_weights, read_weights
+from attacks.images.image_losses import ImageLoss, total_variation
+from attacks.images.image_matching import Found, ImageMatching, Objective, Victims, descend
 from attacks.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, state
@@ -34,8 +34,9 @@ class GIGIP(ImageMatching):
     the matching loss, plus TV, by Adam whose rate falls to a tenth at 3/8, 5/8 and 7/8; the restart
     with the lowest matching loss goes on to the second stage. The paper takes 500 and 5000 steps,
     3 or 4 restarts, rates of .1 and 1e-3 and a DCGAN; ours are what suits the generator that fedsim
-    learns by itself, see ``attacks.generator``. A copy's weights, slopes and Adam's moments are in
-    memory for every image of every victim that shares the lanes. Labels are those of ``inverting``.
+    learns by itself, see ``attacks.images.generator``. A copy's weights, slopes and Adam's moments
+    are in memory for every image of every victim that shares the lanes. Labels are those of
+    ``inverting``.
 
     Attributes:
         latent_steps: of the first stage.
@@ -44,7 +45,8 @@ class GIGIP(ImageMatching):
         weight_rate: of Adam in the second stage.
         latent: size of the latent vector.
         latent_norm: weight of the mean square of the latents in the first stage.
-        generator: a name in ``attacks.generator`` or of the entry points ``fedsim.generators``.
+        generator: a name in ``attacks.images.generator`` or of the entry points
+            ``fedsim.generators``.
         generator_weights: safetensors file of its weights; empty to learn them.
     """
 

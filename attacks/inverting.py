@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from attacks.batch_statistics import StatisticsLoss
-from attacks.image_losses import ImageLoss, total_variation
-from attacks.image_matching import ImageMatching, Objective, Victims, descend
+from attacks.images.batch_statistics import StatisticsLoss
+from attacks.images.image_losses import ImageLoss, total_variation
+from attacks.images.image_matching import ImageMatching, Objective, Victims, descend
 from attacks.search import restart_generators
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attacks.text_matching import TextMatching
+from attacks.texts.text_matching import TextMatching
 
 
 @dataclass(frozen=True)

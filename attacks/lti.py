@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.auxiliary_rows import (
+from attacks.base import Attack, Grouping, Job, Reconstruction
+from attacks.inverters.auxiliary_rows import (
     Source,
     joined,
     made_rows,
@@ -18,19 +19,18 @@ from attacks.auxiliary_rows import (
     with_classes,
     with_mirrored,
 )
-from attacks.base import Attack, Grouping, Job, Reconstruction
-from attacks.features import Coordinates, Features, Hashed, Slopes, draw_bins
-from attacks.inverter import Inverter, Output
-from attacks.inverter_outputs import Pixels, Tokens, words_of
-from attacks.inverter_training import Training
+from attacks.inverters.features import Coordinates, Features, Hashed, Slopes, draw_bins
+from attacks.inverters.inverter import Inverter, Output
+from attacks.inverters.inverter_outputs import Pixels, Tokens, words_of
+from attacks.inverters.inverter_training import Training
+from attacks.inverters.pseudo import Axes
+from attacks.inverters.simulated_updates import SimulatedUpdates, declared_client
 from attacks.labels import Head, find_head, known_labels
-from attacks.pseudo import Axes
 from attacks.replay import Replay, observed_gradient, replay
-from attacks.simulated_updates import SimulatedUpdates, declared_client
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.knowledge import Fact
-from fedsim.seeds import derive, generator
+from fedsim.seeds import derive, generator, seeded
 from fedsim.tasks.base import Task, load_state
 from fedsim.types import Tensors
 
@@ -55,8 +55,8 @@ class LTI(Attack):
     epochs.
 
     Attributes:
-        features: ``slope``, see ``attacks.features.Slopes``; ``coordinates``, hashed, as in the
-            paper; ``auto`` takes slopes of a single image whose last layer is sent.
+        features: ``slope``, see ``attacks.inverters.features.Slopes``; ``coordinates``, hashed, as
+            in the paper; ``auto`` takes slopes of a single image whose last layer is sent.
         bins: for coordinates, number of features as a share of them; 1 for one each. The paper
             takes .5 for ResNet20, .1 and .01 for language models.
         width: of the hidden layers; a text has one, and then ``channels`` at each token.
@@ -70,7 +70,7 @@ class LTI(Attack):
         auxiliary: train on the auxiliary ``rows``; on as many pseudo images beside them (``dct``);
             or on pseudo texts instead (``unigram``), as the paper does off distribution.
         pseudo: how many of those; 0 for as many as rows.
-        dct_axes: see ``attacks.pseudo``.
+        dct_axes: see ``attacks.inverters.pseudo``.
         adaptive: simulate the declared defense; an oblivious inverter knows of none.
     """
 
@@ -119,8 +119,7 @@ class LTI(Attack):
         made = {name: value.to(job.device) for name, value in made.items()}
         features = self._features(model, task, made)
         client = declared_client(observation, model, features, count, defended=self.adaptive)
-        with torch.random.fork_rng():  # layers draw their weights from the global generator
-            torch.manual_seed(derive(seed, "network"))
+        with seeded(derive(seed, "network")):
             network = self._network(task, features, made).to(job.device)
         rows = joined([heldout, training]).to(job.device)
         numbers = torch.arange(len(rows), device=job.device)

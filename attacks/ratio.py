@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.first_linear import UnitRows, find_first_linear, slopes, unit_rows
+from attacks.images.first_linear import UnitRows, find_first_linear, slopes, unit_rows
 from fedsim.capture import Observation
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task

@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.candidates import Candidates
-from attacks.descent import Descent
-from attacks.judges import best_judge, read_traces
-from attacks.sentences import Found, Judge, grow, proven
+from attacks.spans.candidates import Candidates
+from attacks.spans.descent import Descent
+from attacks.spans.judges import best_judge, read_traces
+from attacks.spans.sentences import Found, Judge, grow, proven
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task

@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.first_linear import FirstLinear, find_first_linear, prove, slopes, unit_rows
-from attacks.signs import Signs
-from attacks.sparse_columns import Factors, Pool, factor
+from attacks.images.first_linear import FirstLinear, find_first_linear, prove, slopes, unit_rows
+from attacks.images.signs import Signs
+from attacks.images.sparse_columns import Factors, Pool, factor
 from fedsim.capture import Observation
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task

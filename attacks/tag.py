@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from attacks.matching import Distance
-from attacks.text_matching import Discrete, TextMatching
+from attacks.texts.matching import Distance
+from attacks.texts.text_matching import Discrete, TextMatching
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedsim.capture import Kind
 from fedsim.cell import FederationConfig
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.encoding import Encoding
-from fedsim.seeds import derive, generator
+from fedsim.seeds import derive, generator, seeded
 from fedsim.signals import TensorSignal, measure
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Rows, Tensors
@@ -137,8 +137,7 @@ class LocalTrainer:
         self.chain.on_model(model)
         rng = generator(self.seed, "defense", round_, client)
         batch = batch.to(self.device)
-        with torch.random.fork_rng():  # dropout draws from the global generator
-            torch.manual_seed(derive(self.seed, "dropout", round_, client))
+        with seeded(derive(self.seed, "dropout", round_, client)):
             if self.config.protocol == "fedsgd":
                 mean, clean, loss = self._gradient(model, batch, rng)
                 update = self.chain.on_update(mean, rng)

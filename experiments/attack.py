@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from attacks.jobs import Demand, Event, JobSpec, plan
-from attacks.ledger import Ledger
-from attacks.worker import run_serial
+from attacks.scheduling.jobs import Demand, Event, JobSpec, plan
+from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.worker import run_serial
 from experiments.cells import Cell
 from experiments.config import AttackStage, ExperimentConfig
 from experiments.console import Console
@@ -31,7 +31,7 @@ class Attackers:
 
     def start_ray(self, run: Run) -> None:
         """Start or join the Ray cluster that clients and attack workers share."""
-        from attacks.pool import RayPool, start_ray
+        from attacks.scheduling.pool import RayPool, start_ray
 
         experiments = [e for e in run.plan.experiments if e.federation.engine == "ray"]
         stage = experiments[0].attack_stage

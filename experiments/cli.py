@@ -102,7 +102,7 @@ def limits(
     fedsim report then puts the tables on the page; ceilings stand beside what attacks reached.
     """
     run = Invocation(experiment).run(())
-    from experiments.limits import limits as examine
+    from experiments.bounds.limits import limits as examine
 
     found = examine(run, victims)
     print(json.dumps(found.table()) if as_json else found.text())
@@ -169,11 +169,11 @@ def bench(
     hour. ranks shows how far the true tokens stand out in a defended gradient; --set changes its
     model, data set, sentences (task.split) and federation.batch_size.
     """
-    from experiments.measure import PARTS
+    from experiments.benchmarks.measure import PARTS
 
     if what and what not in PARTS:
         raise ConfigError(f"bench {what!r}: there is no such part. {suggest(what, PARTS)}")
-    from experiments.bench import bench as measure
+    from experiments.benchmarks.bench import bench as measure
 
     measures = []
     for each in measure(what, sets or []):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attacks.ledger import Ledger
+from attacks.scheduling.ledger import Ledger
 from experiments.attack import Attackers, attackers
 from experiments.cells import Cell
 from experiments.console import Console
@@ -78,8 +78,8 @@ def execute(run: Run, stages: Sequence[Stage], *, quiet: bool) -> Outcome:
 
             _timed(run, "score", lambda: score(run))
         if "report" in stages:
-            from experiments.report import write_report
-            from experiments.victims import victims
+            from experiments.reporting.report import write_report
+            from experiments.reporting.victims import victims
 
             _timed(run, "report", lambda: write_report(run.root, victims(run)))
             outcome.page = run.root / "report" / "index.html"

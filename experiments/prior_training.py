@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 
-from attacks.language_prior import LanguagePrior
+from attacks.texts.language_prior import LanguagePrior
 from experiments.console import Console
 from fedsim.cell import AuxiliaryConfig, TaskConfig
 from fedsim.files import Record
 from fedsim.models import transformer
-from fedsim.seeds import derive, generator
+from fedsim.seeds import derive, generator, seeded
 from fedsim.tasks.text import TextTask
 
 HEAD = 32
@@ -65,8 +65,7 @@ def train(
     rng = generator(recipe.seed, "prior", "batches")
     best, least, weights = 0, math.inf, {}
     console.expect("prior", recipe.epochs * math.ceil(len(lines) / _BATCH))
-    with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
-        torch.manual_seed(derive(recipe.seed, "prior", "dropout"))
+    with seeded(derive(recipe.seed, "prior", "dropout")):
         for epoch in range(1, recipe.epochs + 1):
             network.train()
             order = torch.randperm(len(lines), generator=rng).tolist()

@@ -11,9 +11,9 @@ from experiments.attack import guess_folder
 from experiments.cells import Cell
 from experiments.coverage import Coverage, coverage, row_numbers
 from experiments.entries import Entry, entries
-from experiments.findings import MAIN, OTHER_CLIENT, SECOND_CLIENT
 from experiments.folder import Run
 from experiments.privacy import spent
+from experiments.reporting.findings import MAIN, OTHER_CLIENT, SECOND_CLIENT
 from experiments.rows import write_rows
 from experiments.signals import SignalRow, signals
 from experiments.updates import UpdateRow, updates

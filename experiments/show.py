@@ -8,14 +8,14 @@ from typing import Any
 
 import tomli_w
 
+from experiments.bounds.light import Light
+from experiments.bounds.rank_light import lights
 from experiments.cells import Cell, make_cells
 from experiments.config import Plan
 from experiments.entries import entries
 from experiments.estimate import Estimate, estimate
-from experiments.light import Light
-from experiments.rank_light import lights
 from experiments.rehearsal import Start, rehearse
-from experiments.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
+from experiments.reporting.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
 from fedsim.levels import level_of
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 from experiments.cells import Cell
-from experiments.defense_names import defense_name
-from experiments.labels import natural
-from experiments.tables import Number, Table
+from experiments.reporting.defense_names import defense_name
+from experiments.reporting.labels import natural
+from experiments.reporting.tables import Number, Table
 from fedsim.defenses import build_chain
 from fedsim.files import Record, read_record
 from fedsim.signals import ratio

@@ -9,8 +9,8 @@ from statistics import fmean
 import torch
 
 from experiments.cells import Cell
-from experiments.findings import Section
-from experiments.places import Place
+from experiments.reporting.findings import Section
+from experiments.reporting.places import Place
 from fedsim.capture import Observation
 from fedsim.files import Record
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -21,6 +23,20 @@ def derive(seed: int, *path: str | int) -> int:
 def generator(seed: int, *path: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """A torch generator for ``path``; the same path gives the same numbers in any process."""
     return torch.Generator(device=device).manual_seed(derive(seed, *path))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global generators, from which dropout and new layers draw, set for a moment.
+
+    ``torch.manual_seed`` also records a stack trace for each kind of device that is not there.
+    """
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def numpy_generator(seed: int, *path: str | int) -> np.random.Generator:

@@ -23,7 +23,7 @@ BORDERS = {
         "fedsim/wire.py",
         *(str(path.relative_to(ROOT)) for path in (ROOT / "server").rglob("*.py")),
     },
-    "ray": {"attacks/pool.py", "server/grids/ray.py"},
+    "ray": {"attacks/scheduling/pool.py", "server/grids/ray.py"},
     "datasets": {"fedsim/data/tables.py"},
     "peft": {"fedsim/models/lora.py"},
     "pickle": set[str](),
@@ -94,7 +94,7 @@ def test_a_library_stays_at_its_border(package: str) -> None:
 def test_flwr_and_ray_are_found_where_they_are() -> None:
     """The search sees imports at the top of a file and inside a function."""
     assert "flwr.app" in set(imports(ROOT / "fedsim/wire.py"))
-    assert "ray" in set(imports(ROOT / "attacks/pool.py"))
+    assert "ray" in set(imports(ROOT / "attacks/scheduling/pool.py"))
 
 
 @pytest.mark.parametrize("package", ["attacks", "server"])

@@ -9,7 +9,7 @@ from experiments.cells import Cell, make_cells
 from experiments.config import Plan, parse_experiment
 from experiments.folder import Run
 from experiments.overrides import override
-from experiments.threat import threat_model
+from experiments.reporting.threat import threat_model
 from fedsim import levels
 from fedsim.errors import ConfigError
 from fedsim.levels import CONDITIONS, LEVELS, level_of

@@ -79,8 +79,8 @@ def test_a_shadowing_package_is_one_line_of_the_command(tmp_path: Path) -> None:
     ("package", "name"),
     [
         ("experiments", "configs/quickstart.toml"),
-        ("experiments", "report.html.j2"),
-        ("experiments", "report.css"),
+        ("experiments.reporting", "report.html.j2"),
+        ("experiments.reporting", "report.css"),
         ("fedsim.data", "sentences.json"),
         *(
             ("fedsim.models", f"{model}/{name}")

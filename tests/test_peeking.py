@@ -12,8 +12,8 @@ import torch
 import attacks
 from attacks import ATTACKS
 from attacks.base import Attack, Job, Reconstruction
-from attacks.jobs import JobSpec, plan
-from attacks.worker import run_job
+from attacks.scheduling.jobs import JobSpec, plan
+from attacks.scheduling.worker import run_job
 from experiments.config import Plan, parse_experiment
 from experiments.folder import Run
 from experiments.simulate import Simulator

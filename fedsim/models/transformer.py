@@ -17,6 +17,7 @@ from fedsim.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.hub import resolve
 from fedsim.models import MODELS, TEXT_MODELS, TOKENIZERS
+from fedsim.seeds import seeded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -115,7 +116,7 @@ def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
 
 def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Module:
     """The network in float32 and eval mode, with the library's own random weights."""
-    with _seeded(seed):
+    with seeded(seed):
         network: nn.Module = _loader(kind).from_config(
             _config(architecture), attn_implementation="eager", dtype=torch.float32
         )
@@ -135,7 +136,7 @@ def blank(architecture: dict[str, Any], kind: TaskKind) -> nn.Module:
 def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: int) -> nn.Module:
     """The network with the weights of a folder or the hub; a head that they lack is random."""
     try:
-        with _seeded(seed), quiet():
+        with seeded(seed), quiet():
             network, report = _loader(kind).from_pretrained(
                 locate(name),
                 config=_config(architecture),
@@ -186,14 +187,6 @@ def _loader(kind: TaskKind) -> Any:  # noqa: ANN401
         "language-modelling": transformers.AutoModelForCausalLM,
         "masked-language-modelling": transformers.AutoModelForMaskedLM,
     }[kind]
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    # transformers draws from the global generator, so it is set for a moment and put back.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 @contextlib.contextmanager

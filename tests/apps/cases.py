@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attacks.ledger import Ledger
+from attacks.scheduling.ledger import Ledger
 from experiments.attack import attackers
 from experiments.console import Console
 from experiments.folder import Run

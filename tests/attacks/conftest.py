@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attacks.jobs import Demand, JobSpec, plan
+from attacks.scheduling.jobs import Demand, JobSpec, plan
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Observation
 from fedsim.files import save_tensors, write_json
 from fedsim.knowledge import Knowledge

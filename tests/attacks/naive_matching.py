@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.factored import Factored
-from attacks.matching import SOFTNESS, Objective
 from attacks.replay import Replay
+from attacks.texts.factored import Factored
+from attacks.texts.matching import SOFTNESS, Objective
 from fedsim.cell import TaskKind
 from fedsim.defenses.prune import Prune
 from fedsim.tasks import TASKS

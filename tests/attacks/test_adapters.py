@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.adapters import AdapterSpan, read_adapters
 from attacks.base import Job, Reconstruction
 from attacks.dlg_text import DLGText
 from attacks.embedding_rows import EmbeddingRows
 from attacks.film import FILM
 from attacks.lamp import LAMP
 from attacks.span import Span
+from attacks.spans.adapters import AdapterSpan, read_adapters
 from attacks.tag import TAG
 from fedsim.capture import Observation
 from fedsim.cell import TaskConfig

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from attacks.adaptive import adapted, declared, denoised
-from attacks.factored import Factored
-from attacks.matching import Objective
 from attacks.replay import replay
+from attacks.texts.factored import Factored
+from attacks.texts.matching import Objective
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge

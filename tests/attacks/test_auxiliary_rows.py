@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attacks.auxiliary_rows import with_classes
+from attacks.inverters.auxiliary_rows import with_classes
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.bag import BagRule, far_from_head, granted_noise, read_bag
+from attacks.words.bag import BagRule, far_from_head, granted_noise, read_bag
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge

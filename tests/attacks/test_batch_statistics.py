@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from attacks.base import Job
-from attacks.batch_statistics import StatisticsLoss, observed_statistics
-from attacks.image_losses import ImageLoss
+from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
+from attacks.images.image_losses import ImageLoss
 from attacks.inverting import Inverting
 from attacks.replay import replay
 from fedsim.capture import CaptureKey, Observation

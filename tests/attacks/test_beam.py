@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.beam import Grammar, search
+from attacks.words.beam import Grammar, search
 from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.tasks import initial_weights, make_task

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attacks.base import Job, Reconstruction
 from attacks.embedding_rows import EmbeddingRows, noise_variance, without_decay
-from attacks.incidence import arrangement, depths, sentence
+from attacks.words.incidence import arrangement, depths, sentence
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import FederationConfig, TaskConfig

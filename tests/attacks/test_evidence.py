@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job, Reconstruction
-from attacks.evidence import SpanEvidence
 from attacks.film import FILM
+from attacks.spans.evidence import SpanEvidence
 from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.errors import CannotAttack

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attacks import features as module
-from attacks.features import (
+from attacks.inverters import features as module
+from attacks.inverters.features import (
     Coordinates,
     Hashed,
     Slopes,

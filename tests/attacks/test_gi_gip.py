@@ -13,11 +13,17 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attacks import generator as generators
 from attacks.base import Job
 from attacks.distance import cosine_distance
-from attacks.generator import Generator, Principal, build_generator, load_weights, read_weights
 from attacks.gi_gip import GIGIP
+from attacks.images import generator as generators
+from attacks.images.generator import (
+    Generator,
+    Principal,
+    build_generator,
+    load_weights,
+    read_weights,
+)
 from attacks.inverting import Inverting
 from attacks.replay import replay
 from fedsim.capture import Observation

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.hypotheses import Hypothesis, Labels, hypotheses
+from attacks.texts.hypotheses import Hypothesis, Labels, hypotheses
 from fedsim.capture import Observation
 from fedsim.knowledge import Knowledge
 from fedsim.types import Batch

@@ -12,7 +12,7 @@ import torch
 
 from attacks.base import Job
 from attacks.distance import cosine_distance
-from attacks.image_losses import (
+from attacks.images.image_losses import (
     ImageLoss,
     matching_loss,
     nearest,

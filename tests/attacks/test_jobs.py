@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from attacks.jobs import Demand, Event, JobSpec, settled
-from attacks.ledger import Ledger
-from attacks.prepared import PreparedRecord
-from attacks.worker import run_job, run_serial, thin
+from attacks.scheduling.jobs import Demand, Event, JobSpec, settled
+from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.prepared import PreparedRecord
+from attacks.scheduling.worker import run_job, run_serial, thin
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_record

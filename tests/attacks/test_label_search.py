@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.label_search import Classes, NextTokens, Targets
+from attacks.texts.label_search import Classes, NextTokens, Targets
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.types import Batch

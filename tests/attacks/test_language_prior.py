@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import language_prior
-from attacks.language_prior import LanguagePrior, load_prior
+from attacks.texts import language_prior
+from attacks.texts.language_prior import LanguagePrior, load_prior
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack

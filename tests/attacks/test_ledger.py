@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from attacks.jobs import JobSpec
-from attacks.ledger import Ledger, LedgerRow, read_ledger
-from attacks.worker import run_job, run_serial
+from attacks.scheduling.jobs import JobSpec
+from attacks.scheduling.ledger import Ledger, LedgerRow, read_ledger
+from attacks.scheduling.worker import run_job, run_serial
 from fedsim.errors import ConfigError, StoreError
 
 Jobs = Callable[..., list[JobSpec]]
@@ -136,8 +136,8 @@ def test_foreign_database(path: Path) -> None:
 COMMAND = """
 import pickle, sys
 from pathlib import Path
-from attacks.ledger import Ledger
-from attacks.worker import run_serial
+from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.worker import run_serial
 with Ledger(Path(sys.argv[1])) as ledger:
     run_serial(pickle.loads(Path(sys.argv[2]).read_bytes()), ledger)
 """

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.low_rank import factor, shrink
+from attacks.texts.low_rank import factor, shrink
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import inverter_training, simulated_updates
 from attacks.base import Job
-from attacks.features import Coordinates, Hashed
-from attacks.inverter import Inverter, assigned
-from attacks.inverter_outputs import Pixels, Tokens, words_of
-from attacks.jobs import plan
+from attacks.inverters import inverter_training, simulated_updates
+from attacks.inverters.features import Coordinates, Hashed
+from attacks.inverters.inverter import Inverter, assigned
+from attacks.inverters.inverter_outputs import Pixels, Tokens, words_of
+from attacks.inverters.simulated_updates import Client, SimulatedUpdates, declared_client
 from attacks.lti import LTI
 from attacks.prior_only import PriorOnly
 from attacks.replay import observed_gradient, replay
-from attacks.simulated_updates import Client, SimulatedUpdates, declared_client
-from attacks.worker import run_job
+from attacks.scheduling.jobs import plan
+from attacks.scheduling.worker import run_job
 from clients.train import LocalTrainer
 from experiments.folder import Run
 from fedsim.capture import CaptureKey, Kind, Observation

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import dense
-from attacks.dense import (
+from attacks.replay import Replay
+from attacks.texts import dense
+from attacks.texts.dense import (
     Rule,
     coordinate_sum,
     difference,
@@ -21,10 +22,9 @@ from attacks.dense import (
     square_within,
     wrong_sign,
 )
-from attacks.factored import Factored
-from attacks.matching import Matching, Objective
-from attacks.replay import Replay
-from attacks.targets import make_targets
+from attacks.texts.factored import Factored
+from attacks.texts.matching import Matching, Objective
+from attacks.texts.targets import make_targets
 from fedsim.cell import TaskKind
 from fedsim.tasks.base import Network, load_state
 from fedsim.tasks.language_modelling import IGNORED

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.phrases import Fluency, Links, Phrases, Tokens, Words, improve
+from attacks.words.phrases import Fluency, Links, Phrases, Tokens, Words, improve
 from tests.attacks.test_embedding_rows import Victim, lines, trained
 
 NAME = "transformer.h.0.ln_2.weight"

@@ -7,7 +7,7 @@ import torch
 from scipy.fft import dctn
 from scipy.stats import chisquare
 
-from attacks.pseudo import dct_images, unigram_texts
+from attacks.inverters.pseudo import dct_images, unigram_texts
 from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.tasks import make_task

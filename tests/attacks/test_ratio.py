@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attacks.base import Job, Reconstruction
-from attacks.first_linear import FirstLinear, UnitRows, unit_rows
+from attacks.images.first_linear import FirstLinear, UnitRows, unit_rows
 from attacks.ratio import Ratio, candidates
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation

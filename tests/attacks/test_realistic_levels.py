@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from attacks.jobs import Demand, plan
-from attacks.ledger import Ledger
-from attacks.worker import run_serial
+from attacks.scheduling.jobs import Demand, plan
+from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.worker import run_serial
 from experiments.config import Plan, parse_experiment
 from experiments.folder import Run
 from fedsim.capture import CaptureKey, CaptureStore

@@ -14,8 +14,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from attacks.base import Job, Reconstruction
-from attacks.first_layers import FirstLayers
 from attacks.span import Span
+from attacks.spans.first_layers import FirstLayers
 from fedsim.capture import Observation
 from fedsim.cell import TaskConfig
 from fedsim.data import load_rows

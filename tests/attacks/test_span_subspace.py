@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.subspace import span
+from attacks.spans.subspace import span
 
 
 def gradient(tokens: int, width: int = 32, outputs: int = 96) -> tuple[Tensor, Tensor]:

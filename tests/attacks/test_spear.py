@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Job, Reconstruction
-from attacks.first_linear import UnitRows, find_first_linear, slopes
-from attacks.signs import Signs
-from attacks.sparse_columns import Pool, factor, sparsest
+from attacks.images.first_linear import UnitRows, find_first_linear, slopes
+from attacks.images.signs import Signs
+from attacks.images.sparse_columns import Pool, factor, sparsest
 from attacks.spear import Spear
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation

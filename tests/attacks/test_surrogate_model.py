@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attacks.surrogate_model import SurrogateModel
+from attacks.texts.surrogate_model import SurrogateModel
 from fedsim.capture import CaptureKey, Observation
 from fedsim.knowledge import Knowledge
 

@@ -19,7 +19,7 @@ from attacks.dlg_text import DLGText
 from attacks.lamp import LAMP
 from attacks.prior_only import PriorOnly
 from attacks.tag import TAG
-from attacks.text_matching import TextMatching
+from attacks.texts.text_matching import TextMatching
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
 from fedsim.data import load_rows

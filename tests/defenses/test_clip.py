@@ -5,7 +5,7 @@ import torch
 
 from attacks.base import Job
 from attacks.embedding_rows import EmbeddingRows
-from attacks.image_losses import matching_loss
+from attacks.images.image_losses import matching_loss
 from attacks.inverting import Inverting
 from attacks.replay import replay
 from attacks.span import Span

@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 
-from attacks.image_losses import matching_loss
+from attacks.images.image_losses import matching_loss
 from attacks.replay import replay
 from experiments.pipeline import execute
 from experiments.signals import signals

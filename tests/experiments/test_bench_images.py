@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.func import grad_and_value
 
-from attacks.image_losses import matching_loss
+from attacks.images.image_losses import matching_loss
 from attacks.inverting import pixel_objective
 from attacks.replay import replay
-from experiments.bench_images import (
+from experiments.benchmarks.bench_images import (
     RESTARTS,
     WEIGHT,
     PlainInverting,
@@ -19,7 +19,7 @@ from experiments.bench_images import (
     restart_speed,
     sample_speed,
 )
-from experiments.stopwatch import in_turn, ratio, timed
+from experiments.benchmarks.stopwatch import in_turn, ratio, timed
 from fedsim.cell import TaskConfig
 
 

@@ -10,15 +10,23 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from attacks.subspace import Subspace
+from attacks.spans.subspace import Subspace
 from clients.train import LocalTrainer
-from experiments.bench import bench
-from experiments.bench_ranks import Victims, rank_tables
+from experiments.benchmarks.bench import bench
+from experiments.benchmarks.bench_ranks import Victims, rank_tables
+from experiments.benchmarks.rank_rows import (
+    TOP,
+    Outcome,
+    RankRow,
+    Subject,
+    complaints,
+    rank_row,
+    reason,
+)
+from experiments.benchmarks.ranking import MATRICES, Ranking, ranks_at
+from experiments.benchmarks.treatments import CLIP, TREATMENTS, Treatment, int8
 from experiments.cells import make_cells
 from experiments.config import Plan, parse_experiment
-from experiments.rank_rows import TOP, Outcome, RankRow, Subject, complaints, rank_row, reason
-from experiments.ranking import MATRICES, Ranking, ranks_at
-from experiments.treatments import CLIP, TREATMENTS, Treatment, int8
 from fedsim.capture import Observation
 from fedsim.cell import FederationConfig
 from fedsim.defenses import build_chain

@@ -9,15 +9,21 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.factored import Factored
 from attacks.lamp import LAMP
-from attacks.language_prior import load_prior
-from attacks.matching import Distance, Matching, Objective
 from attacks.replay import Replay
-from experiments.bench import BENCHES
-from experiments.bench_text import CANDIDATES, RESTARTS, Victim, matching_speed, victim_of
-from experiments.measure import PARTS
-from experiments.naive_lamp import NaiveLAMP, NaiveMatching
+from attacks.texts.factored import Factored
+from attacks.texts.language_prior import load_prior
+from attacks.texts.matching import Distance, Matching, Objective
+from experiments.benchmarks.bench import BENCHES
+from experiments.benchmarks.bench_text import (
+    CANDIDATES,
+    RESTARTS,
+    Victim,
+    matching_speed,
+    victim_of,
+)
+from experiments.benchmarks.measure import PARTS
+from experiments.benchmarks.naive_lamp import NaiveLAMP, NaiveMatching
 from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.models import TEXT_MODELS, transformer

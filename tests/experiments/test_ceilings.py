@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.replay import replay
-from experiments.ceilings import (
+from experiments.bounds.ceilings import (
     Ceilings,
     ceilings,
     information,

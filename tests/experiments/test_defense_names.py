@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from experiments.defense_names import compact, defense_name, family, short_options, strength, varied
+from experiments.reporting.defense_names import (
+    compact,
+    defense_name,
+    family,
+    short_options,
+    strength,
+    varied,
+)
 from fedsim.defenses import build_chain
 
 

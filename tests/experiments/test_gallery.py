@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments.gallery import Example, choose, data_uri, mark
+from experiments.reporting.gallery import Example, choose, data_uri, mark
 from fedsim.capture import CaptureKey
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from experiments.heatmap import heatmaps
-from experiments.labels import settings, swept
-from experiments.summary import summarise
+from experiments.reporting.heatmap import heatmaps
+from experiments.reporting.labels import settings, swept
+from experiments.reporting.summary import summarise
 from fedsim.cell import CellConfig, FederationConfig
 from fedsim.records import ScoreRow
 from tests.experiments.test_summary import cell, row

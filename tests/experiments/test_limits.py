@@ -5,15 +5,15 @@ import math
 
 import pytest
 
+from experiments.bounds.limit_tables import CeilingLimit, LimitsRecord, ceiling_table
+from experiments.bounds.limits import limits
+from experiments.bounds.success import mechanism
 from experiments.config import Plan, parse_experiment
 from experiments.estimate import span
-from experiments.limit_tables import CeilingLimit, LimitsRecord, ceiling_table
-from experiments.limits import limits
 from experiments.pipeline import execute
+from experiments.reporting.tables import Number
 from experiments.rows import read_rows
 from experiments.show import describe
-from experiments.success import mechanism
-from experiments.tables import Number
 from fedsim.files import read_record
 from fedsim.reconstruction_bound import gaussian_bound, success_bound
 from fedsim.records import ScoreRow

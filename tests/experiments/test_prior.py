@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from attacks.language_prior import load_prior
+from attacks.texts.language_prior import load_prior
 from experiments import cli, prior, prior_training
 from experiments.cells import make_cells
 from experiments.config import Plan, parse_experiment

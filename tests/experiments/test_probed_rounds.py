@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from experiments.cells import Cell
-from experiments.curves import curves
 from experiments.doctor import examine
-from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT
 from experiments.pipeline import execute
 from experiments.privacy import spent
+from experiments.reporting.curves import curves
+from experiments.reporting.findings import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT
+from experiments.reporting.summary import summarise
 from experiments.rows import read_rows
-from experiments.summary import summarise
 from fedsim.errors import SimulationError
 from fedsim.files import read_record
 from fedsim.records import ScoreRow, SimulationRecord, UtilityRow

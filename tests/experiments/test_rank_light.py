@@ -6,11 +6,11 @@ import pytest
 
 from attacks import ATTACKS
 from attacks.base import Job
+from experiments.bounds.light import Light
+from experiments.bounds.rank_light import lights
+from experiments.bounds.replies import replies
 from experiments.cells import Cell
-from experiments.light import Light
-from experiments.rank_light import lights
 from experiments.rehearsal import rehearse
-from experiments.replies import replies
 from fedsim.errors import CannotAttack
 from fedsim.seeds import generator
 from fedsim.tasks import load_task

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from experiments.coverage import Coverage, coverage
-from experiments.gallery import Example
-from experiments.report import canonical, write_report
+from experiments.reporting.gallery import Example
+from experiments.reporting.report import canonical, write_report
+from experiments.reporting.summary import summarise
 from experiments.rows import read_rows
-from experiments.summary import summarise
 from experiments.updates import UpdateRow
 from fedsim.capture import CaptureKey
 from fedsim.cell import (

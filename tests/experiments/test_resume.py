@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from attacks.ledger import read_ledger
+from attacks.scheduling.ledger import read_ledger
 from tests.apps.cases import IMAGES, merge
 from tests.experiments.test_determinism import scores
 

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from experiments.bounds.light import Light
+from experiments.bounds.limit_tables import LimitsRecord, RankLimit
 from experiments.coverage import Coverage, coverage
-from experiments.extras import EXTRAS, extras
-from experiments.findings import Section
-from experiments.light import Light
-from experiments.limit_tables import LimitsRecord, RankLimit
-from experiments.tables import Number, Table
-from experiments.trend import trend
-from experiments.unions import union_figures, union_table, unions
+from experiments.reporting.extras import EXTRAS, extras
+from experiments.reporting.findings import Section
+from experiments.reporting.tables import Number, Table
+from experiments.reporting.trend import trend
+from experiments.reporting.unions import union_figures, union_table, unions
 from experiments.updates import UpdateRow, norm_of
 from fedsim.capture import CaptureKey, Observation
 from fedsim.files import write_json

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from experiments.curves import curves, running_mean, window
-from experiments.figures import INK, strokes
-from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, Section
-from experiments.phrases import scope, told
-from experiments.report import canonical
-from experiments.results import attack_name, headline, leakage, problems
-from experiments.summary import summarise
-from experiments.tables import Number, to_csv
-from experiments.threat import threat_model
+from experiments.reporting.curves import curves, running_mean, window
+from experiments.reporting.figures import INK, strokes
+from experiments.reporting.findings import OTHER_CLIENT, PRIOR_ONLY, Section
+from experiments.reporting.phrases import scope, told
+from experiments.reporting.report import canonical
+from experiments.reporting.results import attack_name, headline, leakage, problems
+from experiments.reporting.summary import summarise
+from experiments.reporting.tables import Number, to_csv
+from experiments.reporting.threat import threat_model
 from fedsim.cell import (
     AuxiliaryConfig,
     CaptureConfig,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.labels import differing, duration, natural, show, title
-from experiments.tables import Number, Table, to_csv, to_latex, to_markdown, write_table
+from experiments.reporting.labels import differing, duration, natural, show, title
+from experiments.reporting.tables import Number, Table, to_csv, to_latex, to_markdown, write_table
 
 TABLE = Table(
     "1-leakage",

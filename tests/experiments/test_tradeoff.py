@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from experiments.defense_names import short_options
-from experiments.findings import Section
-from experiments.pareto import front, pictures, tradeoff_tables
-from experiments.tradeoff import Point, at_loss, equal_utility, loss_of
+from experiments.reporting.defense_names import short_options
+from experiments.reporting.findings import Section
+from experiments.reporting.pareto import front, pictures, tradeoff_tables
+from experiments.reporting.tradeoff import Point, at_loss, equal_utility, loss_of
 from fedsim.records import ScoreRow, UtilityRow
 from tests.experiments.test_summary import only_section, row, use
 

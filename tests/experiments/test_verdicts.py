@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.evidence import Verdict
-from experiments.findings import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, Section
-from experiments.judgement import null_calls
-from experiments.paired import Scored, Victim, difference, portfolio, scored
-from experiments.places import Attacker
-from experiments.twins import oblivious_twin
-from experiments.verdicts import WORDS, judge
+from experiments.reporting.evidence import Verdict
+from experiments.reporting.findings import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, Section
+from experiments.reporting.judgement import null_calls
+from experiments.reporting.paired import Scored, Victim, difference, portfolio, scored
+from experiments.reporting.places import Attacker
+from experiments.reporting.twins import oblivious_twin
+from experiments.reporting.verdicts import WORDS, judge
 from fedsim.records import ScoreRow
 from tests.experiments.test_summary import only_section, row
 

@@ -268,7 +268,7 @@ def test_texts_are_joined_by_padding_and_targets_by_what_is_not_predicted() -> N
 
 
 def test_a_cohort_is_scored_against_all_its_examples(make_run: Make) -> None:
-    from attacks.ledger import Ledger
+    from attacks.scheduling.ledger import Ledger
     from experiments.attack import attackers
     from experiments.console import Console
 

@@ -1,0 +1,202 @@
+"""What Inverting Gradients and GI-GIP share: images are searched for whose gradient fits."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from attacks.base import Attack, Grouping, Job, Reconstruction, Trace
+from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
+from attacks.images.image_losses import ImageLoss, matching_loss
+from attacks.labels import known_labels
+from attacks.replay import replay
+from attacks.search import Best, Progress
+from fedsim.capture import Observation
+from fedsim.knowledge import Fact
+from fedsim.tasks.base import Task
+from fedsim.types import Tensors
+
+NOTED = 100
+"""Steps between two entries of the trace: reading an objective waits for the GPU."""
+
+Objective: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+"""(variables, labels, observed, what else is fixed) of one lane -> what is minimised, (images,
+matching loss, what else is wanted of the best iterate)."""
+
+
+@dataclass(frozen=True)
+class Victims:
+    """Observations of one shape.
+
+    Attributes:
+        labels: int64 ``(victim, example)``.
+        observed: gradients ``(victim, ...)`` in float32, and batch statistics to be matched.
+    """
+
+    loss: ImageLoss | StatisticsLoss
+    labels: Tensor
+    observed: Tensors
+    rngs: Sequence[torch.Generator]
+    job: Job
+
+    def lanes(self, victims: Sequence[int]) -> tuple[Tensor, Tensors]:
+        """Labels and gradients of these victims, one lane each."""
+        index = torch.tensor(list(victims), device=self.labels.device)
+        return self.labels[index], {name: value[index] for name, value in self.observed.items()}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best iterate of each lane.
+
+    Attributes:
+        images: ``(lane, example, channel, height, width)``.
+        matching: their matching loss, without any regulariser, ``(lane,)``.
+        others: what else the objective gave, ``(lane, ...)``.
+        steps: taken.
+        traces: of each lane.
+        expired: whether the time budget ended the search.
+    """
+
+    images: Tensor
+    matching: Tensor
+    others: tuple[Tensor, ...]
+    steps: int
+    traces: tuple[Trace, ...]
+    expired: bool
+
+
+@dataclass(frozen=True)
+class ImageMatching(Attack):
+    """Searches images, or what a generator makes them of, by the distance of gradients.
+
+    Attributes:
+        total_variation: weight of TV, see ``attacks.images.image_losses``; noise, pruning and signs
+            ask for more, for example .1 on CIFAR-10.
+        restarts: searches of one victim, of which the lowest matching loss counts.
+        lanes: restarts and victims searched at once; bounds the memory.
+        adaptive: use the loss that fits the declared defense.
+        batch_statistics: weight of the distance of the batch statistics, see
+            ``attacks.images.batch_statistics``; it is part of the matching loss.
+    """
+
+    requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
+    modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
+    grouping: ClassVar[Grouping] = "same_weights"
+
+    total_variation: Annotated[float, Field(ge=0)] = 3e-3
+    restarts: Annotated[int, Field(ge=1)] = 1
+    lanes: Annotated[int, Field(ge=1)] = 32
+    adaptive: bool = False
+    batch_statistics: Annotated[float, Field(ge=0)] = 0.0
+
+    @abstractmethod
+    def search(
+        self, victims: Victims, task: Task, prepared: Tensors | None
+    ) -> list[Reconstruction]:
+        """One guess for each of the victims."""
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        """One guess for each observation; those of equal shape share their lanes."""
+        alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        for index, observation in enumerate(observations):
+            facts = observation.knowledge
+            names = tuple(observation.received)
+            key = (facts.num_examples, facts.train_mode, repr(facts.defense), names)
+            alike[key].append(index)
+        guesses: dict[int, Reconstruction] = {}
+        for members in alike.values():
+            group = [observations[i] for i in members]
+            victims = self._victims(group, task, [rngs[i] for i in members], job)
+            guesses |= zip(members, self.search(victims, task, prepared), strict=True)
+        return [guesses[index] for index in range(len(observations))]
+
+    def _victims(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+    ) -> Victims:
+        model = replay(observations[0], task, job.device)
+        pairs = zip(observations, rngs, strict=True)
+        labels = torch.stack([known_labels(seen, task, rng, job) for seen, rng in pairs])
+        updates = [seen.update(model.parameters) for seen in observations]
+        observed = {
+            name: torch.stack([update[name] for update in updates]).float().to(job.device)
+            for name in model.parameters
+        }
+        loss: ImageLoss | StatisticsLoss
+        loss = matching_loss(model, observations[0], adaptive=self.adaptive)
+        if self.batch_statistics:
+            loss = StatisticsLoss(loss, self.batch_statistics)
+            found = [observed_statistics(seen, model.network) for seen in observations]
+            observed |= {
+                name: torch.stack([own[name] for own in found]).to(job.device) for name in found[0]
+            }
+        return Victims(loss, labels.to(job.device), observed, rngs, job)
+
+
+def descend(
+    objective: Objective,
+    variables: Tensors,
+    lanes: tuple[Tensor | Tensors, ...],
+    job: Job,
+    *,
+    steps: int,
+    learning_rate: float,
+    pixels: bool = False,
+) -> Found:
+    """Adam on all lanes at once, its rate times 0.1 at 3/8, 5/8 and 7/8 of the steps.
+
+    Args:
+        objective: of one lane.
+        variables: where each lane starts, ``(lane, ...)``; they are moved in place.
+        lanes: labels, gradients and what else is fixed of each lane.
+        job: device and deadline.
+        steps: of Adam.
+        learning_rate: at the start.
+        pixels: the variables are pixels, as in Inverting Gradients: Adam follows the slope's sign,
+            and each step is projected to [0, 1].
+    """
+    slope = vmap(grad_and_value(objective, has_aux=True))
+    optimizer = torch.optim.Adam(list(variables.values()), lr=learning_rate)
+    milestones = [steps * eighths // 8 for eighths in (3, 5, 7)]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
+    progress, best = Progress(job), None
+    for step in range(steps + 1):
+        directions, (value, kept) = slope(variables, *lanes)
+        best = best or Best(*kept)
+        best.offer(value, *kept)
+        expired = job.expired and step < steps
+        ends = expired or step == steps
+        if ends or step % NOTED == 0:
+            progress.note(step, best.candidate[1])
+        if ends:
+            break
+        for name, variable in variables.items():
+            variable.grad = directions[name].sign() if pixels else directions[name]
+        optimizer.step()
+        schedule.step()
+        if pixels:
+            for variable in variables.values():
+                variable.clamp_(0, 1)
+    assert best is not None
+    images, matching, *others = best.candidate
+    traces = tuple(progress.trace(lane) for lane in range(len(matching)))
+    return Found(images, matching, tuple(others), step, traces, expired)

@@ -1,0 +1,1 @@
+"""Learned inversion: simulated updates, their features and the networks that invert them."""

@@ -1,0 +1,240 @@
+"""The ledger of a run: one row per attack and observation, exactly once, in SQLite."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from attacks.scheduling.jobs import JobSpec, State, discard, settled
+from fedsim.errors import ConfigError, StoreError
+from fedsim.files import SCHEMA
+from fedsim.records import JobRecord
+
+_TABLE = """
+CREATE TABLE job (
+  cell TEXT, label TEXT, round INTEGER, client INTEGER,
+  state TEXT NOT NULL
+    CHECK (state IN ('queued', 'running', 'done', 'skipped', 'failed', 'timeout')),
+  reason TEXT NOT NULL DEFAULT '',
+  seconds REAL NOT NULL DEFAULT 0,
+  peak_bytes INTEGER NOT NULL DEFAULT 0,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  started REAL, ended REAL, worker TEXT NOT NULL DEFAULT '',
+  options TEXT NOT NULL,
+  PRIMARY KEY (cell, label, round, client)
+) STRICT, WITHOUT ROWID
+"""
+_COLUMNS = (
+    "cell, label, round, client, state, reason, seconds, peak_bytes, attempts, "
+    "started, ended, worker"
+)
+_WHERE = "WHERE cell = ? AND label = ? AND round = ? AND client = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One job key.
+
+    Attributes:
+        attempts: how often it was started, commands that were killed included.
+        started: Unix time; None before the first start.
+        ended: Unix time; None until the state is final.
+        worker: ``<process id>@<machine>`` of the last attempt.
+    """
+
+    cell: str
+    label: str
+    round: int
+    client: int
+    state: State
+    reason: str
+    seconds: float
+    peak_bytes: int
+    attempts: int
+    started: float | None
+    ended: float | None
+    worker: str
+
+
+def read_ledger(path: Path) -> list[LedgerRow]:
+    """All rows of a ledger, also while another process writes it."""
+    if not path.exists():
+        raise StoreError(f"{path}: the file is missing. Run the attack stage first.")
+    with closing(_open(path)) as connection:
+        return _rows(connection)
+
+
+def _rows(connection: sqlite3.Connection) -> list[LedgerRow]:
+    query = f"SELECT {_COLUMNS} FROM job ORDER BY cell, label, round, client"
+    return [LedgerRow(*row) for row in connection.execute(query)]
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, timeout=30)
+    try:
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise StoreError(_broken(path, str(error))) from None
+    if verdict != "ok":
+        connection.close()
+        raise StoreError(_broken(path, str(verdict).splitlines()[0]))
+    if tables and version != SCHEMA:
+        connection.close()
+        raise StoreError(
+            f"{path}: the ledger has version {version}, and this fedsim writes {SCHEMA}. "
+            "Use the fedsim that wrote the run, or start a new run folder."
+        )
+    return connection
+
+
+def _broken(path: Path, fault: str) -> str:
+    return (
+        f"{path}: not a whole ledger ({fault}). "
+        "Move the file away and run the attack stage again; finished jobs are found on disk."
+    )
+
+
+def _lock_run(path: Path) -> IO[str]:
+    """Own the run until the file is closed or the process dies.
+
+    A file of its own, since closing another handle of a database drops SQLite's own locks on it.
+    """
+    lock = path.with_suffix(".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise StoreError(
+            f"{path}: another process is at work on this run. Wait for it, or stop it."
+        ) from None
+    return lock
+
+
+class Ledger:
+    """The one writer of ``jobs.sqlite``; its methods may be called from several threads.
+
+    Opening it puts jobs that a killed command left ``running`` back to ``queued``.
+
+    Raises:
+        StoreError: the file is broken or of another version, or another process is at work on
+            the run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._thread_lock = threading.Lock()
+        self._run_lock = _lock_run(path)
+        try:
+            self._connection = _open(path)
+        except StoreError:
+            self._run_lock.close()
+            raise
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        if self._connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            script = f"BEGIN; {_TABLE}; PRAGMA user_version = {SCHEMA}; COMMIT"
+            self._connection.executescript(script)
+        with self._connection:
+            self._connection.execute("UPDATE job SET state = 'queued' WHERE state = 'running'")
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and let another process have the run."""
+        self._connection.close()
+        self._run_lock.close()
+
+    def rows(self) -> list[LedgerRow]:
+        """All rows, by cell, label, round and client."""
+        with self._thread_lock:
+            return _rows(self._connection)
+
+    def claim(self, spec: JobSpec, *, retry_failed: bool = False) -> list[JobRecord] | None:
+        """The records of the job if they lie on disk; else None, and the job is queued.
+
+        Raises:
+            ConfigError: the records on disk were made with other options.
+        """
+        records = settled(spec)
+        if records is not None and retry_failed and any(r.status == "failed" for r in records):
+            records = None
+        options = json.dumps(dict(spec.table), sort_keys=True)
+        before, _ = self._first(spec)
+        if records is not None and before not in (None, options):
+            raise ConfigError(
+                f"attacks.{spec.label}: {spec.guesses / spec.label} holds guesses made with "
+                f"{before}, not {options}. Give the attack another label, or delete that folder."
+            )
+        with self._thread_lock, self._connection:
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO job (cell, label, round, client, state, options) "
+                "VALUES (?, ?, ?, ?, 'queued', ?)",
+                [(spec.cell, spec.label, key.round, key.client, options) for key in spec.keys],
+            )
+        if records is None:
+            discard(spec)
+            self._update(spec, "state = 'queued', reason = '', ended = NULL, options = ?", options)
+        else:
+            self.finish(spec, records)
+        return records
+
+    def start(self, spec: JobSpec) -> JobSpec:
+        """Note the job as running; returns it with the number of its attempt."""
+        run = replace(spec, attempt=self._first(spec)[1] + 1)
+        self._update(run, "state = 'running', attempts = ?", run.attempt)
+        self.locate(run, f"{os.getpid()}@{socket.gethostname()}")
+        return run
+
+    def locate(self, spec: JobSpec, worker: str) -> None:
+        """Note where, and from now on, the job runs."""
+        self._update(spec, "worker = ?, started = ?", worker, time.time())
+
+    def requeue(self, spec: JobSpec, reason: str) -> None:
+        """Note the job as queued again, and why."""
+        self._update(spec, "state = 'queued', reason = ?", reason)
+
+    def finish(self, spec: JobSpec, records: Sequence[JobRecord]) -> None:
+        """Note the final states; a row that was final before keeps its time."""
+        for record in records:
+            self._update(
+                replace(spec, keys=(record.key,)),
+                "state = ?, reason = ?, seconds = ?, peak_bytes = ?, attempts = ?, "
+                "ended = coalesce(ended, ?)",
+                record.status,
+                record.reason,
+                record.seconds,
+                record.peak_bytes,
+                record.attempts,
+                time.time(),
+            )
+
+    def _first(self, spec: JobSpec) -> tuple[str | None, int]:
+        """Options and attempts of the job; the keys of a group share them."""
+        where = (spec.cell, spec.label, spec.keys[0].round, spec.keys[0].client)
+        with self._thread_lock:
+            query = f"SELECT options, attempts FROM job {_WHERE}"
+            row = self._connection.execute(query, where).fetchone()
+        return (None, 0) if row is None else (str(row[0]), int(row[1]))
+
+    def _update(self, spec: JobSpec, change: str, *values: str | float) -> None:
+        with self._thread_lock, self._connection:
+            self._connection.executemany(
+                f"UPDATE job SET {change} {_WHERE}",
+                [(*values, spec.cell, spec.label, key.round, key.client) for key in spec.keys],
+            )

@@ -1,0 +1,266 @@
+"""Attack jobs as tasks on a Ray cluster; the only attack file that knows Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from attacks.scheduling.jobs import (
+    Change,
+    Event,
+    JobSpec,
+    Listener,
+    Progress,
+    check_fits,
+    give_up,
+    settled,
+)
+from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.worker import stream_job
+from fedsim.errors import ConfigError
+from fedsim.records import JobRecord
+
+Stream: TypeAlias = Any
+"""Ray's generator of the messages of one task; Ray has no types."""
+
+_TICK = 0.2
+"""Seconds between looks at new jobs and at the clock while tasks run."""
+
+
+def start_ray(
+    address: str | None = None, cpus: int | None = None, gpus: int | None = None
+) -> Callable[[], None]:
+    """Join the cluster at ``address``, or start one on this machine; returns what stops it.
+
+    A Ray that this process already uses is used, and then not stopped. ``cpus`` and ``gpus`` are
+    for a cluster started here; None counts the machine's own.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return lambda: None
+    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    local = {"num_cpus": cpus, "num_gpus": gpus, "include_dashboard": False}
+    try:
+        if address is not None:
+            _knock(address)
+        ray.init(
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": {"PYTHONPATH": path}},
+            **(local | {"address": "local"} if address is None else {"address": address}),
+        )
+    except Exception as error:  # Ray raises anything from OSError to RuntimeError here
+        ray.shutdown()
+        fault = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+        raise ConfigError(
+            f'ray: could not start ({fault}). Use engine = "in-process", or pass an address.'
+        ) from None
+    return lambda: ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Fail at once where nobody listens; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host.split("//")[-1], int(port)), timeout=5).close()
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job that was given to Ray.
+
+    Attributes:
+        phase: what the worker last said that it does.
+        since: ``time.monotonic()`` of the last change of phase.
+        killed: whether it ran past its time and was cancelled.
+    """
+
+    spec: JobSpec
+    phase: str = "wait"
+    since: float = field(default_factory=time.monotonic)
+    killed: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """In this phase; waiting, for Ray or for another worker's ``prepare``, does not count."""
+        return 0.0 if self.phase == "wait" else time.monotonic() - self.since
+
+
+class RayPool:
+    """Runs attack jobs on Ray while the caller does something else.
+
+    Ray retries nothing: a job whose worker dies is started again here, at most ``retries`` times,
+    and one that raises or runs past budget and grace is not. Each job ends in records on disk,
+    whatever became of its worker.
+
+    Args:
+        max_running: tasks handed to Ray at a time.
+        on_event: called from the pool's thread, and from ``submit``.
+        retry_failed: run again what failed in an earlier command.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        max_running: int = 1,
+        retries: int = 1,
+        on_event: Listener = lambda event: None,
+        retry_failed: bool = False,
+    ) -> None:
+        import ray
+
+        self._ray = ray
+        self._tasks = [  # in a process that is used again, and in one that is not
+            ray.remote(num_returns="streaming", max_retries=0, max_calls=calls)(stream_job)
+            for calls in (0, 1)
+        ]
+        self._ledger = ledger
+        self._max_running, self._retries, self._retry_failed = max_running, retries, retry_failed
+        self._on_event = on_event
+        self._changed = threading.Condition()
+        self._queue: deque[JobSpec] = deque()
+        self._running: dict[Stream, _Running] = {}
+        self._deaths: Counter[str] = Counter()
+        self._jobs: dict[str, list[JobRecord] | None] = {}
+        self._closed = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="attack-pool", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> RayPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, specs: Iterable[JobSpec]) -> None:
+        """Take jobs and return at once; those submitted before or found on disk are not run.
+
+        Raises:
+            ConfigError: no machine of the cluster has what a job asks for.
+        """
+        specs = list(specs)
+        for demand, label in {spec.demand: spec.label for spec in specs}.items():
+            check_fits(demand, label, self._machines())
+        for spec in specs:
+            with self._changed:
+                if spec.name in self._jobs:
+                    continue
+                found = self._ledger.claim(spec, retry_failed=self._retry_failed)
+                self._jobs[spec.name] = found
+                if found is None:
+                    self._queue.append(spec)
+                    self._changed.notify_all()
+                change: Change = "queued" if found is None else "settled"
+                self._on_event(Event(spec, change, None, tuple(found or ()), bool(found)))
+
+    def drain(self) -> list[JobRecord]:
+        """Wait until each job submitted so far has its records; returns them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or None not in self._jobs.values())
+            if self._error:
+                raise self._error
+            return [record for records in self._jobs.values() for record in records or ()]
+
+    def close(self) -> None:
+        """Kill what still runs; a later command takes it up again."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        for stream, job in self._running.items():
+            self._ray.cancel(stream, force=True)
+            self._ledger.requeue(job.spec, "the command was stopped")
+        self._running.clear()
+
+    def _machines(self) -> list[tuple[float, float]]:
+        """CPUs and GPUs of each machine of the cluster."""
+        machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return [(machine.get("CPU", 0.0), machine.get("GPU", 0.0)) for machine in machines]
+
+    def _work(self) -> None:
+        try:
+            while self._launch():
+                self._collect()
+        except BaseException as error:  # raised again in drain(), in the caller's thread
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _launch(self) -> bool:
+        """Wait for work and hand it to Ray; False once the pool is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._queue or self._running)
+            while not self._closed and self._queue and len(self._running) < self._max_running:
+                spec = self._ledger.start(self._queue.popleft())
+                self._running[self._start(spec)] = _Running(spec)
+            return not self._closed
+
+    def _start(self, spec: JobSpec) -> Stream:
+        # A process that has used one GPU cannot change to another: GPU workers, which cost the
+        # import of torch and CUDA, are used again only where a machine has just one.
+        fresh = spec.demand.gpus > 0 and any(gpus > 1 for _, gpus in self._machines())
+        task = self._tasks[int(fresh)]
+        return task.options(num_cpus=spec.demand.cpus, num_gpus=spec.demand.gpus).remote(spec)
+
+    def _collect(self) -> None:
+        """Take what the tasks say for one tick, then kill the late ones."""
+        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_TICK)
+        for stream in ready:
+            self._read(stream)
+        for stream, job in self._running.items():
+            demand = job.spec.demand
+            if job.seconds > demand.budget + demand.grace and not job.killed:
+                job.killed = True
+                self._ray.cancel(stream, force=True)
+
+    def _read(self, stream: Stream) -> None:
+        job = self._running[stream]
+        try:
+            message = self._ray.get(next(stream))
+        except StopIteration:
+            self._end(stream, f"no record in {job.spec.guesses}: is the folder on a shared disk?")
+        except self._ray.exceptions.RayTaskError as error:
+            self._end(stream, f"{type(error.cause).__name__}: {error.cause}")
+        except self._ray.exceptions.RayError as error:
+            fault = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            self._end(stream, f"the worker died ({fault})", died=True)
+        else:
+            if isinstance(message, Progress):
+                if message.phase != job.phase:
+                    job.phase, job.since = message.phase, time.monotonic()
+                self._on_event(Event(job.spec, "running", message))
+            else:
+                self._ledger.locate(job.spec, message)
+
+    def _end(self, stream: Stream, fault: str, *, died: bool = False) -> None:
+        """Settle a job by what lies on disk: a worker may die after it wrote its records."""
+        job = self._running.pop(stream)
+        spec, records = job.spec, settled(job.spec)
+        if records is None and job.killed:
+            budget, grace = spec.demand.budget, spec.demand.grace
+            reason = f"killed after {budget:g} s budget and {grace:g} s grace"
+            records = give_up(spec, "timeout", reason, job.seconds)
+        elif records is None and died and self._deaths[spec.name] < self._retries:
+            self._deaths[spec.name] += 1
+            self._ledger.requeue(spec, fault)
+            self._on_event(Event(spec, "queued"))
+            self._queue.append(spec)
+            return
+        if records is None:
+            records = give_up(spec, "failed", fault, job.seconds)
+        self._ledger.finish(spec, records)
+        self._on_event(Event(spec, "settled", None, tuple(records)))
+        with self._changed:
+            self._jobs[spec.name] = records
+            self._changed.notify_all()

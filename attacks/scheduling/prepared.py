@@ -1,0 +1,103 @@
+"""What an attack learns once, kept on disk under the hash of all that it depends on."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+from attacks.base import Attack, Job
+from attacks.scheduling.jobs import JobSpec, Progress
+from fedsim.capture import CaptureStore, Observation
+from fedsim.files import Record, digest, load_tensors, read_record, save_tensors, write_json
+from fedsim.seeds import derive
+from fedsim.tasks.base import Task
+from fedsim.types import Tensors
+
+Report: TypeAlias = Callable[[Progress], None]
+
+
+class PreparedRecord(Record):
+    """The sidecar of the learned tensors, written last; ``seconds`` is the time to learn them."""
+
+    attack: str
+    sha256: str
+    order: tuple[str, ...]
+    seconds: float
+
+
+def prepare(
+    spec: JobSpec,
+    attack: Attack,
+    seen: Observation,
+    task: Task,
+    device: torch.device,
+    report: Report,
+) -> Tensors | None:
+    """What the attack learned for these weights and this defense, learned now if it is not on disk.
+
+    The attack gets the observation without the facts that differ between clients of a round, and
+    they are not in the hash: it does not matter which client comes first.
+    """
+    if type(attack).prepare is Attack.prepare:
+        return None
+    public = seen.knowledge.model_copy(update={"labels": None, "lengths": None})
+    facts = {
+        "table": dict(spec.table),
+        "seed": spec.seed,
+        "sent": CaptureStore(spec.captures).record(seen.key).sent_sha256,
+        "knowledge": public.model_dump(mode="json"),
+    }
+    key = digest(json.dumps(facts, sort_keys=True).encode())
+    path = spec.guesses.parent / "prepared" / f"{key}.safetensors"
+    sidecar = path.with_suffix(".json")
+    report(Progress("wait"))
+    with _alone(path.with_suffix(".lock")):
+        report(Progress("prepare"))
+        if not sidecar.exists():
+            start = time.monotonic()
+            job, seed = job_of(spec, seen, device, report), derive(spec.seed, "prepare", key)
+            unfinished = path.with_suffix(".unfinished")
+            job.keep = partial(save_tensors, unfinished)
+            if unfinished.exists():
+                job.resume = partial(load_tensors, unfinished)
+            learned = attack.prepare(replace(seen, knowledge=public), task, job, seed)
+            if learned is None:
+                return None
+            sha256, seconds = save_tensors(path, learned), time.monotonic() - start
+            record = PreparedRecord(
+                attack=spec.label, sha256=sha256, order=tuple(learned), seconds=seconds
+            )
+            write_json(sidecar, record)
+            unfinished.unlink(missing_ok=True)
+    record = read_record(sidecar, PreparedRecord)
+    return load_tensors(path, record.sha256, record.order)
+
+
+def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Report) -> Job:
+    """The attack's side of a job, its time starting now."""
+    job = Job(
+        device=device,
+        deadline=time.monotonic() + spec.demand.budget,
+        report=lambda step, objective, text: report(Progress("reconstruct", step, objective, text)),
+    )
+    if seen.knowledge.auxiliary:
+        job.auxiliary = CaptureStore(spec.captures).auxiliary
+    return job
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold the lock, so that no two workers learn the same; it goes with a worker that dies."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,252 @@
+"""What a worker does with one job, on any engine: load, check, prepare, reconstruct, write."""
+
+from __future__ import annotations
+
+import os
+import queue
+import resource
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+from attacks import attack_classes
+from attacks.base import Attack, Reconstruction, Trace, check_facts
+from attacks.scheduling.jobs import Event, JobSpec, Listener, Progress
+from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.prepared import Report, job_of, prepare
+from fedsim.build import build
+from fedsim.capture import CaptureKey, CaptureStore, Observation, batch_tensors
+from fedsim.errors import CannotAttack, FedsimError
+from fedsim.files import save_tensors, write_json
+from fedsim.records import JobRecord
+from fedsim.seeds import derive, generator, seeded
+from fedsim.tasks import load_task
+from fedsim.tasks.base import Task
+from fedsim.types import Tensors
+
+Outcome: TypeAlias = Reconstruction | Exception
+_TRACE_POINTS = 200
+_REPORT_EVERY = 0.25
+"""Seconds between two progress messages of one job."""
+
+
+class _NonFinite(Exception):
+    pass
+
+
+def _silent(_: Progress | Event) -> None:
+    pass
+
+
+def run_serial(
+    specs: Iterable[JobSpec],
+    ledger: Ledger,
+    on_event: Listener = _silent,
+    *,
+    retry_failed: bool = False,
+) -> list[JobRecord]:
+    """Run the jobs one after another in this process; those with records on disk are not run.
+
+    There is no second process to kill a hung attack: a job ends when the attack heeds its budget.
+    """
+    records: list[JobRecord] = []
+    for spec in specs:
+        found = ledger.claim(spec, retry_failed=retry_failed)
+        made = found or _run_here(ledger.start(spec), on_event)
+        if found is None:
+            ledger.finish(spec, made)
+        on_event(Event(spec, "settled", None, tuple(made), found is not None))
+        records += made
+    return records
+
+
+def _run_here(spec: JobSpec, on_event: Listener) -> list[JobRecord]:
+    return run_job(spec, lambda progress: on_event(Event(spec, "running", progress)))
+
+
+def stream_job(spec: JobSpec) -> Iterator[str | Progress]:
+    """``run_job`` as a generator: ``<process id>@<machine>``, then the progress, thinned."""
+    yield f"{os.getpid()}@{socket.gethostname()}"
+    messages: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+    with ThreadPoolExecutor(1) as executor:
+        job = executor.submit(run_job, spec, messages.put)
+        job.add_done_callback(lambda _: messages.put(None))
+        phase, shown = "", 0.0
+        while (message := messages.get()) is not None:
+            if message.phase != phase:
+                phase, shown = message.phase, 0.0
+                yield message
+            elif time.monotonic() - shown >= _REPORT_EVERY:
+                shown = time.monotonic()
+                yield message
+        job.result()
+
+
+def run_job(spec: JobSpec, report: Report = _silent) -> list[JobRecord]:
+    """Run one job and write, for each key, the guess and then its record.
+
+    Whatever the attack raises becomes a record. ``seconds`` is the time of the reconstruction
+    divided by the size of the group; what was prepared has its own. ``peak_bytes`` is the largest
+    so far of this process, or this job's share of the GPU.
+    """
+    on_gpu = spec.demand.gpus > 0 and torch.cuda.is_available()
+    device = torch.device("cuda" if on_gpu else "cpu")
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    seed = derive(spec.seed, "attack", spec.label, str(spec.keys[0]))
+    with _threads(spec.demand.threads), seeded(seed):
+        outcomes, seconds = _attack(spec, device, report)
+    peak = torch.cuda.max_memory_allocated(device) if on_gpu else _resident()
+    if on_gpu:
+        torch.cuda.empty_cache()  # an idle worker must not hold what a neighbour needs
+    return [_write(spec, key, outcomes[key], seconds / len(spec.keys), peak) for key in spec.keys]
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _resident() -> int:
+    """Largest resident memory of this process, bytes; Linux counts it in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _attack(
+    spec: JobSpec, device: torch.device, report: Report
+) -> tuple[dict[CaptureKey, Outcome], float]:
+    """For each key its guess or the exception that ended it; seconds of the reconstruction."""
+    outcomes: dict[CaptureKey, Outcome] = {}
+    start = time.monotonic()
+    observations: list[Observation] = []
+    try:
+        report(Progress("load"))
+        attack = build(attack_classes(), spec.table, f"attacks.{spec.label}")
+        task = load_task(spec.captures)
+        for key, loaded in _load(spec, attack, task):
+            if isinstance(loaded, Exception):
+                outcomes[key] = loaded
+            else:
+                observations.append(loaded)
+        if observations:
+            prepared = prepare(spec, attack, observations[0], task, device, report)
+            report(Progress("reconstruct"))
+            start = time.monotonic()
+            job = job_of(spec, observations[0], device, report)
+
+            def reconstruct(group: Sequence[Observation]) -> Sequence[Outcome]:
+                rngs = [
+                    generator(spec.seed, "attack", o.key.round, o.key.client, spec.label)
+                    for o in group
+                ]
+                try:
+                    return attack.reconstruct(group, task, rngs, job, prepared)
+                except CannotAttack as error:
+                    if len(group) == 1:
+                        return [error]
+                # One that cannot be attacked does not keep the others of its group from it.
+                return [outcome for own in group for outcome in reconstruct([own])]
+
+            guesses = reconstruct(observations)
+            if len(guesses) != len(observations):
+                raise ValueError(f"{len(guesses)} guesses for {len(observations)} observations")
+            outcomes |= zip((o.key for o in observations), guesses, strict=True)
+    except Exception as error:  # whatever an attack raises is a result, and is written down
+        outcomes = {key: outcomes.get(key, error) for key in spec.keys}
+    return outcomes, time.monotonic() - start
+
+
+def _load(
+    spec: JobSpec, attack: Attack, task: Task
+) -> Iterator[tuple[CaptureKey, Observation | Exception]]:
+    """Each observation, or why it cannot be attacked; equal broadcasts are held once."""
+    store = CaptureStore(spec.captures)
+    sent: dict[str, Tensors] = {}
+    for key in spec.keys:
+        try:
+            seen = store.load(key)
+            check_facts(attack, seen.knowledge, task, str(spec.table["name"]))
+            yield key, replace(seen, sent=sent.setdefault(store.record(key).sent_sha256, seen.sent))
+        except FedsimError as error:
+            yield key, error
+
+
+def _write(
+    spec: JobSpec, key: CaptureKey, outcome: Outcome, seconds: float, peak: int
+) -> JobRecord:
+    record = JobRecord(
+        attack=spec.label,
+        key=key,
+        status="failed",
+        seconds=seconds,
+        peak_bytes=peak,
+        attempts=spec.attempt,
+    )
+    if isinstance(outcome, Reconstruction):
+        try:
+            tensors = _finite(outcome)
+            record = JobRecord.model_validate({**dict(record), **_told(outcome)})
+        except Exception as error:  # a malformed guess is a failed attack, too
+            outcome = error
+        else:
+            sha256 = save_tensors(spec.guess_path(key), tensors)
+            record = record.model_copy(update={"sha256": sha256})
+    if isinstance(outcome, Exception):
+        spec.guess_path(key).unlink(missing_ok=True)
+        skipped = isinstance(outcome, CannotAttack)
+        status = "skipped" if skipped else "failed"
+        record = record.model_copy(update={"status": status, "reason": _reason(outcome)})
+    write_json(spec.record_path(key), record)
+    return record
+
+
+def _told(outcome: Reconstruction) -> dict[str, object]:
+    """What the attack says of its guess; checked, since anybody may write an attack."""
+    return {
+        "status": "timeout" if outcome.expired else "done",
+        "reason": "the time budget ended the attack" if outcome.expired else outcome.note,
+        "objective": outcome.objective,
+        "steps": outcome.steps,
+        "confidence": outcome.confidence,
+        "trace": thin(outcome.trace),
+    }
+
+
+def _finite(outcome: Reconstruction) -> Tensors:
+    """The guess on the CPU, each tensor with memory of its own, as safetensors wants it."""
+    tensors = {k: v.detach().cpu().clone() for k, v in batch_tensors(outcome.guess).items()}
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise _NonFinite("non-finite guess")
+    return tensors
+
+
+def _reason(error: Exception) -> str:
+    """``Type: message (file:line)`` on one line; the message alone where it says all."""
+    if isinstance(error, CannotAttack | _NonFinite):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join(str(error).split())[:500]
+    return f"{type(error).__name__}: {message} ({Path(frame.filename).name}:{frame.lineno})"
+
+
+def thin(trace: Trace, most: int = _TRACE_POINTS) -> Trace:
+    """At most ``most`` points, evenly spaced, the first and the last among them."""
+    if len(trace) <= most:
+        return tuple(trace)
+    last = len(trace) - 1
+    return tuple(trace[round(i * last / (most - 1))] for i in range(most))

@@ -1,0 +1,1 @@
+"""Exact texts from what the first block's gradients span."""

@@ -1,0 +1,153 @@
+"""The span of a layer's inputs, read off the gradients of its LoRA adapters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.spans.subspace import SAME, Subspace, span
+from fedsim.capture import Observation
+from fedsim.models.lora import second_factor
+
+_RANK = 1e-6  # singular values of B below this share of the largest are rounding
+_ROUNDED = 0.3  # mean error of a rounded number, in units of its last place
+
+
+@dataclass(frozen=True)
+class Block:
+    """A span of inputs ``x``, or of ``A x`` with the adapter's ``A (rank, width)``.
+
+    Attributes:
+        seen: the span; ``seen.most`` is the largest rank that the gradient could have.
+        a: the adapter's ``A``; None where ``x`` itself is seen.
+    """
+
+    seen: Subspace
+    a: Tensor | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether there may be more tokens than dimensions."""
+        return self.seen.rank >= self.seen.most
+
+    def of(self, inputs: Tensor) -> Tensor:
+        """What the gradient shows of inputs ``(..., width)``."""
+        return inputs if self.a is None else inputs @ self.a.to(inputs).T
+
+
+@dataclass(frozen=True)
+class AdapterSpan(Subspace):
+    """Several spans that all hold the inputs of a layer, whose adapters are sent.
+
+    For ``y = W x + s B A x`` with ``g`` the gradient of ``y``, ``dL/dA = s B^T sum g x^T`` and
+    ``dL/dB = s sum g (A x)^T``. The rows of ``dL/dA``, of all adapters of the layer together, are
+    in the span of the inputs, as many dimensions as all ``B`` have rank at most (DAGER, Petrov et
+    al. 2024, takes one adapter): nothing in the first round, where ``B`` is 0. The rows of
+    ``dL/dB`` span the ``A x``, which says something as long as the tokens are fewer than the rank,
+    in the first round too. A token has to fit all spans that are not full; sines are root mean
+    squares.
+
+    Attributes:
+        blocks: those that are not full; none where all are.
+        reason: what was looked at.
+    """
+
+    blocks: tuple[Block, ...] = ()
+    reason: str = ""
+
+    @property
+    def full(self) -> bool:
+        """Whether the tokens fill all spans."""
+        return not self.blocks
+
+    def distance(self, inputs: Tensor) -> Tensor:
+        """Root mean square over the spans of the sine of each input ``(..., width)``."""
+        squares = [block.seen.distance(block.of(inputs)).square() for block in self.blocks]
+        return torch.stack(squares).mean(0).sqrt()
+
+    def rough_distance(self, inputs: Tensor) -> Tensor:
+        """The same, good to 0.001 in float32."""
+        squares = [block.seen.rough_distance(block.of(inputs)).square() for block in self.blocks]
+        return torch.stack(squares).mean(0).sqrt()
+
+    def widened(self, inputs: Tensor) -> Subspace:
+        """The same with what further inputs ``(input, width)`` span, where there is room."""
+        wider = [Block(b.seen.widened(b.of(inputs)), b.a) for b in self.blocks]
+        roomy = tuple(block for block in wider if block.seen.rank < block.seen.width)
+        return AdapterSpan(self.basis, self.most, roomy, self.reason)
+
+    def filled(self, inputs: Tensor) -> bool:
+        """Whether inputs ``(input, width)`` span all of it."""
+        return all(block.seen.filled(block.of(inputs)) for block in self.blocks)
+
+
+def combine(blocks: Sequence[Block], reason: str) -> AdapterSpan:
+    """All spans with room for every token; rank and width are those of the one with the most.
+
+    A span that is smaller than another one lacks tokens whose gradient is too small to show.
+    """
+    ranks = [block.seen.rank for block in blocks]
+    least = max([rank for rank, block in zip(ranks, blocks, strict=True) if block.full], default=0)
+    least = max(least, math.ceil(SAME * max(ranks)))
+    usable = tuple(block for block in blocks if not block.full and block.seen.rank >= least)
+    roomiest = max(usable or blocks, key=lambda block: block.seen.width - block.seen.rank).seen
+    return AdapterSpan(roomiest.basis, roomiest.most, usable, reason)
+
+
+def read_adapters(
+    observation: Observation, names: Sequence[str], device: torch.device
+) -> AdapterSpan | None:
+    """The spans of one layer's inputs; None where nothing moved, or not to finite values.
+
+    Args:
+        observation: its update has to be a multiple of a gradient.
+        names: of the ``A`` of all adapters of the layer.
+        device: where the spans go.
+    """
+    pairs = [(name, second_factor(name)) for name in names]
+    update = observation.update([name for pair in pairs for name in pair])
+    if not all(value.isfinite().all() for value in update.values()):
+        return None
+    update = {name: value.to(device) for name, value in update.items() if value.any()}
+    blocks, said = [], []
+    several = observation.kind == "weights" and observation.knowledge.local_steps != 1
+    sent = [observation.sent[b] for _, b in pairs]
+    rank = sum(b.shape[1] if several else _rank(b) for b in sent)
+    if sides := [_side(observation, update, name) for name, _ in pairs if name in update]:
+        whole = torch.cat([side for side, _ in sides], 1)
+        found = span(whole, max(noise for _, noise in sides), blurred=False)
+        blocks.append(Block(Subspace(found.basis, min(found.most, rank))))
+        said.append(f"dL/dA has rank {found.rank} of {blocks[-1].seen.most}")
+    else:
+        said.append("dL/dA is 0" + (", as B is" if not rank else ""))
+    for a, b in pairs:
+        if b in update:
+            seen = span(*_side(observation, update, b), blurred=False)
+            blocks.append(Block(seen, observation.sent[a].double().to(device)))
+            said.append(f"dL/dB has rank {seen.rank} of {seen.most}")
+    if several and sides:
+        blocks = _constant(blocks)
+    return combine(blocks, "; ".join(dict.fromkeys(said))) if blocks else None
+
+
+def _constant(blocks: list[Block]) -> list[Block]:
+    """That of ``dL/dA`` alone, if it shows all: several steps move ``A``, and with it ``A x``."""
+    first, *others = blocks
+    shown = max((block.seen.rank for block in others if not block.full), default=0)
+    return blocks if first.full or first.seen.rank < SAME * shown else [first]
+
+
+def _rank(matrix: Tensor) -> int:
+    values = torch.linalg.svdvals(matrix.double())
+    return int((values > _RANK * values[0].clamp(min=1e-30)).sum())
+
+
+def _side(observation: Observation, update: dict[str, Tensor], name: str) -> tuple[Tensor, float]:
+    """The gradient ``(width, outputs)`` of norm 1, and the error of an entry by rounding."""
+    wire, norm = observation.received[name], update[name].norm()
+    rounding = _ROUNDED * torch.finfo(wire.dtype).eps * wire.double().square().mean().sqrt()
+    return update[name].T / norm, float(rounding.to(norm) / norm)

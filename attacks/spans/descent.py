@@ -1,0 +1,170 @@
+"""Sentences of a bidirectional network, found by changing one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job
+from attacks.spans.sentences import Found, Judge
+
+Line: TypeAlias = tuple[int, ...]
+
+_ENUMERATED = 512  # combinations that are all tried
+_LOOKED_AT = 32  # the best of them, whose neighbours are measured too
+_CLEAR = 10.0  # how many times nearer than its neighbours a sentence in the span is
+_TWINS = 8  # neighbours that may be as near: other sentences of the batch with one word changed
+_FAR = 0.05  # largest mean sine of a sentence in the span
+_KICKS = 8  # fresh draws of a line's worst tokens, in a row, before it is given up
+
+
+class Descent:
+    """Coordinate descent on the mean sine, with kicks out of local minima.
+
+    A token's input behind the attention depends on the whole sentence, so there is no prefix to
+    grow. But the fewer tokens are wrong, the nearer are all of them to the span: on MiniLM with
+    four sentences the mean sine is 0.43 with all words wrong, 0.27 with three and 0.14 with one.
+    A pass offers each position every candidate, alone and, where the line has it already, in
+    exchange; then it offers every other length. A line that stays where it is gets some of its
+    tokens drawn anew, those with a large sine most likely.
+    """
+
+    def __init__(
+        self, judge: Judge, tokens: Sequence[Tensor], stop: int, lengths: Sequence[int]
+    ) -> None:
+        """Take candidates by position, and the lengths that a sentence may have.
+
+        ``stop`` ends a sentence and stands nowhere else.
+        """
+        self._judge, self._stop, self._lengths = judge, stop, sorted(lengths)
+        self._device = tokens[0].device
+        inner = [part[part != stop].tolist() for part in tokens]
+        self._tokens = inner[: self._lengths[-1] - 1]
+        # Where only the end fits, longer sentences do not.
+        self._lengths = [n for n in self._lengths if all(self._tokens[: n - 1])]
+        self._seen: dict[Line, float] = {}
+        self.found: list[Found] = []
+
+    def run(self, starts: int, most: int | None, rng: torch.Generator, job: Job) -> bool:
+        """Fill ``found`` by at most ``starts`` descents; returns whether time ran out."""
+        if not self._lengths:
+            return False
+        if sum(prod(map(len, self._tokens[: n - 1])) for n in self._lengths) <= _ENUMERATED:
+            self._try_all(job)
+            return job.expired
+        best: Found | None = None
+        for _ in range(starts):
+            if job.expired or self._complete(most):
+                break
+            length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
+            one, *twins = self._settle(self._draw(length, rng), job)
+            kicks = 0
+            while kicks < _KICKS and not one.in_span and not job.expired:
+                other, *others = self._settle(self._kick(one.ids, rng), job)
+                kicks += 1
+                if other.sine < one.sine:
+                    one, twins, kicks = other, others, 0
+            if one.in_span:
+                self._note([one, *twins])
+                job.report(len(self.found), one.sine, "")
+            elif best is None or one.sine < best.sine:
+                best = one
+        self.found += [best] if best is not None else []
+        return job.expired
+
+    def _note(self, lines: Sequence[Found]) -> None:
+        known = {one.ids for one in self.found}
+        self.found += [one for one in lines if one.ids not in known]
+
+    def _try_all(self, job: Job) -> None:
+        lines = [
+            (*line, self._stop) for n in self._lengths for line in product(*self._tokens[: n - 1])
+        ]
+        scores = self._score(lines)
+        for i in sorted(range(len(lines)), key=scores.__getitem__)[:_LOOKED_AT]:
+            self._note(self._settle(lines[i], job))
+
+    def _draw(self, length: int, rng: torch.Generator) -> Line:
+        """Random tokens; those that sentences found already have there only if need be."""
+        used = {place for one in self.found for place in enumerate(one.ids)}
+        line = []
+        for position, tokens in enumerate(self._tokens[: length - 1]):
+            fresh = [token for token in tokens if (position, token) not in used] or tokens
+            line.append(fresh[int(torch.randint(len(fresh), (1,), generator=rng))])
+        return (*line, self._stop)
+
+    def _kick(self, line: Line, rng: torch.Generator) -> Line:
+        """The line with its worst tokens drawn anew, and others with less probability."""
+        sines = self._judge.tokens(line)
+        odds = (sines / sines.max()).tolist()
+        chance = torch.rand(len(line), generator=rng).tolist()
+        fresh = self._draw(len(line), rng)
+        kicked = [
+            new if draw < 0.8 * odd else old
+            for old, new, odd, draw in zip(line, fresh, odds, chance, strict=True)
+        ]
+        return (*kicked[:-1], self._stop)
+
+    def _complete(self, most: int | None) -> bool:
+        """Whether the sentences found are as many as known, or span all that there is."""
+        if not self.found or (most is not None and len(self.found) >= most):
+            return bool(self.found)
+        inputs = torch.cat([self._judge.inputs(one.ids) for one in self.found])
+        return self._judge.subspace.filled(inputs)
+
+    def _settle(self, line: Line, job: Job) -> list[Found]:
+        """Where passes from this line end; and if it is in the span, neighbours as near."""
+        (score,) = self._score([line])
+        while True:
+            before = line
+            rivals: dict[Line, float] = {}
+            for position in range(1, len(line)):
+                near = self._neighbours(line, position)
+                rivals |= zip(near, self._score(near), strict=True)
+                best = min(near, key=rivals.__getitem__, default=line)
+                if best != line and rivals[best] < score:
+                    line, score = best, rivals[best]
+                    if len(line) != len(before):
+                        break
+            if line == before or job.expired:
+                break
+        twins = [
+            Found(other, near, True) for other, near in rivals.items() if near < _CLEAR * score
+        ]
+        clear = line == before and score <= _FAR and len(twins) <= _TWINS
+        return [Found(line, score, clear), *(twins if clear else [])]
+
+    def _neighbours(self, line: Line, position: int) -> list[Line]:
+        """Other tokens at this position; at the last one, other lengths."""
+        if position == len(line) - 1:
+            shorter = [(*line[: n - 1], self._stop) for n in self._lengths if n < len(line)]
+            if len(line) + 1 not in self._lengths:
+                return shorter
+            return shorter + [(*line[:-1], token, self._stop) for token in self._tokens[position]]
+        near = []
+        for token in self._tokens[position]:
+            if token == line[position]:
+                continue
+            changed = [*line[:position], token, *line[position + 1 :]]
+            near.append(tuple(changed))
+            for other in range(1, len(line) - 1):
+                if line[other] == token and line[position] in self._tokens[other]:
+                    swapped = [*changed]
+                    swapped[other] = line[position]
+                    near.append(tuple(swapped))
+        return near
+
+    def _score(self, lines: Sequence[Line]) -> list[float]:
+        fresh = [line for line in lines if line not in self._seen]
+        if fresh:
+            lengths = torch.tensor([len(line) for line in fresh])
+            longest = int(lengths.max())
+            ids = torch.tensor([[*line, *[self._stop] * (longest - len(line))] for line in fresh])
+            scores = self._judge.sentences(ids.to(self._device), lengths.to(self._device))
+            self._seen.update(zip(fresh, scores.tolist(), strict=True))
+        return [self._seen[line] for line in lines]

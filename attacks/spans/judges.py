@@ -1,0 +1,148 @@
+"""Which layers of the first block tell tokens and sentences, from what the client sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job
+from attacks.spans.adapters import AdapterSpan, read_adapters
+from attacks.spans.candidates import Candidates, candidates, vocabulary
+from attacks.spans.first_layers import FirstLayers, Layer
+from attacks.spans.sentences import Judge
+from attacks.spans.subspace import SAME, Subspace, span
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.lora import is_adapter, second_factor
+from fedsim.tasks.text import TextTask
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What tokens leave in the gradients of the first block.
+
+    Attributes:
+        layers: the network up to its first block.
+        before: the span of the inputs of query, key and value.
+        vocabulary: token ids that may stand in the batch.
+    """
+
+    layers: FirstLayers
+    before: Subspace
+    vocabulary: Tensor
+
+    def weights(self, observation: Observation) -> list[str]:
+        """Names of the first block's weights that were sent."""
+        blocks, sent = (self.layers.tokens, *self.layers.contexts), observation.received
+        names = [name for layer in blocks for name in layer.weights(sent)]
+        return names + [b for name in names if (b := second_factor(name)) != name and b in sent]
+
+    def shortlist(self, observation: Observation, task: TextTask, job: Job) -> Candidates:
+        """The tokens that can stand at each position, as far as sentences may reach."""
+        traced = task.max_length - (task.spec.kind == "language-modelling")
+        lengths = observation.knowledge.lengths
+        longest = min(traced, self.before.rank + 1, *(lengths or ()) and (max(lengths),))
+        return candidates(self.layers, self.before, self.vocabulary, longest, job)
+
+
+def read_traces(
+    observation: Observation, task: TextTask, network: nn.Module, *, rows: bool = True
+) -> Traces:
+    """Find the first block and the span of its tokens.
+
+    Args:
+        observation: its update has to be a multiple of a gradient.
+        task: says what sentences look like.
+        network: as broadcast, in float32 and eval mode.
+        rows: leave out the words whose embedding row is zero, where an untied table is sent.
+
+    Raises:
+        CannotAttack: the client's optimizer, or as many tokens as the width, fill the span.
+    """
+    optimizer = observation.knowledge.optimizer
+    if optimizer not in {None, "sgd", "momentum"}:
+        raise CannotAttack(
+            f"span: an update by {optimizer!r} is no multiple of a gradient, so its columns "
+            "span everything. Use optimizer = 'sgd', or FedSGD."
+        )
+    words = vocabulary(observation, task, network, rows=rows)
+    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
+    before = subspace(layers, layers.tokens, observation)
+    if isinstance(before, AdapterSpan) and before.full:
+        raise CannotAttack(
+            f"span: the adapters of {layers.tokens.name!r} show no room: {before.reason}. "
+            "The batch has as many tokens as that, or noise, signs, pruning or weight decay fill "
+            "the span; take fewer tokens than lora_rank, or choose an attack that does without it."
+        )
+    if before.full:
+        raise CannotAttack(
+            f"span: the gradient of {layers.tokens.name!r} has rank {before.rank} at "
+            f"width {before.width}. The batch has as many tokens as that, or noise, signs, "
+            "pruning or weight decay fill the span; choose an attack that does without it."
+        )
+    return Traces(layers, before, words)
+
+
+def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Subspace:
+    """The span of a layer's inputs, as far as its weights were sent.
+
+    Raises:
+        CannotAttack: they were not, or nothing in them moved.
+    """
+    names = layer.weights(observation.received)
+    if not names:
+        raise CannotAttack(
+            f"span: the client does not send {layer.name!r}, whose gradient spans the "
+            "tokens. Freeze fewer layers."
+        )
+    device = next(layers.network.parameters()).device
+    if is_adapter(names[0]):
+        adapted = read_adapters(observation, names, device)
+        if adapted is None:
+            raise _nothing(layer)
+        return adapted
+    side = layers.side(layer, observation.update(names))
+    if not side.isfinite().all() or not side.any():
+        raise _nothing(layer)
+    # A number is rounded by up to half a unit in its last place; the mean is about 0.3 of one.
+    wire = torch.cat([observation.received[name].flatten() for name in names])
+    noise = 0.3 * torch.finfo(wire.dtype).eps * float(wire.double().square().mean().sqrt())
+    return span(side.to(device), noise)
+
+
+def _nothing(layer: Layer) -> CannotAttack:
+    return CannotAttack(
+        f"span: the gradient of {layer.name!r} is zero, NaN or infinite. "
+        "Lower the client's learning rate, or attack another round."
+    )
+
+
+def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) -> Judge:
+    """The layer behind the attention that tells sentences best.
+
+    For a causal model the one whose width is largest for its rank. An encoder's descent needs the
+    smoothest, which is the first that is at most half full.
+
+    Raises:
+        CannotAttack: in each the tokens fill the width, or have left no trace.
+    """
+    judges, ranks = [], []
+    for layer in layers.contexts:
+        if layer.weights(observation.received):
+            found = subspace(layers, layer, observation)
+            ranks.append(f"{found.rank} of {found.most}")
+            if SAME * before.rank <= found.rank < found.most:
+                judges.append(Judge(layers, layer, found))
+    if not judges:
+        raise CannotAttack(
+            f"span: the first layer's gradient has rank {before.rank} at width {before.width}, and "
+            f"those behind the attention {', '.join(ranks) or 'are not sent'}. They have to hold "
+            "every token and leave room: take fewer tokens than the width, and a model of two "
+            "blocks or more, since a classifier's last block has a gradient for one token only."
+        )
+    roomy = [judge for judge in judges if 2 * judge.subspace.rank <= judge.subspace.width]
+    if roomy and not layers.causal:
+        return roomy[0]
+    return min(judges, key=lambda judge: judge.subspace.rank / judge.subspace.width)

@@ -1,0 +1,151 @@
+"""Sentences whose every token lies in the span of a layer behind the first attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job, Reconstruction
+from attacks.spans.certificate import batch_of, match
+from attacks.spans.first_layers import FirstLayers, Layer
+from attacks.spans.subspace import Subspace
+from fedsim.capture import Observation
+from fedsim.records import Certificate
+from fedsim.tasks.text import TextTask
+
+_CHUNK = 1 << 13  # tokens that run at once
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Says how far the tokens of a sentence are from one layer's span."""
+
+    layers: FirstLayers
+    layer: Layer
+    subspace: Subspace
+
+    def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Mean sine over the tokens of each sentence ``(sentence,)``; padding on the right."""
+        return self.sines(ids, lengths).sum(1) / lengths
+
+    def sines(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The sine of each token ``(sentence, token)``, 0 on the padding to the right."""
+        found = ids.new_zeros(ids.shape, dtype=next(self.layers.network.parameters()).dtype)
+        size = max(1, _CHUNK // ids.shape[1])
+        for start in range(0, len(ids), size):
+            length = lengths[start : start + size]
+            longest = int(length.max())
+            mask = (torch.arange(longest, device=ids.device) < length[:, None]).long()
+            inputs = self.layers.of_sentences(self.layer, ids[start : start + size, :longest], mask)
+            found[start : start + size, :longest] = self.subspace.distance(inputs) * mask
+        return found
+
+    def inputs(self, ids: Sequence[int]) -> Tensor:
+        """The layer's inputs ``(token, width)`` for one sentence."""
+        line = torch.tensor([list(ids)], device=self.subspace.basis.device)
+        return self.layers.of_sentences(self.layer, line, torch.ones_like(line))[0]
+
+    def tokens(self, ids: Sequence[int]) -> Tensor:
+        """The sine of each token of one sentence."""
+        return self.subspace.distance(self.inputs(ids))
+
+    def extensions(self, prefixes: Tensor, tokens: Tensor) -> Tensor:
+        """Sine of each token as the next one of each prefix ``(prefix, token)``."""
+        size = max(1, _CHUNK // (prefixes.shape[1] + len(tokens)))
+        return torch.cat(
+            [
+                self.subspace.distance(self.layers.of_extensions(self.layer, part, tokens))
+                for part in prefixes.split(size)
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sentence, its mean sine, and whether the span singles it out."""
+
+    ids: tuple[int, ...]
+    sine: float
+    in_span: bool
+
+
+def grow(
+    judge: Judge, tokens: Sequence[Tensor], limit: float, beam: int, job: Job
+) -> tuple[list[Found], bool]:
+    """Sentences of a causal network, token by token: a token's input depends on its prefix alone.
+
+    A prefix that no token goes on from is a sentence. Where more than ``beam`` prefixes fit, the
+    nearest go on. Returns whether time ran out, too.
+
+    Args:
+        judge: measures the next tokens.
+        tokens: candidates by position.
+        limit: largest sine of a token in the span.
+        beam: prefixes that go on at each position.
+        job: ends the growth when its time is up.
+    """
+    prefixes = tokens[0][:, None]
+    total = judge.sentences(prefixes, torch.ones_like(prefixes[:, 0]))
+    prefixes, total = prefixes[total <= limit][:beam], total[total <= limit][:beam]
+    done: list[Found] = []
+    for position in range(1, len(tokens) + 1):
+        if not len(prefixes) or job.expired:
+            break
+        if position < len(tokens):
+            sines = judge.extensions(prefixes, tokens[position])
+        else:
+            sines = total.new_ones(len(prefixes), 1)
+        fits = sines <= limit
+        ended = ~fits.any(1)
+        means = (total / position).tolist()
+        for row in torch.nonzero(ended)[:, 0].tolist():
+            done.append(Found(tuple(prefixes[row].tolist()), means[row], True))
+        rows, columns = torch.nonzero(fits, as_tuple=True)
+        best = sines[rows, columns].argsort()[:beam]
+        rows, columns = rows[best], columns[best]
+        if position < len(tokens):
+            total = total[rows] + sines[rows, columns]
+            prefixes = torch.cat([prefixes[rows], tokens[position][columns][:, None]], 1)
+    left = [Found(tuple(line), 1.0, False) for line in prefixes.tolist()] if job.expired else []
+    return done + left, job.expired
+
+
+def proven(
+    observation: Observation,
+    task: TextTask,
+    network: nn.Module,
+    first: Sequence[str],
+    found: Sequence[Found],
+    tolerance: float,
+) -> Reconstruction:
+    """The sentences with what can be said for them, those in the span first.
+
+    Args:
+        observation: what the gradient of the batch is compared with.
+        task: its loss makes the gradient.
+        network: as broadcast, in float32 and eval mode.
+        first: names of the first block's weights.
+        found: different sentences, whole.
+        tolerance: relative error of a float32 gradient that counts as rounding.
+    """
+    count = observation.knowledge.num_examples
+    found = sorted(found, key=lambda one: (not one.in_span, one.sine))
+    good = [one.ids for one in found if one.in_span]
+    rest = [one.ids for one in found if not one.in_span]
+    lines, labels, objective = [], [], None
+    level: Certificate = "in_span"
+    if good:
+        proof = match(observation, task, network, good, first, tolerance)
+        level = "certified" if proof.exact else "in_span"
+        lines, labels, objective = proof.lines, proof.labels, proof.error
+    more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
+    confidence: list[Certificate] = [level] * len(lines)
+    confidence += ["guess"] * len(more)
+    return Reconstruction(
+        batch_of([*lines, *more], task, [*labels, *[-1] * len(more)]),
+        objective=objective,
+        confidence=tuple(confidence),
+    )

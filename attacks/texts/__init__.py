@@ -1,0 +1,1 @@
+"""The search of a text whose gradient matches: DLG, TAG and LAMP."""

@@ -1,0 +1,218 @@
+"""How far the gradients of many guesses lie from the observed ones, from factors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from attacks.distance import EPSILON
+from attacks.texts.dense import (
+    Rule,
+    coordinate_sum,
+    difference,
+    soft_sign,
+    soft_square,
+    square_within,
+    wrong_sign,
+)
+from attacks.texts.factored import Factored, Products, Vectors
+from attacks.texts.targets import Target, make_targets
+from fedsim.types import Batch, Tensors
+
+Distance: TypeAlias = Literal["cosine", "l2", "l2l1"]
+Form: TypeAlias = Literal["plain", "support", "hinge", "tanh"]
+
+SOFTNESS = 0.3
+"""Width of the tanh that stands for a sign, in root mean squares of the tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is compared, and how.
+
+    Attributes:
+        distance: ``cosine`` is the mean over tensors of ``1 - cosine``; ``l2`` the sum of squared
+            differences (DLG); ``l2l1`` adds ``alpha_l1`` times the absolute ones (TAG).
+        alpha_l1: weight of the absolute differences.
+        form: ``support`` leaves out coordinates that were received as 0, for pruned updates. Two
+            forms for signs replace the distance (Wu et al. 2022, appendix A): ``hinge`` is the
+            share of the energy with the wrong sign, ``tanh`` the cosine distance of the signs and
+            ``tanh(G / tau)``; both are means over tensors, and free of scale. The paper's hinge is
+            not divided by the energy, hence lowest where the gradient vanishes; its tanh has no
+            tau.
+    """
+
+    distance: Distance = "cosine"
+    alpha_l1: float = 0.01
+    form: Form = "plain"
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the distance is a mean over tensors, and thus free of scale; else a sum."""
+        return self.distance == "cosine" or self.form in {"hinge", "tanh"}
+
+    @property
+    def needs_coordinates(self) -> bool:
+        """Whether factors of the observed gradient do not suffice."""
+        return self.distance == "l2l1" or self.form != "plain"
+
+
+class Matching:
+    """The distance between the gradient of each guess and what its victim sent.
+
+    Guesses have the shape ``(victim, candidate, example, token, width)``.
+    """
+
+    def __init__(
+        self, model: Factored, observed: Iterable[Tensors], objective: Objective, rank: int
+    ) -> None:
+        """Observed gradients of a rank below ``rank`` are kept as factors: half the work a step.
+
+        Args:
+            model: gives the gradient of a guess.
+            observed: in float64, one victim after another.
+            objective: what to compare.
+            rank: at least the number of tokens whose gradients each victim's is a sum of.
+        """
+        self._model, self._objective = model, objective
+        self._targets = make_targets(
+            model.layout,
+            model.weights,
+            model.names,
+            observed,
+            0 if objective.needs_coordinates else rank,
+            next(model.network.parameters()),
+        )
+
+    def only(self, victims: slice) -> Matching:
+        """The same for some of the victims."""
+        chosen = object.__new__(Matching)
+        chosen._model, chosen._objective = self._model, self._objective
+        chosen._targets = {names: target.only(victims) for names, target in self._targets.items()}
+        return chosen
+
+    def __call__(
+        self,
+        guess: Tensor,
+        batch: Batch,
+        *,
+        create_graph: bool = True,
+        parameters: Tensors | None = None,
+    ) -> Tensor:
+        """The distance ``(victim, candidate)``.
+
+        Args:
+            guess: word embeddings.
+            batch: labels and mask of all examples of all guesses, in their order.
+            create_graph: whether the result is to be differentiated.
+            parameters: to take the gradient at, instead of those that were broadcast.
+        """
+        total = guess.new_zeros(guess.shape[:2])
+        count = guess.new_zeros(len(guess), 1)
+        for group in self._model(
+            guess.flatten(0, 1), batch, create_graph=create_graph, parameters=parameters
+        ):
+            target = self._targets[group.names]
+            terms = _Terms(group, target, len(guess)).distance(self._objective)
+            total = total + torch.where(target.alive[..., None], terms, 0).sum(0)
+            count += target.alive.sum(0)[:, None]
+        return total / count if self._objective.is_mean else total
+
+
+class _Terms:
+    """What distances are made of, for one group of layers; each ``(layer, victim, candidate)``."""
+
+    def __init__(self, group: Products | Vectors, target: Target, victims: int) -> None:
+        self._target = target
+        self._left: Tensor
+        self._right: Tensor | None = None
+        if isinstance(group, Products):
+            self._left, self._right = (
+                side.unflatten(1, (victims, -1)) for side in (group.left, group.right)
+            )
+            self._size = group.left.shape[-1] * group.right.shape[-1]
+        else:
+            self._left = group.values.unflatten(1, (victims, -1))
+            self._size = self._left.shape[-1]
+
+    def distance(self, objective: Objective) -> Tensor:
+        """Of each layer."""
+        if objective.form == "hinge":
+            # All is wrong of a guess without a gradient.
+            return (self._sum(wrong_sign) + EPSILON**2) / (self._square() + EPSILON**2)
+        if objective.form == "tanh":
+            return self._soft_signs()
+        within, alpha = objective.form == "support", objective.alpha_l1
+        if objective.distance == "cosine":
+            square = self._sum(square_within) if within else self._square()
+            return 1 - self._inner() / (_root(square) * self._target.norm[..., None])
+        if objective.distance == "l2" and not within:
+            return self._square() - 2 * self._inner() + self._target.norm[..., None].square()
+        alpha = alpha if objective.distance == "l2l1" else 0.0
+        return self._sum(difference(alpha, within=within)) + self._out_of_reach(alpha)
+
+    def _inner(self) -> Tensor:
+        """``<G, observed>``."""
+        if self._right is None:
+            return (self._left * self._observed()).sum(-1)
+        candidates = self._left.shape[2]
+        left, right = self._left.flatten(2, 3), self._right.flatten(2, 3)
+        if self._target.factors is None:
+            products = (left @ self._full()) * right
+        else:
+            products = (left @ self._target.factors[0]) * (right @ self._target.factors[1])
+        inner: Tensor = products.unflatten(2, (candidates, -1)).sum((3, 4))
+        return inner
+
+    def _square(self) -> Tensor:
+        """``||G||^2``: of a weight the inner product of two Gram matrices of the rows."""
+        if self._right is None:
+            return self._left.square().sum(-1)
+        grams = (self._left @ self._left.mT) * (self._right @ self._right.mT)
+        return grams.sum((3, 4)).clamp(min=0)
+
+    def _soft_signs(self) -> Tensor:
+        """``1 - cosine`` of ``tanh(G / width)`` and the observed signs."""
+        width = SOFTNESS * _root(self._square().detach() / self._size)
+        inner, square = (self._sum(rule, width) for rule in (soft_sign, soft_square))
+        signs = self._full().sign().flatten(2).square().sum(2)[..., None]
+        return 1 - inner / (_root(square) * _root(signs))
+
+    def _sum(self, rule: Rule, width: Tensor | None = None) -> Tensor:
+        """Sum of the rule over the coordinates of ``G / width``."""
+        observed = self._full()
+        if self._right is None:
+            # A vector is a product with 1: the rule is then differentiated as for weights.
+            left = self._left[..., None, :]
+            right = torch.ones_like(left[..., :1])
+            observed = observed[..., : self._size, None]
+        else:
+            left, right = self._left, self._right
+        if width is not None:
+            left = left / width[..., None, None]
+        layers = zip(left, right, observed, strict=True)
+        return torch.stack([coordinate_sum(*layer, rule) for layer in layers])
+
+    def _observed(self) -> Tensor:
+        """What a vector is compared with; of a table only the rows that the guess reaches."""
+        return self._full()[:, :, None, : self._size]
+
+    def _out_of_reach(self, alpha_l1: float) -> Tensor | float:
+        """What the other rows of a table add, whatever the guess."""
+        if self._right is not None:
+            return 0.0
+        rest = self._full()[..., None, self._size :]
+        return rest.square().sum(-1) + alpha_l1 * rest.abs().sum(-1)
+
+    def _full(self) -> Tensor:
+        assert self._target.full is not None
+        return self._target.full
+
+
+def _root(square: Tensor) -> Tensor:
+    """The square root, with a finite slope at 0."""
+    return (square + EPSILON**2).sqrt()

@@ -1,0 +1,157 @@
+"""A search laid out for victims of one broadcast model whose updates have the same parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from attacks.adaptive import adapted, denoised
+from attacks.base import Job
+from attacks.embedding_rows import noise_variance, standing_out, tables
+from attacks.replay import Replay, observed_gradient, replay
+from attacks.texts.factored import Factored
+from attacks.texts.hypotheses import Hypothesis
+from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
+from attacks.texts.lanes import Lanes, Weights
+from attacks.texts.language_prior import LanguagePrior
+from attacks.texts.matching import Matching, Objective
+from attacks.texts.surrogate_model import SurrogateModel
+from attacks.texts.text_search import Search
+from attacks.texts.vocabulary import Vocabulary, frame, words_of
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.text import TextTask
+from fedsim.types import Tensors
+
+if TYPE_CHECKING:
+    from attacks.texts.text_matching import TextMatching
+
+
+@dataclass(frozen=True)
+class TextGroup:
+    """Victims, and what is assumed of each.
+
+    Attributes:
+        options: of the attack.
+        observations: one a victim.
+        possible: equally many hypotheses for each victim.
+        rngs: one a victim.
+    """
+
+    options: TextMatching
+    observations: Sequence[Observation]
+    possible: Sequence[Sequence[Hypothesis]]
+    task: TextTask
+    prior: LanguagePrior | None
+    rngs: Sequence[torch.Generator]
+    job: Job
+
+    def search(self) -> Search:
+        """A search that has not started.
+
+        Raises:
+            CannotAttack: nothing was sent that a text could be matched to.
+        """
+        options, model = self.options, self._model()
+        objective = Objective(options.distance, options.alpha_l1, options.form)
+        if options.adaptive and options.form == "plain":
+            objective = adapted(objective, self.observations[0])
+        lanes = self._lanes(model)
+        places = int(lanes.mask.sum((2, 3)).max())
+        steps = self.observations[0].knowledge.local_steps or 1
+        # A little more than the rank, so that rounding finds room.
+        rank = places * steps + 4
+        observed = (self._observed(seen, model, objective) for seen in self.observations)
+        surrogates = None
+        if options.surrogate == "sme" and self.observations[0].kind == "weights":
+            like = next(model.network.parameters())
+            surrogates = [SurrogateModel(seen, like) for seen in self.observations]
+        return Search(
+            Matching(model, observed, objective, rank),
+            self._vocabularies(model),
+            lanes,
+            Weights(options.alpha_reg, options.alpha_lm, options.lanes),
+            self.job,
+            prior=self.prior,
+            surrogates=surrogates,
+        )
+
+    def _model(self) -> Factored:
+        model = replay(self.observations[0], self.task, self.job.device)
+        wanted = {
+            name: own
+            for name, own in model.parameters.items()
+            if not self.options.layers or any(part in name for part in self.options.layers)
+        }
+        factored = Factored(Replay(self.task, model.network, wanted))
+        if not factored.names:
+            raise CannotAttack(
+                f"{self.observations[0].key}: no gradient was sent that a text could be matched "
+                "to. Freeze less, or name other layers."
+            )
+        return factored
+
+    def _observed(self, seen: Observation, model: Factored, objective: Objective) -> Tensors:
+        """The gradient to match; its scale does not matter to a mean of cosines."""
+        names = {name for group in model.layout for name in group}
+        seen = replace(seen, received={k: v for k, v in seen.received.items() if k in names})
+        gradient = seen.update() if objective.is_mean else observed_gradient(seen)
+        return denoised(gradient, model.weights, seen) if self.options.adaptive else gradient
+
+    def _vocabularies(self, model: Factored) -> list[Vocabulary]:
+        words = words_of(self.task)
+        if self.options.tokens == "vocabulary":
+            return [Vocabulary(model.network, words)] * len(self.observations)
+        found = []
+        for seen in self.observations:
+            rows, _ = tables(seen, model.network, torch.device("cpu"))
+            moved = standing_out(rows, noise_variance(rows))
+            moved = moved[torch.isin(moved, words)]
+            if not len(moved):
+                raise CannotAttack(
+                    f"{seen.key}: no row of the word gradient stands out, so there are no tokens "
+                    "to choose from. Set tokens = 'vocabulary'."
+                )
+            found.append(Vocabulary(model.network, moved))
+        return found
+
+    def _lanes(self, model: Factored) -> Lanes:
+        """A lane for each hypothesis and restart."""
+        lengths = [length for own in self.possible for each in own for length in each.lengths]
+        count = len(self.possible[0]) * self.options.restarts
+        meaning = self._meaning(model.network)
+        rows = [
+            self._lane(own[number % len(own)], max(lengths), meaning, rng)
+            for own, rng in zip(self.possible, self.rngs, strict=True)
+            for number in range(count)
+        ]
+        ids, mask, free, labels = (
+            torch.stack(part).unflatten(0, (-1, count)).to(self.job.device)
+            for part in zip(*rows, strict=True)
+        )
+        return Lanes(ids, mask, free, labels, meaning)
+
+    def _meaning(self, network: nn.Module) -> LabelSearch:
+        if self.task.spec.kind == "language-modelling":
+            return NextTokens(network, joint=self.options.labels == "joint")
+        if self.task.spec.num_classes:
+            return Classes(self.task.spec.num_classes)
+        return Targets(self.observations, network)
+
+    def _lane(
+        self, guess: Hypothesis, tokens: int, meaning: LabelSearch, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Special tokens, mask, places of words, and labels, as ``Lanes`` has them."""
+        before, after = frame(self.task)
+        lengths, place = torch.tensor(guess.lengths)[:, None], torch.arange(tokens)
+        mask = (place < lengths).to(torch.int64)
+        free = (place >= len(before)) & (place < lengths - len(after))
+        ids = torch.full(mask.shape, self.task.spec.pad_id or 0)
+        ids[:, : len(before)] = torch.tensor(before)
+        for line, length in zip(ids, guess.lengths, strict=True):
+            line[length - len(after) : length] = torch.tensor(after)
+        return ids, mask, free, meaning.start(guess.labels, free, rng)

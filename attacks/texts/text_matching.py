@@ -1,0 +1,222 @@
+"""What DLG, TAG and LAMP share: a text is searched for whose gradient is the one observed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import torch
+from pydantic import Field
+
+from attacks.base import Attack, Grouping, Job, Reconstruction
+from attacks.search import Progress
+from attacks.texts.hypotheses import Labels, hypotheses
+from attacks.texts.language_prior import load_prior
+from attacks.texts.matching import Distance, Form
+from attacks.texts.text_group import TextGroup
+from attacks.texts.text_search import Search
+from fedsim.capture import Observation
+from fedsim.knowledge import Fact
+from fedsim.tasks.base import Task
+from fedsim.tasks.text import TextTask
+from fedsim.types import Batch, Tensors
+
+NOTED = 25
+"""Steps between two entries of the trace."""
+Discrete: TypeAlias = Literal["alternate", "end", "none"]
+
+
+@dataclass(frozen=True)
+class TextMatching(Attack):
+    """Searches word embeddings, and then their order, by the distance of gradients.
+
+    The embeddings of all sentences of a batch are searched at once, from the word table's output
+    on: positions and norms are the model's own. Start, end and padding stand where the lengths say.
+    The word table's gradient is not compared (a guess that is no token has no row in it), nor are
+    gradients that vanish for analytical reasons, whose cosine is rounding. The real mask is passed.
+    Victims of one broadcast model share their passes. The guess is the better, as tokens, of the
+    last and the lowest iterate.
+
+    Attributes:
+        distance: ``cosine``, ``l2`` or ``l2l1``.
+        alpha_l1: weight of L1 in ``l2l1``.
+        form: for pruned updates and signs, see ``Objective``; ``adaptive`` chooses it where it is
+            ``plain``.
+        steps: of the optimiser.
+        learning_rate: at the start.
+        optimizer: ``adamw`` has epsilon 1e-6 and weight decay 0.01.
+        decay: ``step`` multiplies the rate by 0.89 every ``decay_every`` steps; ``linear`` goes to
+            0 after ``decay_every`` steps.
+        decay_every: steps.
+        clip: largest norm of a lane's slope; 0 for none.
+        starts: random embeddings, and then orders of them, of which the best is taken.
+        rescale: give each start the norms of the vocabulary.
+        restarts: searches of one victim, the best of which counts.
+        alpha_reg: weight of ``(mean norm of the guess - mean norm of the vocabulary)^2``.
+        alpha_lm: weight of the language prior's loss, in nats a token.
+        prior: hub id or folder of a causal language model over the same vocabulary; empty for none.
+        discrete: try other orders in turn with the steps, at the ``end``, or not.
+        discrete_every: steps between two rounds; the first is after a tenth of the steps.
+        proposals: orders tried in a round for each sentence.
+        labels: ``auto`` takes the granted labels, or reads them off the head; ``enumerate`` tries
+            all; ``joint`` searches for them as DLG does, best with L2 and several restarts. Of a
+            language model they follow from the words, unless they are ``joint``, as in TAG.
+        hypotheses: most combinations of lengths and labels tried, where they are not known; they
+            compete for the first tenth of the steps.
+        tokens: ``rows`` guesses only tokens whose row of the word gradient moved (FILM, 2022).
+        layers: parts of parameter names; only gradients with one of them are compared. Empty: all.
+        surrogate: ``sme`` for FedAvg of several steps, see ``SurrogateModel``.
+        lanes: guesses that share a pass; bounds the memory.
+        adaptive: use the declared defense: compare signs or the observed support, take noise off.
+    """
+
+    requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
+    modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
+    grouping: ClassVar[Grouping] = "same_weights"
+
+    distance: Distance = "cosine"
+    alpha_l1: Annotated[float, Field(ge=0)] = 0.01
+    form: Form = "plain"
+    steps: Annotated[int, Field(ge=1)] = 2000
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    optimizer: Literal["adam", "adamw"] = "adam"
+    decay: Literal["step", "linear", "none"] = "step"
+    decay_every: Annotated[int, Field(ge=1)] = 50
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    starts: Annotated[int, Field(ge=1)] = 500
+    rescale: bool = True
+    restarts: Annotated[int, Field(ge=1)] = 1
+    alpha_reg: Annotated[float, Field(ge=0)] = 1.0
+    alpha_lm: Annotated[float, Field(ge=0)] = 0.2
+    prior: str = ""
+    discrete: Discrete = "alternate"
+    discrete_every: Annotated[int, Field(ge=1)] = 75
+    proposals: Annotated[int, Field(ge=2)] = 200
+    labels: Labels = "auto"
+    hypotheses: Annotated[int, Field(ge=1)] = 16
+    tokens: Literal["vocabulary", "rows"] = "vocabulary"
+    layers: tuple[str, ...] = ()
+    surrogate: Literal["none", "sme"] = "none"
+    lanes: Annotated[int, Field(ge=1)] = 32
+    adaptive: bool = False
+
+    def abridged(self) -> tuple[Attack, float]:
+        """With one start. Starts and orders take one derivative, a third of a step."""
+        rounds = sum(map(self._due, range(1, self.steps + 1))) if self.discrete != "none" else 0
+        tried = self.starts + rounds * self.proposals
+        return replace(self, starts=1), self.steps + tried / 3
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        """One guess for each observation; those of equal shape share their passes."""
+        del prepared
+        assert isinstance(task, TextTask)
+        prior = load_prior(self.prior, task, job.device) if self.prior else None
+        network = task.build()
+        possible = [
+            hypotheses(seen, task, network, self.labels, self.hypotheses, rng, job)
+            for seen, rng in zip(observations, rngs, strict=True)
+        ]
+        alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        for index, (seen, own) in enumerate(zip(observations, possible, strict=True)):
+            facts = seen.knowledge
+            key = (facts.num_examples, facts.train_mode, repr(facts.defense), len(own))
+            alike[*key, *seen.received].append(index)
+        guesses: dict[int, Reconstruction] = {}
+        for members in alike.values():
+            group = TextGroup(
+                self,
+                [observations[i] for i in members],
+                [possible[i] for i in members],
+                task,
+                prior,
+                [rngs[i] for i in members],
+                job,
+            )
+            guesses |= zip(members, self._together(group), strict=True)
+        return [guesses[index] for index in range(len(observations))]
+
+    def _together(self, group: TextGroup) -> list[Reconstruction]:
+        """One guess a victim."""
+        search, progress, job = group.search(), Progress(group.job), group.job
+        search.start(self.starts, group.rngs, rescale=self.rescale)
+        search.optimizer = self._optimizer(search)
+        step, note = 0, ""
+        for step in range(1, self.steps + 1):
+            if job.expired:
+                step -= 1
+                break
+            for parameters in search.optimizer.param_groups:
+                parameters["lr"] = self._rate(step - 1)
+            objective = search.step(self.clip)
+            if not bool(objective.isfinite().any()):
+                note = f"the search diverged at step {step}; lower learning_rate"
+                break
+            if step == max(1, self._burn_in) and search.guess.shape[1] > self.restarts:
+                search = search.narrowed(self.restarts)
+                search.optimizer = self._optimizer(search)
+            if self.discrete == "alternate" and self._due(step):
+                search.rearrange(self.proposals, group.rngs)
+            if step % NOTED == 0 or step == self.steps:
+                # The first sentence of the first victim, for somebody who watches.
+                ids = search.nearest(0, 0)[0][search.lanes.free[0, 0, 0]]
+                progress.note(step, search.lowest(), group.task.text(ids.tolist()))
+        if self.discrete == "end":
+            for _ in filter(self._due, range(1, self.steps + 1)):
+                search.rearrange(self.proposals, group.rngs)
+        expired = job.expired and not note
+        if group.prior is None and self.alpha_lm and not note:
+            note = "without a language prior; name one as prior, or train one with fedsim prior"
+        return [
+            self._result(search, victim, step, expired, note, progress)
+            for victim in range(len(group.rngs))
+        ]
+
+    def _result(
+        self,
+        search: Search,
+        victim: int,
+        step: int,
+        expired: bool,
+        note: str,
+        progress: Progress,
+    ) -> Reconstruction:
+        ids, labels, lane, distance = search.tokens(victim)
+        mask = search.lanes.mask[victim, lane]
+        return Reconstruction(
+            Batch(ids, search.lanes.meaning.settled(labels, victim, ids, mask), mask),
+            objective=distance,
+            steps=step,
+            trace=progress.trace(victim),
+            expired=expired,
+            note=note,
+        )
+
+    @property
+    def _burn_in(self) -> int:
+        return self.steps // 10
+
+    def _due(self, step: int) -> bool:
+        """Whether other orders are tried after this step."""
+        every = self.discrete_every
+        return step > self._burn_in and step % every == 1 % every
+
+    def _rate(self, step: int) -> float:
+        if self.decay == "step":
+            return self.learning_rate * 0.89 ** (step // self.decay_every)
+        if self.decay == "linear":
+            return self.learning_rate * max(0.0, 1 - step / self.decay_every)
+        return self.learning_rate
+
+    def _optimizer(self, search: Search) -> torch.optim.Optimizer:
+        if self.optimizer == "adamw":
+            return torch.optim.AdamW(search.variables, eps=1e-6, weight_decay=0.01)
+        return torch.optim.Adam(search.variables)

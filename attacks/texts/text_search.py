@@ -1,0 +1,276 @@
+"""The search of a text whose gradient matches: continuous steps, and words put in other orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attacks.base import Job
+from attacks.search import Best
+from attacks.texts.lanes import Lanes, Lowest, Weights, ordered
+from attacks.texts.language_prior import LanguagePrior
+from attacks.texts.matching import Matching
+from attacks.texts.surrogate_model import SurrogateModel
+from attacks.texts.transforms import transforms
+from attacks.texts.vocabulary import Vocabulary
+from fedsim.types import Batch, Tensors
+
+
+class Search:
+    """Guesses ``(victim, lane, sentence, token, width)`` and all that changes them."""
+
+    def __init__(
+        self,
+        matching: Matching,
+        vocabularies: Sequence[Vocabulary],
+        lanes: Lanes,
+        weights: Weights,
+        job: Job,
+        *,
+        prior: LanguagePrior | None,
+        surrogates: Sequence[SurrogateModel] | None,
+    ) -> None:
+        """One vocabulary and, if any, one surrogate model a victim."""
+        self.lanes, self._weights = lanes, weights
+        self._matching, self._vocabularies = matching, vocabularies
+        self._prior, self._surrogates, self._job = prior, surrogates, job
+        table = vocabularies[0].table
+        self._fixed = table[lanes.ids]
+        self.guess = torch.zeros_like(self._fixed)
+        self.labels = lanes.labels
+        self.searches_labels = lanes.labels.is_floating_point()
+        self.best = Best(self.guess.flatten(0, 1), self.labels.flatten(0, 1))
+        self.optimizer: torch.optim.Optimizer | None = None
+
+    # Starts
+
+    def start(self, draws: int, rngs: Sequence[torch.Generator], *, rescale: bool) -> None:
+        """The best of random embeddings, then of orders of its words; norms as the vocabulary's."""
+        sentences, tokens, width = self.guess.shape[2:]
+        for victim, rng in enumerate(rngs):
+            # Nothing is drawn for padding, which depends on the victims that share the group.
+            longest = int(self.lanes.mask[victim].sum(-1).max())
+            for lane in range(self.guess.shape[1]):
+                own = Lowest()
+                for count in self._portions(draws):
+                    drawn = torch.randn(count, sentences, longest, width, generator=rng)
+                    drawn = pad(drawn, (0, 0, 0, tokens - longest)).to(self.guess)
+                    drawn = self._framed(drawn, victim, lane)
+                    own.offer(self._distances(victim, lane, drawn), drawn)
+                for count in self._portions(draws if draws > 1 else 0):
+                    orders = self._shuffles(victim, lane, count, rng)
+                    drawn = ordered(own.candidate, orders)
+                    own.offer(self._distances(victim, lane, drawn), drawn)
+                self.guess[victim, lane] = own.candidate
+            if rescale:
+                norms = self.guess[victim].norm(dim=-1, keepdim=True).clamp(min=1e-12)
+                self.guess[victim] *= self._vocabularies[victim].size / norms
+        self._frame_all()
+        self.best = Best(self.guess.flatten(0, 1), self.labels.flatten(0, 1))
+
+    def _portions(self, total: int) -> Iterator[int]:
+        """``total`` in parts that fit into a pass; the first alone when the time is over."""
+        for done in range(0, total, self._weights.lanes):
+            if done and self._job.expired:
+                return
+            yield min(self._weights.lanes, total - done)
+
+    def _shuffles(self, victim: int, lane: int, count: int, rng: torch.Generator) -> Tensor:
+        """Random orders of the words of each sentence, ``(count, sentence, token)``."""
+        free = self.lanes.free[victim, lane].cpu()
+        orders = torch.arange(free.shape[1]).repeat(count, len(free), 1)
+        for sentence, own in enumerate(free):
+            places = torch.nonzero(own)[:, 0]
+            for row in orders[:, sentence]:
+                row[places] = places[torch.randperm(len(places), generator=rng)]
+        return orders.to(self.guess.device)
+
+    def _framed(self, guess: Tensor, victim: int, lane: int) -> Tensor:
+        free = self.lanes.free[victim, lane][..., None]
+        return torch.where(free, guess, self._fixed[victim, lane])
+
+    def _frame_all(self) -> None:
+        self.guess.copy_(torch.where(self.lanes.free[..., None], self.guess, self._fixed))
+
+    # Continuous steps
+
+    def step(self, clip: float) -> Tensor:
+        """One step of the optimiser on all lanes; the objective before it, ``(victim, lane)``."""
+        assert self.optimizer is not None
+        objectives, slopes = zip(*map(self._slope, self._shares()), strict=True)
+        objective = torch.cat(objectives)
+        self.best.offer(objective.flatten(), self.guess.flatten(0, 1), self.labels.flatten(0, 1))
+        for variable, parts in zip(self.variables, zip(*slopes, strict=True), strict=True):
+            slope = torch.cat(parts)
+            if clip:
+                norm = slope.flatten(2).norm(dim=2).clamp(min=clip)
+                slope = slope * (clip / norm).view(*norm.shape, *[1] * (slope.dim() - 2))
+            variable.grad = slope
+        self.optimizer.step()
+        self._frame_all()
+        return objective
+
+    @property
+    def variables(self) -> list[Tensor]:
+        """What the optimiser changes."""
+        return [self.guess, self.labels] if self.searches_labels else [self.guess]
+
+    def _shares(self) -> list[slice]:
+        """Victims that share a pass; one by one where each has a surrogate model."""
+        size = 1 if self._surrogates else max(1, self._weights.lanes // self.guess.shape[1])
+        return [slice(i, i + size) for i in range(0, len(self.guess), size)]
+
+    def _slope(self, victims: slice) -> tuple[Tensor, list[Tensor]]:
+        variables = [part[victims].detach().requires_grad_() for part in self.variables]
+        guess, labels = variables[0], (variables[1:] or [self.labels[victims]])[0]
+        surrogate = self._surrogates[victims.start] if self._surrogates else None
+        parameters = surrogate.parameters() if surrogate else None
+        distance = self._match(victims, guess, labels, self.lanes.mask[victims], parameters)
+        real = self.lanes.mask[victims].to(guess)
+        norms = (guess.norm(dim=-1) * real).sum((2, 3)) / real.sum((2, 3))
+        sizes = guess.new_tensor([own.size for own in self._vocabularies[victims]])[:, None]
+        objective = distance + self._weights.norm * (norms - sizes).square()
+        asked = variables + ([surrogate.share] if surrogate else [])
+        slopes = list(torch.autograd.grad(objective.sum(), asked))
+        if surrogate:
+            surrogate.step(slopes.pop())
+        return objective.detach(), slopes
+
+    # Discrete steps
+
+    def rearrange(self, proposals: int, rngs: Sequence[torch.Generator]) -> None:
+        """Try other orders of each sentence in turn, and keep the best; moments go along."""
+        for victim, rng in enumerate(rngs):
+            for lane in range(self.guess.shape[1]):
+                ids = self.nearest(victim, lane)
+                for sentence in range(self.guess.shape[2]):
+                    if self._job.expired:
+                        return
+                    places = torch.nonzero(self.lanes.free[victim, lane, sentence])[:, 0]
+                    if len(places) < 2:
+                        continue
+                    first, last = int(places[0]), int(places[-1])
+                    orders = transforms(first, last, ids.shape[1], proposals, rng).to(ids.device)
+                    chosen = self._choose(victim, lane, sentence, orders, ids[sentence])
+                    if chosen:
+                        self._reorder(victim, lane, sentence, orders[chosen])
+                        ids[sentence] = ids[sentence][orders[chosen]]
+
+    def _choose(self, victim: int, lane: int, sentence: int, orders: Tensor, ids: Tensor) -> int:
+        """The number of the best order of one sentence."""
+        guess = self.guess[victim, lane].repeat(len(orders), 1, 1, 1)
+        guess[:, sentence] = self.guess[victim, lane, sentence][orders]
+        scores = self._distances(victim, lane, guess)
+        if self._prior is not None and self._weights.language:
+            mask = self.lanes.mask[victim, lane, sentence].expand_as(orders)
+            # A mean over the batch's sentences, of which only this one changes.
+            share = self._weights.language / guess.shape[1]
+            scores = scores + share * self._prior.loss(ids[orders], mask).to(scores)
+        return int(scores.nan_to_num(torch.inf).argmin())
+
+    def _reorder(self, victim: int, lane: int, sentence: int, order: Tensor) -> None:
+        assert self.optimizer is not None
+        tensors = [self.guess]
+        tensors += [v for v in self.optimizer.state[self.guess].values() if v.dim()]
+        for tensor in tensors:
+            tensor[victim, lane, sentence] = tensor[victim, lane, sentence][order]
+        # The prior may have accepted an order whose objective is higher: search on from there.
+        self.best.objective[victim * self.guess.shape[1] + lane] = torch.inf
+
+    # Ends
+
+    def narrowed(self, lanes: int) -> Search:
+        """A search that goes on with the best few lanes of each victim."""
+        chosen = self.best.objective.view(self.guess.shape[:2]).argsort(1)[:, :lanes]
+        rows = torch.arange(len(chosen), device=chosen.device)[:, None]
+        own = self.lanes
+        ids, mask, free = (part[rows, chosen] for part in (own.ids, own.mask, own.free))
+        kept = Lanes(ids, mask, free, self.labels[rows, chosen], own.meaning)
+        narrowed = Search(
+            self._matching,
+            self._vocabularies,
+            kept,
+            self._weights,
+            self._job,
+            prior=self._prior,
+            surrogates=self._surrogates,
+        )
+        narrowed.guess.copy_(self.guess[rows, chosen])
+        return narrowed
+
+    def tokens(self, victim: int) -> tuple[Tensor, Tensor, int, float]:
+        """The ids ``(sentence, token)``, labels and lane of the victim's best guess as tokens.
+
+        Each lane's best and last guess are compared as tokens, by gradient and prior; the last
+        value is the distance of the chosen one.
+        """
+        found = Lowest()
+        lanes = self.guess.shape[1]
+        best, labels = (part.unflatten(0, (-1, lanes))[victim] for part in self.best.candidate)
+        for lane in range(lanes):
+            ends = (
+                (best[lane], labels[lane]),
+                (self.guess[victim, lane], self.labels[victim, lane]),
+            )
+            for guess, label in ends:
+                ids = self._with_frame(self._vocabularies[victim].nearest(guess), victim, lane)
+                table = self._vocabularies[victim].table
+                distance = self._distances(victim, lane, table[ids][None], label[None])
+                score = distance
+                if self._prior is not None:
+                    mask = self.lanes.mask[victim, lane]
+                    likely = self._prior.loss(ids, mask).mean().to(distance)
+                    score = distance + self._weights.language * likely
+                found.offer(score, ids[None], (label, lane, float(distance)))
+        return found.candidate, *found.extra
+
+    # Shared
+
+    def lowest(self) -> Tensor:
+        """The lowest objective of each victim so far."""
+        return self.best.objective.view(self.guess.shape[:2]).amin(1)
+
+    def nearest(self, victim: int, lane: int) -> Tensor:
+        """The tokens of a lane's guess, ``(sentence, token)``."""
+        ids = self._vocabularies[victim].nearest(self.guess[victim, lane])
+        return self._with_frame(ids, victim, lane)
+
+    def _with_frame(self, ids: Tensor, victim: int, lane: int) -> Tensor:
+        return ids.where(self.lanes.free[victim, lane], self.lanes.ids[victim, lane])
+
+    @torch.no_grad()
+    def _distances(
+        self, victim: int, lane: int, guess: Tensor, labels: Tensor | None = None
+    ) -> Tensor:
+        """Of guesses ``(candidate, sentence, token, width)`` of one lane, without a graph."""
+        labels = self.labels[victim, lane][None] if labels is None else labels
+        mask, one = self.lanes.mask[victim, lane], slice(victim, victim + 1)
+        surrogate = self._surrogates[victim] if self._surrogates else None
+        parameters = surrogate.parameters() if surrogate else None
+        found = []
+        for part in guess.split(self._weights.lanes):
+            shape = (1, len(part), *[-1] * mask.dim())
+            own = labels.expand(1, len(part), *labels.shape[1:])
+            with torch.enable_grad():
+                distance = self._match(one, part[None], own, mask.expand(shape), parameters, False)
+            found.append(distance[0].detach())
+        return torch.cat(found)
+
+    def _match(
+        self,
+        victims: slice,
+        guess: Tensor,
+        labels: Tensor,
+        mask: Tensor,
+        parameters: Tensors | None,
+        create_graph: bool = True,
+    ) -> Tensor:
+        flat = mask.flatten(0, 2)
+        meant = self.lanes.meaning.labels(labels, victims, guess, mask)
+        batch = Batch(torch.zeros_like(flat), meant.flatten(0, 2), flat)
+        return self._matching.only(victims)(
+            guess, batch, create_graph=create_graph, parameters=parameters
+        )

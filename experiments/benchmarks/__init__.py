@@ -1,0 +1,1 @@
+"""What ``fedsim bench`` measures, and its yardsticks."""

@@ -1,0 +1,167 @@
+"""What capturing costs, what workers and fast attacks gain, and how far tokens stand out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from attacks.scheduling.jobs import plan
+from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.pool import RayPool, start_ray
+from experiments.attack import demand
+from experiments.benchmarks.bench_images import image_speed
+from experiments.benchmarks.bench_ranks import rank_tables
+from experiments.benchmarks.bench_text import text_speed
+from experiments.benchmarks.measure import PARTS, Measure
+from experiments.cells import Cell
+from experiments.config import Plan, parse_experiment
+from experiments.folder import Run
+from experiments.simulate import Simulator
+from fedsim.errors import ConfigError
+from server.overhead import round_seconds, update_bytes
+
+REPEATS, CLIENTS, JOBS, STEPS = 3, 4, 16, 400
+ROUNDS = {"LeNet": 60, "MiniLM": 4}
+MODELS: dict[str, dict[str, Any]] = {
+    "LeNet": {"model": "lenet", "dataset": "shapes", "heldout_rows": 1},
+    "MiniLM": {
+        "model": "sentence-transformers/all-MiniLM-L6-v2",
+        "dataset": "nyu-mll/glue:cola",
+        "heldout_rows": 1,
+    },
+}
+
+
+class Line(Protocol):
+    """A dataclass of plain fields, one line of a part's table."""
+
+    def text(self) -> str:
+        """For a terminal."""
+        ...
+
+
+def bench(part: str = "", sets: Sequence[str] = ()) -> Iterator[Line]:
+    """The measures of one of ``PARTS`` or of all, as they come.
+
+    A model that lies on a hub out of reach is left out.
+
+    Raises:
+        ConfigError: there are overrides, and the part has no options.
+    """
+    if sets and part != "ranks":
+        raise ConfigError(f"--set {sets[0]!r}: only bench ranks has options. Leave it out.")
+    for name in (part,) if part else PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from BENCHES[name](Path(folder), sets)
+
+
+def _captures(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
+    del sets
+    for name, task in MODELS.items():
+        if "/" in task["model"] and "FEDSIM_HUB" not in os.environ:
+            continue
+        federation = {"engine": "in-process", "clients": CLIENTS, "rounds": ROUNDS[name]}
+        run = _run(folder / name, task, federation=federation)
+        yield from capture_cost(name, run, ROUNDS[name])
+
+
+def _run(root: Path, task: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401
+    table = {"name": "bench", "task": task, **changes}
+    return Run.create(Plan(name="bench", experiments=(parse_experiment(table),)), root)
+
+
+def capture_cost(name: str, run: Run, rounds: int) -> Iterator[Measure]:
+    """Seconds of a round with and without the eavesdropper, in turn, and bytes on disk."""
+    cell = run.cells[0]
+    round_seconds(cell.folder, None)  # loads data and warms up
+    plain, overheard, ratios = [], [], []
+    captures = run.root / "captures"
+    for _ in range(REPEATS):
+        shutil.rmtree(captures, ignore_errors=True)
+        plain.append(round_seconds(cell.folder, None))
+        overheard.append(round_seconds(cell.folder, captures))
+        ratios.append(overheard[-1] / plain[-1])
+    on_disk = sum(path.stat().st_size for path in captures.rglob("*") if path.is_file())
+    models = sum(path.stat().st_size for path in captures.glob("models/*"))
+    sent = rounds * CLIENTS * update_bytes(cell.folder)
+    yield Measure(f"{name}: a round of {CLIENTS} clients", statistics.median(plain), "s", "-")
+    overhead = 100 * (statistics.median(ratios) - 1)
+    yield Measure(f"{name}: capture, share of a round", overhead, "%", "<= 2")
+    ratio = (on_disk - models) / sent
+    yield Measure(f"{name}: bytes on disk / bytes of the updates", ratio, "", "<= 1.02")
+    shutil.rmtree(captures)
+
+
+def two_workers(root: Path) -> Measure:
+    """How much faster two attack workers finish equal jobs than one."""
+    federation = {"engine": "in-process", "clients": JOBS, "rounds": 1}
+    stage = {"group_size": 1}
+    run = _run(root, MODELS["LeNet"], federation=federation, attack_stage=stage)
+    cell = run.cells[0]
+    with Simulator() as simulator:
+        simulator.simulate(cell)
+    with _ray():
+        _attack(cell, root / "warm", 2, steps=2)  # both processes import what they need
+        pairs = [
+            (_attack(cell, root / f"one-{i}", 1), _attack(cell, root / f"two-{i}", 2))
+            for i in range(2)
+        ]
+    ratio = statistics.median(one / two for one, two in pairs)
+    return Measure(f"{JOBS} equal attack jobs: one worker / two workers", ratio, "x", ">= 1.8")
+
+
+def _workers(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
+    del sets
+    yield two_workers(folder / "workers")
+
+
+def _text(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
+    del folder, sets
+    return text_speed()
+
+
+def _images(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
+    del folder, sets
+    return image_speed()
+
+
+def _ranks(folder: Path, sets: Sequence[str]) -> Iterator[Line]:
+    del folder
+    return rank_tables(sets)
+
+
+BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[Line]]] = {
+    "capture": _captures,
+    "workers": _workers,
+    "text": _text,
+    "images": _images,
+    "ranks": _ranks,
+}
+"""What gives the measures of each of ``PARTS``, from an empty folder and the overrides."""
+
+
+@contextmanager
+def _ray() -> Iterator[None]:
+    stop = start_ray(cpus=2)
+    try:
+        yield
+    finally:
+        stop()
+
+
+def _attack(cell: Cell, folder: Path, workers: int, steps: int = STEPS) -> float:
+    table = {"name": "inverting", "steps": steps}
+    given = demand(cell.experiment.attack_stage)
+    specs = plan(cell.captures.root, folder / "guesses", "inverting", table, 0, given, chunk=1)
+    started = time.monotonic()
+    with Ledger(folder / "jobs.sqlite") as ledger, RayPool(ledger, max_running=workers) as pool:
+        pool.submit(specs)
+        pool.drain()
+    return time.monotonic() - started

@@ -1,0 +1,157 @@
+"""What ``fedsim bench ranks`` prints: one line of a treatment seen through one matrix."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from experiments.benchmarks.ranking import MATRICES
+from fedsim.statistics import summary
+
+TOP = 50
+_READ, _LISTED = 0.95, 0.5  # least shares of words that are first, and that are in the top
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the rows below it are about.
+
+    Attributes:
+        words: private tokens that are ranked; starts and ends are public.
+        rms_*: median over the batches of the undefended gradient's root mean square.
+    """
+
+    model: str
+    dataset: str
+    split: str
+    defense: str
+    sentences: int
+    batch_size: int
+    words: int
+    vocabulary: int
+    width: int
+    rms_q: float
+    rms_v: float
+    rms_all: float
+
+    def text(self) -> str:
+        """For a terminal, with the heads of the columns."""
+        return (
+            f"{self.model} on {self.dataset} {self.split}, defense {self.defense}: "
+            f"{self.sentences} sentences in batches of {self.batch_size}, {self.words} words "
+            f"among {self.vocabulary}, width {self.width}, rms of the gradient: "
+            f"W_Q {self.rms_q:.1e}, W_V {self.rms_v:.1e}, all {self.rms_all:.1e}\n"
+            f"{'treatment':<20} {'of':<4} {'median':>8} {'worst':>8} {'first':>6} "
+            f"{'95 %':>11} {f'top {TOP}':>6}  {'exact':>5} {'proven':>6} {'false':>5}  fails"
+        )
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One treatment seen through one matrix.
+
+    Attributes:
+        matrix: one of ``MATRICES``.
+        median: rank of the true token, 1 for the nearest; half the vocabulary where nothing is
+            known.
+        first: share of the tokens with rank 1; ``low`` and ``high`` its 95 % interval, clustered by
+            batch.
+        top: share of the tokens among the nearest ``TOP``.
+        exact: share of the sentences that the span attack finds whole; it reads all three matrices,
+            so that it stands in their row alone.
+        certified: share of the sentences that it calls certified.
+        false: sentences that it calls certified and that are not in the batch.
+        fails: what does not work, in words; empty where everything does.
+    """
+
+    treatment: str
+    matrix: str
+    median: float
+    worst: float
+    first: float
+    low: float | None
+    high: float | None
+    top: float
+    exact: float | None
+    certified: float | None
+    false: int | None
+    fails: str
+
+    def text(self) -> str:
+        """For a terminal."""
+        interval = "-" if self.low is None else f"{self.low:.2f} - {self.high:.2f}"
+        attack = " " * 18
+        if self.exact is not None:
+            attack = f"{self.exact:>5.2f} {self.certified:>6.2f} {self.false:>5}"
+        return (
+            f"{self.treatment:<20} {self.matrix:<4} {self.median:>8.1f} {self.worst:>8.0f} "
+            f"{self.first:>6.2f} {interval:>11} {self.top:>6.2f}  {attack}  {self.fails}"
+        ).rstrip()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many sentences of a batch the span attack found, and how it ended."""
+
+    sentences: int
+    exact: int = 0
+    certified: int = 0
+    false: int = 0
+    refusal: str = ""
+    expired: bool = False
+
+
+def reason(message: str) -> str:
+    """Why an attack refuses, in a few words: its message up to the first comma or full stop."""
+    return re.split(r"[.,] ", message.removeprefix("span: "), maxsplit=1)[0]
+
+
+def rank_row(
+    treatment: str,
+    matrix: str,
+    ranks: Sequence[float],
+    owners: Sequence[int],
+    outcomes: Sequence[Outcome],
+) -> RankRow:
+    """Sum up the ranks of all words, and for all matrices together the span attack too."""
+    first = [float(rank <= 1) for rank in ranks]
+    share = summary(first, owners, better="higher", seed=0)
+    top = statistics.mean(rank <= TOP for rank in ranks)
+    fails = [] if share.mean >= _READ else ["shortlist only"] if top >= _LISTED else ["lost"]
+    exact = certified = false = None
+    if matrix == MATRICES[-1]:
+        sentences = sum(one.sentences for one in outcomes)
+        exact = sum(one.exact for one in outcomes) / sentences
+        certified = sum(one.certified for one in outcomes) / sentences
+        false = sum(one.false for one in outcomes)
+        fails += list(complaints(outcomes))
+    return RankRow(
+        treatment,
+        matrix,
+        statistics.median(ranks),
+        max(ranks),
+        share.mean,
+        share.low,
+        share.high,
+        top,
+        exact,
+        certified,
+        false,
+        "; ".join(fails),
+    )
+
+
+def complaints(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What the span attack did not do, most batches first."""
+    refused = Counter(one.refusal for one in outcomes if one.refusal)
+    count = len(outcomes)
+    if refused:
+        yield f"span refuses {refused.total()} of {count}: {refused.most_common(1)[0][0]}"
+    tried = [one for one in outcomes if not one.refusal]
+    if wrong := sum(one.exact < one.sentences for one in tried):
+        yield f"span is wrong on {wrong} of {count}"
+    if expired := sum(one.expired for one in tried):
+        yield f"out of time on {expired} of {count}"

@@ -1,0 +1,1 @@
+"""How far any attack on a run can get."""

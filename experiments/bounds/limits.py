@@ -1,0 +1,171 @@
+"""How far any attack on a run can get: by rank, by differential privacy, by information."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from experiments.bounds.ceilings import ceilings
+from experiments.bounds.limit_tables import (
+    CeilingLimit,
+    LimitsRecord,
+    RankLimit,
+    SuccessLimit,
+    ceiling_table,
+    rank_table,
+    success_table,
+)
+from experiments.bounds.rank_light import lights
+from experiments.bounds.success import guesses, mechanism
+from experiments.cells import Cell
+from experiments.folder import Run
+from experiments.reporting.labels import settings
+from experiments.reporting.tables import Number, Table, to_markdown
+from experiments.rows import read_rows
+from fedsim.data.partition import partition
+from fedsim.defenses import build_chain
+from fedsim.files import write_json
+from fedsim.records import ScoreRow
+from fedsim.setting import Setting, load_setting
+from fedsim.tasks import initial_weights
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The tables that hold something, and the run that they are of."""
+
+    run: Path
+    tables: tuple[Table, ...]
+
+    def table(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            table.name: [
+                {
+                    column: value.value if isinstance(value, Number) else value
+                    for column, value in zip(table.columns, row, strict=True)
+                }
+                for row in table.rows
+            ]
+            for table in self.tables
+        }
+
+    def text(self) -> str:
+        """For a terminal."""
+        tables = "\n".join(map(to_markdown, self.tables))
+        return f"{tables}\nfedsim report {self.run} puts these tables on the page."
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell and what its clients start from."""
+
+    cell: Cell
+    setting: Setting
+    weights: Tensors
+
+    @property
+    def who(self) -> dict[str, str]:
+        """The columns that all limits of the cell have."""
+        chain = build_chain(self.cell.config.defense, "defense")
+        return {
+            "run": self.cell.experiment.name,
+            "cell": self.cell.name,
+            "defense": chain.name,
+            "defense_options": chain.options_json,
+        }
+
+
+def limits(run: Run, victims: int) -> Limits:
+    """The limits of a run's cells, of one seed each; kept in ``limits.json`` for the report.
+
+    Args:
+        run: what is not simulated has no ceiling.
+        victims: captures of a cell whose ceiling is computed; 0 for none.
+    """
+    known = list(cases(run.cells))
+    shared: dict[str, Tensor] = {}
+    record = LimitsRecord(
+        ranks=tuple(limit for case in known for limit in rank_limits(case)),
+        successes=tuple(limit for case in known for limit in success_limits(case)),
+        ceilings=tuple(limit for case in known for limit in ceiling_limits(case, victims, shared)),
+    )
+    write_json(run.root / "limits.json", record)
+    labels = settings(
+        {cell.name: cell.config for cell in run.cells},
+        {cell.name: cell.experiment.name for cell in run.cells},
+    )
+    path = run.root / "scores.parquet"
+    scores = read_rows(path, ScoreRow) if path.exists() else []
+    made = (
+        rank_table(record.ranks, labels),
+        success_table(record.successes, labels),
+        ceiling_table(record.ceilings, labels, scores),
+    )
+    return Limits(run.root, tuple(table for table in made if table.rows))
+
+
+def cases(cells: Sequence[Cell]) -> Iterator[Case]:
+    """The cells of each experiment's first seed; rows and weights are loaded once."""
+    loaded: dict[str, tuple[Setting, Tensors]] = {}
+    for cell in cells:
+        config = cell.config
+        if config.seed != cell.experiment.seeds[0]:
+            continue
+        key = repr((config.task, config.auxiliary, config.seed))
+        if key not in loaded:
+            setting = load_setting(config)
+            weights = initial_weights(setting.task, config.task, config.seed)
+            loaded = {key: (setting, weights)}
+        yield Case(cell, *loaded[key])
+
+
+def rank_limits(case: Case) -> Iterator[RankLimit]:
+    """One for each exact attack that fits the cell's modality."""
+    setting = case.setting
+    for light in lights(case.cell.config, setting.task, setting.holdings.private, case.weights):
+        yield RankLimit(**case.who, light=light)
+
+
+def success_limits(case: Case) -> Iterator[SuccessLimit]:
+    """One for each thing to guess, where differential privacy is claimed."""
+    config, private = case.cell.config, case.setting.holdings.private
+    parts = partition(private.labels, config.federation.clients, config.federation, config.seed)
+    # The client with the fewest rows is drawn from most often.
+    found = mechanism(config, min(map(len, parts)))
+    if found is None:
+        return
+    for what, chance in guesses(case.setting.task, private):
+        yield SuccessLimit(
+            **case.who,
+            unit=found.unit,
+            noise=found.noise,
+            guess=what,
+            without=chance,
+            one=found.bound(chance, 1),
+            all=found.bound(chance, found.rounds),
+            rounds=found.rounds,
+        )
+
+
+def ceiling_limits(case: Case, victims: int, shared: dict[str, Tensor]) -> Iterator[CeilingLimit]:
+    """One for each capture, where the cell is simulated and there is a ceiling."""
+    if not victims or not case.cell.simulated:
+        return
+    found = ceilings(case.cell, victims, shared)
+    if isinstance(found, str):
+        return
+    for one in found.found:
+        yield CeilingLimit(
+            **case.who,
+            round=one.key.round,
+            client=one.key.client,
+            std=one.std,
+            psnr=one.psnr,
+            prior=found.prior,
+        )

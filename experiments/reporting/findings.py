@@ -1,0 +1,184 @@
+"""What a run found: leakage, utility and the fate of every job, without any private content."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from experiments.reporting.evidence import Evidence
+from experiments.reporting.places import Attacker, Data, Place, Placed
+from fedsim.files import SCHEMA
+from fedsim.statistics import Summary as Statistics
+
+Modality: TypeAlias = Literal["image", "text"]
+HEADLINE: dict[Modality, tuple[str, ...]] = {
+    "image": ("mse", "psnr", "ssim", "label_accuracy"),
+    "text": (
+        *("rouge1", "rouge2", "rougeL"),
+        *("exact_match", "batch_token_precision", "batch_token_recall"),
+    ),
+}
+"""Metrics of the result table; the others are in the table of all metrics."""
+MAIN: dict[Modality, str] = {"image": "psnr", "text": "rougeL"}
+"""The metric by which attacks and examples are ranked; the higher, the more leaked."""
+CURVES: dict[Modality, tuple[str, ...]] = {"image": ("psnr",), "text": ("rougeL", "exact_match")}
+"""The metrics that are drawn by round."""
+THRESHOLDS = {"psnr": 25.0, "ssim": 0.9, "rouge1": 0.9, "rouge2": 0.9, "rougeL": 0.9}
+"""From which value an example counts as recovered; metrics that are 0 or 1 need none."""
+MARGINS: dict[Modality, float] = {"image": 1.0, "text": 0.05}
+"""The smallest gain over a null baseline, in units of the main metric, that is called a leak."""
+UTILITY = {"mcc": "higher", "accuracy": "higher", "perplexity": "lower", "loss": "lower"}
+"""Which measure of utility counts, the first of these that was taken, and which way is better."""
+PROBES = ("none", "member", "fresh")
+"""Clients, probes on rows that a client owns, and probes on rows that none owns, in order."""
+PRIOR_ONLY = "prior_only"
+OTHER_CLIENT = "other_client"
+SECOND_CLIENT = "second_client"
+"""A wrong update beside the wrong update: which of them is the attack is arbitrary."""
+
+
+class Leakage(Statistics):
+    """One metric over private examples, with the unit of the metric."""
+
+    unit: str
+
+
+class Problem(Data):
+    """Why jobs did not end well, or what there is to know of those that did."""
+
+    status: str
+    reason: str
+    jobs: int
+
+
+class Result(Placed):
+    """One attack under one defense, on the clients or on one kind of probe.
+
+    Attributes:
+        cells: the cells pooled, which differ in their seeds.
+        setting: how these cells differ from others of the section beside seed and defense.
+        probe: one of ``PROBES``.
+        jobs: jobs by status; all four statuses are there.
+        leakage: by metric, over all rounds; a metric without a value is absent.
+        rounds: by headline metric and round.
+        seconds: wall time of all jobs; not in the file, as it differs from run to run.
+    """
+
+    cells: tuple[str, ...]
+    attack: str
+    attack_options: str
+    adaptive: bool
+    control: str
+    probe: str
+    jobs: dict[str, int]
+    problems: tuple[Problem, ...]
+    leakage: dict[str, Leakage]
+    rounds: dict[str, dict[int, Leakage]]
+    seconds: float = Field(default=0.0, exclude=True)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a control, or was made on probes."""
+        return (self.control, self.probe) != ("none", "none")
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the attack saw nothing of the victim."""
+        return self.attack == PRIOR_ONLY or self.control == OTHER_CLIENT
+
+    @property
+    def attacker(self) -> Attacker:
+        """The attack with its options."""
+        return Attacker(
+            attack=self.attack, attack_options=self.attack_options, adaptive=self.adaptive
+        )
+
+    @property
+    def n(self) -> int:
+        """Scored examples; 0 where every job was skipped."""
+        return max((found.n for found in self.leakage.values()), default=0)
+
+
+class Utility(Placed):
+    """The global model after a round, the mean over seeds; round 0 is before training."""
+
+    round: int
+    seeds: int
+    values: dict[str, float]
+    epsilon: float | None
+    bytes_up: int
+
+
+class Section(Data):
+    """All that was found for one task, data set, model and protocol.
+
+    Attributes:
+        victims: distinct private examples under attack, without those of probes.
+        clients: distinct clients that own them.
+        levels: rungs of the ladder of realism, where the rows name them.
+    """
+
+    cells: tuple[str, ...]
+    task: str
+    dataset: str
+    model: str
+    protocol: str
+    modality: Modality
+    victims: int
+    clients: int
+    levels: tuple[str, ...]
+    results: tuple[Result, ...]
+    utility: tuple[Utility, ...]
+    evidence: Evidence
+
+    @property
+    def main(self) -> str:
+        """The metric by which attacks and examples are ranked."""
+        return MAIN[self.modality]
+
+    def null(self, result: Result, kind: str) -> Result | None:
+        """``prior_only``, or ``other_client`` of the same attack, on the same kind of victims."""
+        attack = (result.attack, result.attack_options)
+        for other in self.results:
+            prior = (other.attack, other.control) == (PRIOR_ONLY, "none")
+            swapped = ((other.attack, other.attack_options), other.control) == (attack, kind)
+            same = (other.place, other.probe) == (result.place, result.probe)
+            if same and (prior if kind == PRIOR_ONLY else swapped):
+                return other
+        return None
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Settings and defenses in their order."""
+        return tuple(dict.fromkeys(result.place for result in self.results))
+
+    @property
+    def by_cell(self) -> dict[str, Place]:
+        """Cell -> its setting and defense, for cells that were attacked."""
+        return {cell: result.place for result in self.results for cell in result.cells}
+
+    def result(self, place: Place, attacker: Attacker) -> Result | None:
+        """The attack itself on clients, neither a control nor on probes."""
+        for found in self.results:
+            if (found.place, found.attacker) == (place, attacker) and not found.is_control:
+                return found
+        return None
+
+    @property
+    def utility_name(self) -> str | None:
+        """Which measure of utility counts."""
+        measured = {name for utility in self.utility for name in utility.values}
+        return next((name for name in UTILITY if name in measured), None)
+
+    def at_end(self, place: Place) -> Utility | None:
+        """Utility of the cells after their last round."""
+        measured = [utility for utility in self.utility if utility.place == place]
+        return max(measured, key=lambda utility: utility.round, default=None)
+
+
+class Findings(Data):
+    """``summary.json``: the same rows give the same bytes, in whatever order they come."""
+
+    schema_version: int = SCHEMA
+    sections: tuple[Section, ...]

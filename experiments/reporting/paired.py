@@ -1,0 +1,103 @@
+"""One metric by victim, so that two attacks, or two defenses, are compared on the same examples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeAlias
+
+from experiments.reporting.places import Attacker, Place
+from fedsim.records import ScoreRow
+from fedsim.statistics import Difference, Estimate, paired_difference, summary
+
+Victim: TypeAlias = tuple[int, int, int, int, int]
+"""Seed, client, round, position in the batch and number of the row, -1 where it is not known."""
+Values: TypeAlias = Mapping[Victim, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What one attack got from each victim of one place.
+
+    Attributes:
+        values: of victims whose job was not skipped.
+    """
+
+    place: Place
+    attacker: Attacker
+    control: str
+    values: Values
+
+    @property
+    def mean(self) -> float:
+        """Over all victims."""
+        return fmean(self.values.values())
+
+
+def scored(rows: Iterable[ScoreRow], labels: Mapping[str, str], metric: str) -> list[Scored]:
+    """The attacks on clients that have a value; ``labels`` names the setting of each cell."""
+    groups: dict[tuple[Place, tuple[str, str, bool], str], dict[Victim, float]] = defaultdict(dict)
+    for row in rows:
+        if row.metric == metric and row.probe == "none" and row.value is not None:
+            place = labels[row.cell], row.defense, row.defense_options
+            attacker = row.attack, row.attack_options, row.adaptive
+            number = -1 if row.row is None else row.row
+            victim = row.seed, row.client, row.round, row.example, number
+            groups[place, attacker, row.control][victim] = row.value
+    return [
+        Scored(place, Attacker(attack=a, attack_options=o, adaptive=adaptive), control, values)
+        for (place, (a, o, adaptive), control), values in sorted(groups.items())
+    ]
+
+
+def difference(one: Values, other: Values, *, comparisons: int = 1) -> Difference | None:
+    """The mean of ``one - other`` over the victims of both, clustered by client; None without any.
+
+    A victim is the same only if its row is: a defense that changed the batches pairs with nothing.
+    """
+    both = sorted(one.keys() & other.keys())
+    if not both:
+        return None
+    return paired_difference(
+        [one[victim] for victim in both],
+        [other[victim] for victim in both],
+        [victim[:2] for victim in both],
+        comparisons=comparisons,
+    )
+
+
+def estimate(values: Values) -> Estimate:
+    """The mean with its interval, clustered by client."""
+    victims = sorted(values)
+    found = summary(
+        [values[victim] for victim in victims],
+        [victim[:2] for victim in victims],
+        better="higher",
+        seed=0,
+    )
+    return Estimate.model_validate(found.model_dump(include=set(Estimate.model_fields)))
+
+
+def portfolio(attacks: Sequence[Scored]) -> Values:
+    """Each victim's value by the attack that has the highest mean on the other clients.
+
+    Taking the attack that is best on the victims themselves would flatter the attacker. With one
+    client there is nothing to choose by, and nothing is returned.
+    """
+    victims = {victim for attack in attacks for victim in attack.values}
+    chosen: dict[Victim, float] = {}
+    for client in sorted({victim[:2] for victim in victims}):
+        elsewhere = [(_mean_elsewhere(attack.values, client), attack) for attack in attacks]
+        known = [(mean, attack) for mean, attack in elsewhere if mean is not None]
+        # The best first; where it was skipped, the next best stands in.
+        for _, attack in sorted(known, key=lambda pair: -pair[0]):
+            mine = {v: value for v, value in attack.values.items() if v[:2] == client}
+            chosen |= {v: value for v, value in mine.items() if v not in chosen}
+    return chosen
+
+
+def _mean_elsewhere(values: Values, client: tuple[int, int]) -> float | None:
+    others = [value for victim, value in values.items() if victim[:2] != client]
+    return fmean(others) if others else None

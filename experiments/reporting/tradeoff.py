@@ -1,0 +1,151 @@
+"""What utility buys: leakage at a stated loss of utility, and beside DP-SGD of equal utility.
+
+A family is a defense's name in one setting; its members differ in their options. Leakage between
+two members is interpolated linearly in utility, victim by victim, so that its interval is that of
+the same victims; utility counts as known. No defense stands at the weak end of a family of two
+members or more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from experiments.reporting.defense_names import family, strength
+from experiments.reporting.evidence import AtLoss, EqualUtility, Verdict
+from experiments.reporting.findings import UTILITY
+from experiments.reporting.labels import show
+from experiments.reporting.paired import Scored, Values, difference, estimate
+from experiments.reporting.places import Place, undefended
+
+LOSS = 0.02
+DP_SGD = "dp_sgd"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One defense: what it costs, and what the strongest attack on it got from each victim.
+
+    Attributes:
+        name: the options that tell it from others of its family, else the defense.
+        loss: of utility, as a share of the utility without a defense; below 0 where it gains.
+    """
+
+    place: Place
+    name: str
+    loss: float
+    values: Values
+
+
+def points(
+    verdicts: Sequence[Verdict],
+    attacks: Iterable[Scored],
+    utility: Mapping[Place, Mapping[str, float] | None],
+) -> list[Point]:
+    """Every attacked defense whose utility can be set against that of no defense."""
+    known = {(one.place, one.attacker): one.values for one in attacks}
+    families: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for verdict in verdicts:
+        families[verdict.place[:2]].append(verdict.defense_options)
+    bases = undefended(utility)
+    found = []
+    for verdict in verdicts:
+        here, place = utility[verdict.place], bases.get(verdict.setting)
+        base = utility[place] if place else None
+        loss = loss_of(here, base) if here and base else None
+        if loss is not None and verdict.strongest is not None:
+            values = known[verdict.place, verdict.strongest]
+            members = families[verdict.place[:2]]
+            own = strength(verdict.defense, verdict.defense_options, members)
+            found.append(Point(verdict.place, own or family(verdict.defense), loss, values))
+    return found
+
+
+def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | None:
+    """The share of ``base`` that is lost; None where that says nothing, as for an MCC of 0."""
+    name = next((name for name in UTILITY if name in here and name in base), None)
+    if name is None or not base[name] > 0:
+        return None
+    change = (here[name] - base[name]) / base[name]
+    return 0.0 - change if UTILITY[name] == "higher" else change
+
+
+def at_loss(line: Sequence[Point]) -> Iterator[AtLoss]:
+    """For each family the leakage where it costs ``LOSS``."""
+    for (setting, defense), members in _families(line).items():
+        values, how = _at(members, LOSS)
+        yield AtLoss(
+            setting=setting,
+            defense=defense,
+            loss=LOSS,
+            leakage=estimate(values) if values else None,
+            how=how,
+        )
+
+
+def equal_utility(line: Sequence[Point]) -> Iterator[EqualUtility]:
+    """For each defense but DP-SGD itself, the leakage of DP-SGD at the same utility."""
+    families = _families(line)
+    for point in line:
+        setting, defense, given = point.place
+        reference = families.get((setting, DP_SGD))
+        if reference and defense not in ("none", DP_SGD):
+            values, how = _between(reference, point.loss)
+            yield EqualUtility(
+                setting=setting,
+                defense=defense,
+                defense_options=given,
+                leakage=fmean(point.values.values()),
+                dp_sgd=fmean(values.values()) if values else None,
+                difference=difference(point.values, values) if values else None,
+                how=how,
+            )
+
+
+def _families(line: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:
+    """(setting, defense) -> its members with no defense at the weak end, by loss."""
+    bases = {point.place[0]: point for point in line if point.place[1] == "none"}
+    groups: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    for point in line:
+        if point.place[1] != "none":
+            groups[point.place[:2]].append(point)
+    return {
+        key: sorted(
+            [*members, *([bases[key[0]]] if len(members) > 1 or key[1] == DP_SGD else [])],
+            key=lambda point: (point.loss, point.place),
+        )
+        for key, members in groups.items()
+    }
+
+
+def _at(members: Sequence[Point], loss: float) -> tuple[Values | None, str]:
+    """The values at a loss, or at the largest loss below it where the family stops there."""
+    last = members[-1]
+    if last.loss <= loss:
+        most = "" if len(members) == 1 else ", the most of them"
+        return last.values, f"{last.name} costs {_percent(last.loss)}{most}"
+    if members[0].loss > loss:
+        return None, f"{members[0].name} costs {_percent(members[0].loss)} already"
+    return _between(members, loss)
+
+
+def _between(members: Sequence[Point], loss: float) -> tuple[Values | None, str]:
+    """Linear in the loss between the two members around it."""
+    for weak, strong in pairwise(members):
+        if weak.loss <= loss <= strong.loss:
+            width = strong.loss - weak.loss
+            share = (loss - weak.loss) / width if width else 1.0
+            both = weak.values.keys() & strong.values.keys()
+            values = {v: (1 - share) * weak.values[v] + share * strong.values[v] for v in both}
+            ends = (f"{one.name} ({_percent(one.loss)})" for one in (weak, strong))
+            how = f"between {' and '.join(ends)}"
+            return values or None, how if values else f"{how}: no victim in common"
+    low, high = members[0].loss, members[-1].loss
+    return None, f"out of range: the line is known from {_percent(low)} to {_percent(high)} of loss"
+
+
+def _percent(share: float) -> str:
+    return f"{show(100 * share, 'points')} %"
