@@ -165,9 +165,10 @@ class Pool:
 
     def offer(self, silent: Tensor) -> bool:
         """Add the directions that are silent at these units, ``(direction, unit)``, if they fit."""
-        if len(silent) == 0:
-            return False
         for _ in range(2):
+            silent = silent[silent.any(dim=1)]  # one refined away from all its units is none
+            if len(silent) == 0:
+                return False
             refined, alone = self._refine(silent)
             silent = self._factors.silence(refined)
         counts = silent.sum(1)

@@ -328,6 +328,18 @@ def test_factors_come_back_from_their_product() -> None:
     torch.testing.assert_close(same, torch.ones_like(same))
 
 
+def test_a_direction_that_is_silent_nowhere_is_dropped() -> None:
+    inputs, cut, layer = synthetic()
+    matrix = cut.T @ torch.cat([inputs, torch.ones(4, 1, dtype=torch.float64)], 1)
+    factors = factor(UnitRows(matrix, *torch.full((2, 60), 1e-16, dtype=torch.float64)), None)
+    pool = Pool(factors, Signs(factors, layer).quiet())
+    active = cut[:, factors.live] != 0
+    nowhere = torch.zeros_like(active[:1])
+    assert not pool.offer(nowhere)
+    assert pool.offer(torch.cat([nowhere, ~active]))
+    assert sorted(pool.silent.tolist()) == sorted((~active).sum(1).tolist())
+
+
 def test_spread_is_that_of_the_noise() -> None:
     inputs, cut, _ = synthetic()
     matrix = cut.T @ torch.cat([inputs, torch.ones(4, 1, dtype=torch.float64)], 1)
