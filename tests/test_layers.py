@@ -126,12 +126,15 @@ def test_the_search_for_calls_finds_them(tmp_path: Path) -> None:
     assert list(calls(file)) == [("load", {"trust_remote_code"}), ("torch.load", set())]
 
 
-def test_captures_are_attacked_without_flower_and_ray(make_run: Make, tmp_path: Path) -> None:
+def test_captures_of_images_are_attacked_without_flower_ray_and_transformers(
+    make_run: Make, tmp_path: Path
+) -> None:
     run = make_run(IMAGES, federation={"rounds": 1})
     simulate(run)
     program = (
         "import atexit, sys\n"
-        "atexit.register(lambda: print(sorted({'flwr', 'ray'} & sys.modules.keys())))\n"
+        "unwanted = {'flwr', 'ray', 'transformers'}\n"
+        "atexit.register(lambda: print(sorted(unwanted & sys.modules.keys())))\n"
         f"sys.argv = ['fedsim', 'attack', {str(run.root)!r}, '--quiet']\n"
         "from experiments.cli import main\n"
         "main()\n"

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
+from fedsim.models.linear import is_transposed
 from fedsim.models.lora import is_second_factor
 from fedsim.types import Tensors
 
@@ -98,7 +98,7 @@ class FirstLayers:
         """The layer's weight gradients side by side ``(width, outputs)``."""
         parts = []
         for name in layer.weights(update):
-            conv = isinstance(self.network.get_submodule(name[:-7]), Conv1D)
+            conv = is_transposed(self.network.get_submodule(name[:-7]))
             parts.append(update[name] if conv else update[name].T)
         return torch.cat(parts, 1)
 
@@ -171,7 +171,8 @@ class FirstLayers:
         ids = torch.tensor([words], device=self._device)
         with ExitStack() as stack, torch.no_grad():
             for name, module in self.network.named_modules():
-                if isinstance(module, nn.Linear | Conv1D) and not is_second_factor(name):
+                linear = isinstance(module, nn.Linear) or is_transposed(module)
+                if linear and not is_second_factor(name):
                     stack.callback(module.register_forward_pre_hook(note(name)).remove)
             self.network(input_ids=ids, attention_mask=torch.ones_like(ids))
         whole = [(value, names) for value, names in seen if value.dim() == 3]

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from attacks.replay import Replay
 from fedsim.models.embeddings import embedding_names
+from fedsim.models.linear import is_transposed
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -95,7 +96,7 @@ class Factored:
         for module in self.network.modules():
             if isinstance(module, nn.Embedding) and module is not word:
                 module.register_forward_hook(self._note_table)
-            elif isinstance(module, nn.Linear | nn.LayerNorm) or _is_transposed(module):
+            elif isinstance(module, nn.Linear | nn.LayerNorm) or is_transposed(module):
                 module.register_forward_hook(self._note)
         self.network.requires_grad_(False)
         self.layout: list[tuple[str, ...]] = []
@@ -229,11 +230,6 @@ def blank(task: Task, examples: int, tokens: int) -> Batch:
     return Batch(ids, ids[:, 0] if task.spec.num_classes else ids, torch.ones_like(ids))
 
 
-def _is_transposed(module: nn.Module) -> bool:
-    """Whether it is GPT-2's linear layer, whose weight is ``(in, out)``."""
-    return type(module).__name__ == "Conv1D"
-
-
 def _rows(layers: list[list[Tensor]], lanes: int) -> Tensor:
     """``(layer, lane, row, width)`` from a tensor ``(lane * example, [token,] width)`` a use.
 
@@ -250,6 +246,6 @@ def _weights(
     if isinstance(module, nn.LayerNorm):
         plain = F.layer_norm(inputs, inputs.shape[-1:], eps=module.eps)
         return Vectors(names, (output * plain).sum(2))
-    if _is_transposed(module):
+    if is_transposed(module):
         return Products(names, inputs, output)
     return Products(names, output, inputs)

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedsim.errors import ConfigError
 from fedsim.files import Record
+from fedsim.models.linear import is_transposed
 from fedsim.seeds import generator
 
 DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
@@ -51,12 +52,11 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
         ConfigError: a target names no linear layer.
     """
     from peft import LoraConfig, inject_adapter_in_model
-    from transformers.pytorch_utils import Conv1D
 
     layers = [
-        (name.rsplit(".", 1)[-1], isinstance(module, Conv1D))
+        (name.rsplit(".", 1)[-1], is_transposed(module))
         for name, module in network.named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
+        if isinstance(module, nn.Linear) or is_transposed(module)
     ]
     known = sorted({name for name, _ in layers}.difference(_HEADS))
     for target in lora.targets:
