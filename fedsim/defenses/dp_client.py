@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import nn
 
-from fedsim import accountant
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Defense, Distortion, Unit
+from fedsim.defenses.base import Unit
+from fedsim.defenses.budget import Budgeted
 from fedsim.defenses.clip import cut
-from fedsim.defenses.dp_sgd import refuse_batch_statistics
-from fedsim.defenses.encoding import Encoding
-from fedsim.defenses.gaussian_noise import GaussianNoise
-from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpClient(Defense):
+class DpClient(Budgeted):
     """Clips the update and adds N(0, (noise_multiplier * clip)^2) to each coordinate of it.
 
     DP-FedAvg (McMahan et al. 2018) in its local form: the client adds the noise itself, so that it
@@ -46,77 +39,27 @@ class DpClient(Defense):
             compares an update with none at all, which differ by ``clip`` (Kairouz et al. 2021).
     """
 
-    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    name: ClassVar[str] = "dp_client"
+    depends: ClassVar[str] = "its rounds"
+
     adjacency: Literal["replace", "zero_out"] = "replace"
 
-    def __post_init__(self) -> None:
-        if (self.noise_multiplier is None) == (self.epsilon is None):
-            both = "neither is" if self.epsilon is None else "both are"
-            raise ValueError(
-                f"noise_multiplier or epsilon says how much noise there is, and {both} given; "
-                "set one of them"
-            )
-
-    def on_model(self, model: nn.Module) -> None:
-        """Leave the model as it is.
+    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The clipped update with noise.
 
         Raises:
-            ConfigError: it has batch statistics, which are sent without noise.
+            ConfigError: the noise is not known, since ``fit`` was not called.
         """
-        refuse_batch_statistics("dp_client", model)
-
-    def fit(self, schedule: Schedule) -> DpClient:
-        """With the noise that ``epsilon`` asks for, if it is given."""
-        if self.epsilon is None:
-            return self
-        noise = accountant.noise_multiplier(
-            steps=schedule.rounds, rate=1.0, target=self.epsilon, delta=self.delta
-        )
-        return replace(self, noise_multiplier=noise * self._sensitivity, epsilon=None)
-
-    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The clipped update with noise, drawn in float32 where ``rng`` lives, in model order."""
-        std = self._multiplier() * self.clip
-        return GaussianNoise(std=std).transform(cut(update, self.clip), rng)
-
-    def surrogate(self, update: Tensors) -> Tensors:
-        """The same clipping, without noise."""
-        return cut(update, self.clip)
-
-    def encode(self, packed: Encoding) -> Encoding:
-        """Noise fills all bits."""
-        del packed
-        return Encoding()
-
-    def epsilon_after(self, spent: Schedule) -> float:
-        """Epsilon of the rounds."""
-        noise = self._multiplier() / self._sensitivity
-        return accountant.epsilon(
-            steps=spent.rounds, rate=1.0, noise_multiplier=noise, delta=self.delta
-        )
-
-    def _multiplier(self) -> float:
-        if self.noise_multiplier is None:
-            raise ConfigError(
-                f"dp_client.epsilon: {self.epsilon} is a budget for a whole run, and how much "
-                "noise it takes depends on its rounds. Call fit first, or set noise_multiplier."
-            )
-        return self.noise_multiplier
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Clipping, and noise where there is any."""
-        return frozenset({"scale"} if self.noise_multiplier == 0 else {"scale", "noise"})
+        return self._covered(cut(update, self.clip), rng)
 
     @property
     def unit(self) -> Unit:
         """All that a client sends in a round."""
         return "update"
 
+    def _releases(self, schedule: Schedule) -> tuple[int, float]:
+        return schedule.rounds, 1.0
+
     @property
     def _sensitivity(self) -> int:
-        """In units of ``clip``."""
         return 2 if self.adjacency == "replace" else 1

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from fedsim.defenses.base import Defense
-from fedsim.defenses.dp_sgd import refuse_batch_statistics
+from fedsim.defenses.budget import refuse_batch_statistics
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsim import accountant
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Defense, Distortion, Unit
-from fedsim.defenses.clip import cut
-from fedsim.defenses.encoding import Encoding
-from fedsim.defenses.gaussian_noise import GaussianNoise
-from fedsim.errors import ConfigError
+from fedsim.defenses.base import Unit
+from fedsim.defenses.budget import Budgeted
 from fedsim.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSgd(Defense):
+class DpSgd(Budgeted):
     """Clips each example's gradient and adds noise to their sum (Abadi et al. 2016, algorithm 1).
 
     In every local step the sum of the clipped gradients, plus N(0, (noise_multiplier * clip)^2) in
@@ -44,35 +36,8 @@ class DpSgd(Defense):
         delta: of the budget; it should be far below one in the number of a client's rows.
     """
 
-    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-
-    def __post_init__(self) -> None:
-        if (self.noise_multiplier is None) == (self.epsilon is None):
-            both = "neither is" if self.epsilon is None else "both are"
-            raise ValueError(
-                f"noise_multiplier or epsilon says how much noise there is, and {both} given; "
-                "set one of them"
-            )
-
-    def on_model(self, model: nn.Module) -> None:
-        """Leave the model as it is.
-
-        Raises:
-            ConfigError: it has batch statistics, and would update them.
-        """
-        refuse_batch_statistics("dp_sgd", model)
-
-    def fit(self, schedule: Schedule) -> DpSgd:
-        """With the noise that ``epsilon`` asks for, if it is given."""
-        if self.epsilon is None:
-            return self
-        noise = accountant.noise_multiplier(
-            steps=schedule.steps, rate=schedule.rate, target=self.epsilon, delta=self.delta
-        )
-        return replace(self, noise_multiplier=noise, epsilon=None)
+    name: ClassVar[str] = "dp_sgd"
+    depends: ClassVar[str] = "the client's rows and steps"
 
     def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
         """The gradient scaled down to the norm ``clip`` where it is longer; nothing is drawn."""
@@ -80,63 +45,17 @@ class DpSgd(Defense):
         return self.surrogate(gradient)
 
     def on_sum(self, total: Tensors, rng: torch.Generator) -> Tensors:
-        """The sum with noise, drawn in float32 where ``rng`` lives, in the model's order.
+        """The sum with noise.
 
         Raises:
             ConfigError: the noise is not known, since ``fit`` was not called.
         """
-        if self.noise_multiplier is None:
-            raise ConfigError(
-                f"dp_sgd.epsilon: {self.epsilon} is a budget, and how much noise it takes depends "
-                "on the client's rows and steps. Call fit first, or set noise_multiplier."
-            )
-        return GaussianNoise(std=self.noise_multiplier * self.clip).transform(total, rng)
-
-    def surrogate(self, update: Tensors) -> Tensors:
-        """The same clipping of the whole update: exact for a batch of one without noise."""
-        return cut(update, self.clip)
-
-    def encode(self, packed: Encoding) -> Encoding:
-        """Noise fills all bits."""
-        del packed
-        return Encoding()
-
-    def epsilon_after(self, spent: Schedule) -> float:
-        """Epsilon of the local steps.
-
-        Raises:
-            ConfigError: the noise is not known, since ``fit`` was not called.
-        """
-        if self.noise_multiplier is None:
-            raise ConfigError(
-                f"dp_sgd.epsilon: {self.epsilon} is a budget for a whole run. Call fit first."
-            )
-        return accountant.epsilon(
-            steps=spent.steps,
-            rate=spent.rate,
-            noise_multiplier=self.noise_multiplier,
-            delta=self.delta,
-        )
-
-    @property
-    def distortions(self) -> frozenset[Distortion]:
-        """Clipping, and noise where there is any."""
-        return frozenset({"scale"} if self.noise_multiplier == 0 else {"scale", "noise"})
+        return self._covered(total, rng)
 
     @property
     def unit(self) -> Unit:
         """One example of one client, added or removed."""
         return "example"
 
-
-def refuse_batch_statistics(name: str, model: nn.Module) -> None:
-    """Raise ``ConfigError`` where a model in train mode would send statistics without noise."""
-    mixing = [
-        own for own, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training
-    ]
-    if mixing:
-        raise ConfigError(
-            f"{name}: {mixing[0]!r} of {type(model).__name__} is a batch normalisation in "
-            "train mode, whose statistics mix the examples and are sent without noise. "
-            "Set federation.train_mode = false, or choose a model without it."
-        )
+    def _releases(self, schedule: Schedule) -> tuple[int, float]:
+        return schedule.steps, schedule.rate

@@ -285,10 +285,10 @@ def test_a_budget_that_was_not_turned_into_noise_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         budget.on_sum({"w": torch.zeros(2)}, torch.Generator())
     assert str(caught.value) == (
-        "dp_sgd.epsilon: 4.0 is a budget, and how much noise it takes depends on the client's rows "
-        "and steps. Call fit first, or set noise_multiplier."
+        "dp_sgd.epsilon: 4.0 is a budget for a whole run, and how much noise it takes depends on "
+        "the client's rows and steps. Call fit first, or set noise_multiplier."
     )
-    with pytest.raises(ConfigError, match=r"4\.0 is a budget for a whole run\. Call fit first"):
+    with pytest.raises(ConfigError, match=r"dp_sgd\.epsilon: 4\.0 is a budget for a whole run"):
         budget.epsilon_after(Schedule(1.0, 1, 1))
 
 

@@ -1,0 +1,133 @@
+"""Clipping and Gaussian noise, which a privacy budget may set: what such defenses share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Annotated, ClassVar, Self
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedsim import accountant
+from fedsim.accountant import Schedule
+from fedsim.defenses.base import Defense, Distortion
+from fedsim.defenses.clip import cut
+from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.errors import ConfigError
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgeted(Defense):
+    """Clips, and adds the noise that is given or that a budget asks for.
+
+    Attributes:
+        clip: largest Euclidean norm of what is protected.
+        noise_multiplier: standard deviation of the noise in units of ``clip``; None to have it from
+            ``epsilon``.
+        epsilon: budget of each client for all rounds of the run.
+        delta: of the budget.
+    """
+
+    name: ClassVar[str]
+    depends: ClassVar[str]
+    """What the noise of a budget depends on, in words."""
+
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
+    def __post_init__(self) -> None:
+        if (self.noise_multiplier is None) == (self.epsilon is None):
+            both = "neither is" if self.epsilon is None else "both are"
+            raise ValueError(
+                f"noise_multiplier or epsilon says how much noise there is, and {both} given; "
+                "set one of them"
+            )
+
+    def on_model(self, model: nn.Module) -> None:
+        """Leave the model as it is.
+
+        Raises:
+            ConfigError: it has batch statistics, which would be sent without noise.
+        """
+        refuse_batch_statistics(self.name, model)
+
+    def fit(self, schedule: Schedule) -> Self:
+        """With the noise that ``epsilon`` asks for, if it is given."""
+        if self.epsilon is None:
+            return self
+        steps, rate = self._releases(schedule)
+        noise = accountant.noise_multiplier(
+            steps=steps, rate=rate, target=self.epsilon, delta=self.delta
+        )
+        return replace(self, noise_multiplier=noise * self._sensitivity, epsilon=None)
+
+    def epsilon_after(self, spent: Schedule) -> float:
+        """Epsilon of what has been released.
+
+        Raises:
+            ConfigError: the noise is not known, since ``fit`` was not called.
+        """
+        steps, rate = self._releases(spent)
+        noise = self._multiplier() / self._sensitivity
+        return accountant.epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=self.delta)
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """The same clipping of the whole update, without noise: exact for a batch of one."""
+        return cut(update, self.clip)
+
+    def encode(self, packed: Encoding) -> Encoding:
+        """Noise fills all bits."""
+        del packed
+        return Encoding()
+
+    @property
+    def distortions(self) -> frozenset[Distortion]:
+        """Clipping, and noise where there is any."""
+        return frozenset({"scale"} if self.noise_multiplier == 0 else {"scale", "noise"})
+
+    def _covered(self, tensors: Tensors, rng: torch.Generator) -> Tensors:
+        """With noise, drawn in float32 where ``rng`` lives, in the model's order.
+
+        Raises:
+            ConfigError: the noise is not known, since ``fit`` was not called.
+        """
+        return GaussianNoise(std=self._multiplier() * self.clip).transform(tensors, rng)
+
+    def _multiplier(self) -> float:
+        if self.noise_multiplier is None:
+            raise ConfigError(
+                f"{self.name}.epsilon: {self.epsilon} is a budget for a whole run, and how much "
+                f"noise it takes depends on {self.depends}. Call fit first, or set "
+                "noise_multiplier."
+            )
+        return self.noise_multiplier
+
+    @abstractmethod
+    def _releases(self, schedule: Schedule) -> tuple[int, float]:
+        """How many Gaussian mechanisms are composed, and the rate at which each samples."""
+
+    @property
+    def _sensitivity(self) -> int:
+        """How far the clipped sums of neighbours lie apart at most, in units of ``clip``."""
+        return 1
+
+
+def refuse_batch_statistics(name: str, model: nn.Module) -> None:
+    """Raise ``ConfigError`` where a model in train mode would send statistics without noise."""
+    mixing = [
+        own for own, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training
+    ]
+    if mixing:
+        raise ConfigError(
+            f"{name}: {mixing[0]!r} of {type(model).__name__} is a batch normalisation in "
+            "train mode, whose statistics mix the examples and are sent without noise. "
+            "Set federation.train_mode = false, or choose a model without it."
+        )
