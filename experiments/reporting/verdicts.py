@@ -26,6 +26,9 @@ from fedsim.statistics import Difference
 WORDS = ("batch_token_precision", "batch_token_recall")
 """A guess that lists every word has all the recall, one sure word all the precision."""
 
+FEW = 5
+"""Clients below which a bootstrap by client is not to be relied on."""
+
 
 def judge(
     place: Place,
@@ -186,8 +189,11 @@ def _notes(
         yield from reasons(open_, margin, len(matches))
         if not open_:
             yield "jobs failed or ran out of time"
-    if len({victim[:2] for one in attacks for victim in one.values}) == 1:
+    clients = len({victim[:2] for one in attacks for victim in one.values})
+    if clients == 1:
         yield "one client: says nothing about others"
+    elif clients < FEW:
+        yield f"{clients} clients: say little about others"
     if place[1] != "none" and not any(match.attacker.adaptive for match in matches):
         yield "no adaptive attack was run"
     if jobs["skipped"]:
