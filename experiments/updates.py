@@ -11,7 +11,7 @@ import torch
 from experiments.cells import Cell
 from experiments.reporting.findings import Section
 from experiments.reporting.places import Place
-from fedsim.capture import Observation
+from fedsim.capture import CaptureKey, Observation
 from fedsim.files import Record
 
 
@@ -21,20 +21,33 @@ class UpdateRow(Record):
     Attributes:
         norm: Euclidean, over all that the client sent: of a gradient, or of sent less received
             weights.
+        label: class of the one example behind the update, where there is one and it has a class.
     """
 
     cell: str
     round: int
     client: int
     norm: float
+    label: int | None = None
 
 
 def updates(cell: Cell) -> Iterator[UpdateRow]:
     """The norms of a cell's captures, probes left out; ``truth/`` says which these are."""
     for key in cell.captures.keys():
-        if cell.truth.record(key).probe == "none":
-            norm = norm_of(cell.captures.load(key))
-            yield UpdateRow(cell=cell.name, round=key.round, client=key.client, norm=norm)
+        record = cell.truth.record(key)
+        if record.probe == "none":
+            yield UpdateRow(
+                cell=cell.name,
+                round=key.round,
+                client=key.client,
+                norm=norm_of(cell.captures.load(key)),
+                label=_label(cell, key) if len(record.rows) == 1 else None,
+            )
+
+
+def _label(cell: Cell, key: CaptureKey) -> int | None:
+    labels = cell.truth.load(key).labels  # of a language model, the target at each position
+    return int(labels) if labels.dim() == 1 else None
 
 
 def norm_of(observation: Observation) -> float:

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from experiments.reporting.labels import option, title
+from fedsim.cell import CellConfig
 
 Part: TypeAlias = tuple[str, dict[str, Any]]
 """One defense of a chain: its name and its options."""
@@ -31,6 +32,12 @@ def defense_name(defense: str, text: str) -> str:
     if parts is None:
         return f"{family(defense)} ({text})"
     return " + ".join(_name(title(name), _written(_own(name, table))) for name, table in parts)
+
+
+def cell_defense(cell: CellConfig) -> str:
+    """The name of a cell's defense, ``none`` included."""
+    name = "+".join(str(part.get("name")) for part in cell.defense) or "none"
+    return defense_name(name, json.dumps(cell.defense))
 
 
 def family(defense: str) -> str:

@@ -12,10 +12,12 @@ from experiments.bounds.limit_tables import (
     rank_table,
     success_table,
 )
+from experiments.reporting.classes import class_norms
 from experiments.reporting.labels import settings
 from experiments.reporting.tables import Table, named
 from experiments.rows import read_rows
 from experiments.signals import SignalRow, signal_table
+from experiments.updates import UpdateRow
 from fedsim.cell import CellConfig
 from fedsim.files import read_record
 from fedsim.records import ScoreRow
@@ -33,6 +35,12 @@ def signal_to_noise(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
     rows = read_rows(path, SignalRow) if path.exists() else []
     mine = [row for row in rows if row.cell in cells]
     return signal_table(mine, settings(cells, {})) if mine else None
+
+
+def norms_by_class(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """How long the updates of each class are."""
+    path = run / "updates.parquet"
+    return class_norms(read_rows(path, UpdateRow), cells) if path.exists() else None
 
 
 def rank_lights(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
@@ -71,6 +79,7 @@ def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, M
 
 EXTRAS: dict[str, Extra] = {
     "Signal and noise": signal_to_noise,
+    "Updates by class": norms_by_class,
     "Whether exact attacks can work": rank_lights,
     "How often a guess can be right": success_bounds,
     "How close a reconstruction can come": ceilings,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.reporting.defense_names import defense_name
+from experiments.reporting.defense_names import cell_defense
 from experiments.reporting.labels import natural, title
 from fedsim.cell import CellConfig
 from fedsim.knowledge import FACTS, Fact
@@ -69,14 +68,9 @@ def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
             for what in dict.fromkeys(what for line in lines for what in line)
         ),
         defenses=tuple(
-            sorted({_chain(cell) for cell in cells}, key=lambda c: (c != "none", natural(c)))
+            sorted({cell_defense(cell) for cell in cells}, key=lambda c: (c != "none", natural(c)))
         ),
     )
-
-
-def _chain(cell: CellConfig) -> str:
-    name = "+".join(str(part.get("name")) for part in cell.defense) or "none"
-    return defense_name(name, json.dumps(cell.defense))
 
 
 def _protocol(cell: CellConfig) -> dict[str, str]:

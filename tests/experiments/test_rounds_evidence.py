@@ -18,6 +18,7 @@ from experiments.reporting.findings import Section
 from experiments.reporting.tables import Number, Table
 from experiments.reporting.trend import trend
 from experiments.reporting.unions import union_figures, union_table, unions
+from experiments.rows import write_rows
 from experiments.updates import UpdateRow, norm_of
 from fedsim.capture import CaptureKey, Observation
 from fedsim.files import write_json
@@ -115,6 +116,20 @@ def test_signals_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
     table = extras(tmp_path, {"c0": cell()}, "1-x")["Signal and noise"]
     assert table.rows[0][:2] == ("sign", 1)
     assert extras(tmp_path, {"c1": cell()}, "1-x") == {}
+
+
+def test_norms_by_class_are_of_single_examples(tmp_path: Path) -> None:
+    norms = ((0, 2.0, 7), (1, 4.0, 7), (2, 1.0, 3), (3, 9.0, None))
+    rows = [
+        UpdateRow(cell="c0", round=1, client=client, norm=norm, label=label)
+        for client, norm, label in norms
+    ]
+    write_rows(tmp_path / "updates.parquet", UpdateRow, rows)
+    table = extras(tmp_path, {"c0": cell()}, "1-x")["Updates by class"]
+    assert table.columns[-3:] == ("updates", "class 3", "class 7")
+    assert table.rows[0][-3:] == (3, Number(1.0), Number(3.0))
+    write_rows(tmp_path / "updates.parquet", UpdateRow, rows[3:])
+    assert extras(tmp_path, {"c0": cell()}, "1-x") == {}
 
 
 def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
