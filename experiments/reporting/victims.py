@@ -8,6 +8,7 @@ from torch import Tensor
 
 from experiments.entries import entries
 from experiments.folder import Run
+from experiments.reporting.findings import PRIOR_ONLY
 from experiments.reporting.gallery import Example
 from experiments.score import Scorer, certified
 from fedsim.errors import StoreError
@@ -24,6 +25,8 @@ def victims(run: Run) -> list[Example]:
 def _examples(scorer: Scorer) -> Iterator[Example]:
     image = scorer.task.modality == "image"
     for entry in entries(scorer.cell.experiment):
+        if entry.table["name"] == PRIOR_ONLY:  # it made its guess without the victim
+            continue
         for key in (key for key in scorer.keys if scorer.probes[key] == "none"):
             guess, truth = scorer.guess(entry.label, key), scorer.truths[key]
             if guess.record.status == "skipped":
