@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal, TypeAlias
 
 from pydantic import Field
@@ -110,6 +112,20 @@ class Utility(Placed):
     bytes_up: int
 
 
+def settled(measured: Sequence[Utility]) -> Utility | None:
+    """The mean over the last tenth of the rounds, at least the last one; None without any.
+
+    Single rounds of SGD scatter by more than what most defenses cost.
+    """
+    if not measured:
+        return None
+    ordered = sorted(measured, key=lambda utility: utility.round)
+    window = ordered[-max(1, len(ordered) // 10) :]
+    last = window[-1]
+    means = {name: fmean(one.values[name] for one in window) for name in last.values}
+    return last.model_copy(update={"values": means})
+
+
 class Section(Data):
     """All that was found for one task, data set, model and protocol.
 
@@ -172,9 +188,8 @@ class Section(Data):
         return next((name for name in UTILITY if name in measured), None)
 
     def at_end(self, place: Place) -> Utility | None:
-        """Utility of the cells after their last round."""
-        measured = [utility for utility in self.utility if utility.place == place]
-        return max(measured, key=lambda utility: utility.round, default=None)
+        """Utility of the cells at the end of training, see ``settled``."""
+        return settled([utility for utility in self.utility if utility.place == place])
 
 
 class Findings(Data):

@@ -94,7 +94,7 @@ def _matrix_row(section: Section, verdict: Verdict) -> tuple[Value, ...]:
 
 
 def useful(section: Section, place: Place) -> tuple[Number | None, Number | None, Number | None]:
-    """Utility after the last round, its difference to no defense in that setting, and epsilon."""
+    """Utility at the end, its difference to no defense in that setting, and epsilon."""
     name, end = section.utility_name, section.at_end(place)
     if name is None or end is None or name not in end.values:
         return None, None, None

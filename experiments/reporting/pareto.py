@@ -82,7 +82,7 @@ def _picture(section: Section, name: str, verdicts: list[Verdict], spots: list[S
     setting, utility = verdicts[0].setting, title(section.utility_name or "")
     caption = (
         f"{f'{setting}: ' if setting else ''}mean {title(section.main)} of the strongest attack on "
-        f"each defense, with its 95 % interval, against {utility} after the last round. The best "
+        f"each defense, with its 95 % interval, against {utility} at the end. The best "
         "defense is at the bottom right. On the Pareto front stand the defenses that no other "
         "beats in both means."
     )
@@ -187,7 +187,7 @@ def _draw(axes: Axes, section: Section, spots: list[Spot], floor: tuple[float, s
     if unit == "1":
         axes.set_ylim(-0.06, 1.06)
     axes.margins(x=0.1, y=0.1)
-    axes.set_xlabel(f"{title(section.utility_name or '')} after the last round")
+    axes.set_xlabel(f"{title(section.utility_name or '')} at the end")
     axes.set_ylabel(f"{title(section.main)}{'' if unit == '1' else f' ({unit})'}")
     axes.grid(color=INK, alpha=0.12, linewidth=0.6)
 

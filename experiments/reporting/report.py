@@ -12,6 +12,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from experiments.catalog import CATALOGS
 from experiments.coverage import Coverage
 from experiments.reporting.curves import curves
 from experiments.reporting.defense_names import defense_name, family, short_options
@@ -219,6 +220,7 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
         "utility_unit": utility_unit,
     }
     measured = {row.metric for row in rows}
+    attacked = {row.attack for row in rows} - {PRIOR_ONLY}
     return environment.get_template("report.html.j2").render(
         attacker=ATTACKER,
         out_of_scope=OUT_OF_SCOPE,
@@ -226,6 +228,11 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
             (kind, definition(kind)) for name, kind in classes.items() if name in measured
         ],
         attacks=sorted({(row.attack, row.attack_options) for row in rows}),
+        said={
+            name: text.replace("``", "")
+            for name, text in CATALOGS["attacks"]().items()
+            if name in attacked
+        },
         defenses=sorted(
             {(defense_name(r.defense, r.defense_options), r.defense_options) for r in rows},
             key=lambda pair: natural(pair[0]),

@@ -19,6 +19,7 @@ from experiments.reporting.findings import (
     Result,
     Section,
     Utility,
+    settled,
 )
 from experiments.reporting.judgement import evidence
 from experiments.reporting.labels import natural, settings
@@ -127,8 +128,10 @@ def _section(
     curve.sort(key=lambda u: (*_order(u), u.round))
     results.sort(key=lambda result: (*_order(result), *_rank(result)))
     found = {one.place: _order(one) for one in (*results, *curve)}
-    ends = {one.place: one.values for one in curve}  # by round, so that the last one stays
-    places = {place: ends.get(place) for place in sorted(found, key=lambda place: found[place])}
+    curves = _group((one.place, one) for one in curve)
+    ends = {place: settled(group) for place, group in curves.items()}
+    ordered = sorted(found, key=lambda place: found[place])
+    places = {place: end.values if (end := ends.get(place)) else None for place in ordered}
     return Section(
         cells=tuple(labels),
         task=names[0],

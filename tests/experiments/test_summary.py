@@ -206,6 +206,17 @@ def test_utility_is_the_mean_over_seeds_of_the_last_round() -> None:
     assert [measured.round for measured in section.utility] == [2, 10]
 
 
+def test_utility_at_the_end_is_the_mean_over_the_last_tenth_of_the_rounds() -> None:
+    curve = [use(round=number, value=float(number)) for number in range(31)]
+    section = only_section([row()], curve)
+    end = section.at_end(section.results[0].place)
+    assert end is not None
+    assert (end.round, end.values["accuracy"]) == (30, 29.0)
+    short = only_section([row()], curve[:12]).at_end(section.results[0].place)
+    assert short is not None
+    assert short.values["accuracy"] == 11.0
+
+
 def test_a_diverged_model_is_strict_json() -> None:
     found = summarise([row()], [use(value=float("nan"))], {"c0": cell()})
     data = json.loads(canonical(found), parse_constant=pytest.fail)

@@ -121,7 +121,7 @@ def test_rows_become_tables_and_one_picture() -> None:
     (picture,) = pictures(section, "p")
     assert "ε=8" in picture.svg
     assert ">Pareto front</text>" in picture.svg
-    assert "accuracy after the last round" in picture.svg
+    assert "accuracy at the end" in picture.svg
     again = pictures(section_of(*reversed(points)), "p")
     assert [one.svg for one in again] == [picture.svg]
     assert pictures(section_of(NONE), "p") == []
