@@ -199,8 +199,8 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
     return (
         Table(
             "at-loss",
-            f"Leakage of each family of defenses where it costs {loss} of the utility without a "
-            f"defense: mean {title(section.main)} of the strongest attack, interpolated linearly "
+            f"The least leakage of each family of defenses at a cost of at most {loss} of the "
+            f"utility without a defense: mean {title(section.main)} of the strongest attack, interpolated linearly "
             f"between members of the family; utility counts as known: {where}.",
             ("setting", "defense", "leakage", "victims", "how"),
             tuple(

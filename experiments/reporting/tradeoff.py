@@ -74,7 +74,7 @@ def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | Non
 
 
 def at_loss(line: Sequence[Point]) -> Iterator[AtLoss]:
-    """For each family the leakage where it costs ``LOSS``."""
+    """For each family the least leakage that a cost of ``LOSS`` buys."""
     for (setting, defense), members in _families(line).items():
         values, how = _at(members, LOSS)
         yield AtLoss(
@@ -122,14 +122,17 @@ def _families(line: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:
 
 
 def _at(members: Sequence[Point], loss: float) -> tuple[Values | None, str]:
-    """The values at a loss, or at the largest loss below it where the family stops there."""
-    last = members[-1]
-    if last.loss <= loss:
-        most = "" if len(members) == 1 else ", the most of them"
-        return last.values, f"{last.name} costs {_percent(last.loss)}{most}"
-    if members[0].loss > loss:
+    """The values of the member that leaks least of those that cost no more, or between two."""
+    within = [member for member in members if member.loss <= loss]
+    if not within:
         return None, f"{members[0].name} costs {_percent(members[0].loss)} already"
-    return _between(members, loss)
+    best = min(within, key=lambda member: fmean(member.values.values()))
+    if len(within) < len(members):
+        values, how = _between(members, loss)
+        if values and fmean(values.values()) < fmean(best.values.values()):
+            return values, how
+    least = "" if len(members) == 1 else ", the least leaking that costs no more"
+    return best.values, f"{best.name} costs {_percent(best.loss)}{least}"
 
 
 def _between(members: Sequence[Point], loss: float) -> tuple[Values | None, str]:

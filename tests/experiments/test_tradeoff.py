@@ -76,6 +76,14 @@ def test_no_defense_is_the_weak_end_of_a_family_but_not_of_a_lone_defense() -> N
     assert cheap.how == "std=0.1 costs \N{MINUS SIGN}1.0 %"
 
 
+def test_a_family_that_never_costs_so_much_gives_its_member_that_leaks_least() -> None:
+    free = (*noise(0.1), -0.01, 0.5)
+    (family,) = at_loss(line(NONE, (*noise(0.01), 0.005, 0.8), free))
+    assert family.leakage is not None
+    assert family.leakage.mean == pytest.approx(0.5 + OFFSET)
+    assert family.how == ("std=0.1 costs \N{MINUS SIGN}1.0 %, the least leaking that costs no more")
+
+
 def test_dp_sgd_of_equal_utility() -> None:
     reference = [(*dp(0.1), 0.01, 0.5), (*dp(1.0), 0.05, 0.1)]
     defended = [(*noise(0.1), 0.03, 0.4), (*noise(1.0), 0.2, 0.2), (*noise(0.01), 0.005, 0.8)]
