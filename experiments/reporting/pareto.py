@@ -201,7 +201,8 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
             "at-loss",
             f"The least leakage of each family of defenses at a cost of at most {loss} of the "
             f"utility without a defense: mean {title(section.main)} of the strongest attack, "
-            f"interpolated linearly between members of the family; utility counts as known: {where}.",
+            "interpolated linearly between members of the family; utility counts as known: "
+            f"{where}.",
             ("setting", "defense", "leakage", "victims", "how"),
             tuple(
                 (
