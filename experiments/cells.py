@@ -90,14 +90,18 @@ def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
     chains = _chains(experiment)
     for settled in _swept(experiment):
         _check_capture(settled)
-        for seed in settled.seeds:
+        alone = settled.capture.model_copy(update={"enabled": False})
+        for seed, capture in (
+            *((seed, settled.capture) for seed in settled.seeds),
+            *((seed, alone) for seed in settled.utility_seeds),
+        ):
             for name, chain in chains:
                 config = CellConfig(
                     seed=seed,
                     task=settled.task,
                     auxiliary=settled.auxiliary,
                     federation=settled.federation,
-                    capture=settled.capture,
+                    capture=capture,
                     probes=settled.probes,
                     server_knows=settled.server_knows,
                     defense=chain,

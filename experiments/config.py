@@ -12,7 +12,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from experiments.ladder import at_level
 from experiments.overrides import override
@@ -75,6 +82,8 @@ class ExperimentConfig(Section):
     """One experiment, resolved: all defaults are in it.
 
     Attributes:
+        utility_seeds: trained as those of ``seeds``, and neither captured nor attacked: they tell
+            how far utility scatters, at a part of the cost.
         level: the rung of ``fedsim.levels`` whose options are filled in where the file leaves them
             out, and below which no cell may be. Under ``[sweep]`` each value carries its options.
     """
@@ -82,6 +91,7 @@ class ExperimentConfig(Section):
     name: Name
     level: Level | None = None
     seeds: tuple[int, ...] = (0,)
+    utility_seeds: tuple[int, ...] = ()
     task: TaskConfig
     auxiliary: AuxiliaryConfig | None = None
     federation: FederationConfig = FederationConfig()
@@ -101,19 +111,26 @@ class ExperimentConfig(Section):
             raise ValueError("at least one is needed")
         return values
 
-    @field_validator("seeds", "defenses", "metrics")
+    @field_validator("seeds", "utility_seeds", "defenses", "metrics")
     @classmethod
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
             raise ValueError("the same entry stands there twice; remove one")
         return values
 
-    @field_validator("seeds")
+    @field_validator("seeds", "utility_seeds")
     @classmethod
     def _seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if min(seeds) < 0:
+        if min(seeds, default=0) < 0:
             raise ValueError("seeds are not negative; write 0 or more")
         return seeds
+
+    @field_validator("utility_seeds")
+    @classmethod
+    def _others(cls, others: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        if both := set(others) & set(info.data.get("seeds", ())):
+            raise ValueError(f"{min(both)} is one of seeds, which are measured anyway; remove it")
+        return others
 
 
 class Plan(Section):

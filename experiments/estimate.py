@@ -157,8 +157,7 @@ class _Watch:
         rows = len(self._setting.holdings.private) // run.clients
         steps = len(schedule(run, cell.config.seed, max(1, rows), 1, 0))
         reply = self._set_up + steps * times * max(0.0, self._step(size) - self._set_up)
-        captured = len(cell.config.capture.rounds) or run.rounds
-        replies = run.rounds * run.drawn + captured * probes.count
+        replies = run.rounds * run.drawn + len(cell.config.captured_rounds) * probes.count
         workers = min(run.client_workers, os.cpu_count() or 1) if run.engine == "ray" else 1
         return replies * reply / workers + run.rounds * self._evaluation()
 

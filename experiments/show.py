@@ -156,10 +156,11 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
     captures = sum(_captures(cell.config) for cell in cells)
     kept = sum(_captures(cell.config) * starts[cell.name].reply_bytes for cell in cells)
     models = sum(
-        _rounds(cell.config) * sum(value.nbytes for value in starts[cell.name].weights.values())
+        len(cell.config.captured_rounds)
+        * sum(value.nbytes for value in starts[cell.name].weights.values())
         for cell in cells
     )
-    probes = sum(_rounds(cell.config) * cell.config.probes.count for cell in cells)
+    probes = sum(len(cell.config.captured_rounds) * cell.config.probes.count for cell in cells)
     return Cost(
         parameters,
         captures,
@@ -170,13 +171,8 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
     )
 
 
-def _rounds(config: CellConfig) -> int:
-    rounds = range(1, config.federation.rounds + 1)
-    return sum(config.capture.keeps_round(round_) for round_ in rounds)
-
-
 def _captures(config: CellConfig) -> int:
     """An upper bound where only some clients are kept and only some take part."""
     replies = config.federation.replies
     kept = min(len(config.capture.clients) or replies, replies)
-    return _rounds(config) * (kept + config.probes.count)
+    return len(config.captured_rounds) * (kept + config.probes.count)

@@ -207,15 +207,17 @@ class CaptureConfig(Section):
     """``[capture]``: which rounds and clients the server keeps; empty for all.
 
     Attributes:
+        enabled: false keeps nothing, so that nothing is attacked: a training for its utility alone.
         clients: by number; cohorts under secure aggregation. Probes are always kept.
     """
 
+    enabled: bool = True
     rounds: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
 
     def keeps_round(self, round_: int) -> bool:
         """Whether anything of the round is kept."""
-        return not self.rounds or round_ in self.rounds
+        return self.enabled and (not self.rounds or round_ in self.rounds)
 
     def keeps(self, round_: int, sender: int) -> bool:
         """Whether the reply of that client or cohort is kept in the round."""
@@ -285,4 +287,10 @@ class CellConfig(Section):
         """``capture`` with the numbers of the probes, which come after the clients'."""
         own, clients = self.capture, self.federation.clients
         probes = range(clients, clients + self.probes.count)
-        return CaptureConfig(rounds=own.rounds, clients=own.clients and (*own.clients, *probes))
+        return own.model_copy(update={"clients": own.clients and (*own.clients, *probes)})
+
+    @property
+    def captured_rounds(self) -> tuple[int, ...]:
+        """The rounds of which something is kept."""
+        rounds = range(1, self.federation.rounds + 1)
+        return tuple(round_ for round_ in rounds if self.capture.keeps_round(round_))

@@ -30,7 +30,7 @@ def replies(config: CellConfig, labels: Tensor) -> Iterator[Reply]:
     """The replies that the server will keep, by round and client, as the clients draw them."""
     run, seed = config.federation, config.seed
     parts = partition(labels, run.clients, run, seed)
-    for round_ in config.capture.rounds or range(1, run.rounds + 1):
+    for round_ in config.captured_rounds:
         drawn = draw(seed, round_, run.clients, run.participation)
         groups: Sequence[tuple[int, ...]] = [(client,) for client in drawn]
         if run.cohort > 1:

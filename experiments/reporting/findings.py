@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal, TypeAlias
@@ -12,7 +13,10 @@ from experiments.reporting.evidence import Evidence
 from experiments.reporting.places import Attacker, Data, Place, Placed
 from fedsim.files import SCHEMA
 from fedsim.statistics import Summary as Statistics
+from fedsim.statistics import paired_difference
 
+Spread: TypeAlias = tuple[float, float | None, float | None]
+"""A mean and the ends of its interval, None where there is none."""
 Modality: TypeAlias = Literal["image", "text"]
 HEADLINE: dict[Modality, tuple[str, ...]] = {
     "image": ("mse", "psnr", "ssim", "label_accuracy"),
@@ -103,13 +107,36 @@ class Result(Placed):
 
 
 class Utility(Placed):
-    """The global model after a round, the mean over seeds; round 0 is before training."""
+    """The global model after a round; round 0 is before training.
+
+    Attributes:
+        values: by measure, the mean over seeds.
+        by_seed: by measure and seed.
+    """
 
     round: int
-    seeds: int
     values: dict[str, float]
+    by_seed: dict[str, dict[int, float]]
     epsilon: float | None
     bytes_up: int
+
+    @property
+    def seeds(self) -> int:
+        """How many trainings there were."""
+        return max((len(by_seed) for by_seed in self.by_seed.values()), default=0)
+
+    def over_seeds(self, name: str, base: Utility | None = None) -> Spread | None:
+        """A measure, or it less that of ``base`` on the seeds of both: mean and t interval."""
+        mine = self.by_seed.get(name, {})
+        other = base.by_seed.get(name, {}) if base else dict.fromkeys(mine, 0.0)
+        both = sorted(mine.keys() & other.keys())
+        if not both:
+            return None
+        mean = fmean(mine[seed] - other[seed] for seed in both)
+        if not math.isfinite(mean):  # a model that diverged
+            return mean, None, None
+        found = paired_difference([mine[s] for s in both], [other[s] for s in both], both)
+        return mean, found.low, found.high
 
 
 def settled(measured: Sequence[Utility]) -> Utility | None:
@@ -122,8 +149,15 @@ def settled(measured: Sequence[Utility]) -> Utility | None:
     ordered = sorted(measured, key=lambda utility: utility.round)
     window = ordered[-max(1, len(ordered) // 10) :]
     last = window[-1]
-    means = {name: fmean(one.values[name] for one in window) for name in last.values}
-    return last.model_copy(update={"values": means})
+    by_seed = {
+        name: {
+            seed: fmean(one.by_seed[name][seed] for one in window if seed in one.by_seed[name])
+            for seed in seeds
+        }
+        for name, seeds in last.by_seed.items()
+    }
+    means = {name: fmean(seeds.values()) for name, seeds in by_seed.items()}
+    return last.model_copy(update={"values": means, "by_seed": by_seed})
 
 
 class Section(Data):

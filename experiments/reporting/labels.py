@@ -140,22 +140,22 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def swept(cells: Mapping[str, CellConfig]) -> dict[str, dict[str, Any]]:
     """Cell -> the options, by dotted key, in which the cells differ beside seed and defense."""
-    flat = {
-        name: flatten(cell.model_dump(exclude={"seed", "defense"})) for name, cell in cells.items()
-    }
-    return _differing(flat)
+    return _differing({name: _flat(cell) for name, cell in cells.items()})
 
 
 def settings(cells: Mapping[str, CellConfig], runs: Mapping[str, str]) -> dict[str, str]:
     """Cell -> how it differs from the others beside seed and defense, as ``batch_size=4``."""
-    flat = {
-        name: {"run": runs.get(name, "")} | flatten(cell.model_dump(exclude={"seed", "defense"}))
-        for name, cell in cells.items()
-    }
+    flat = {name: {"run": runs.get(name, "")} | _flat(cell) for name, cell in cells.items()}
     return {
         name: ", ".join(f"{key.rpartition('.')[2]}={option(value)}" for key, value in own.items())
         for name, own in _differing(flat).items()
     }
+
+
+def _flat(cell: CellConfig) -> dict[str, Any]:
+    """All but seed and defense, and whether the seed is there for its utility alone."""
+    flat = flatten(cell.model_dump(exclude={"seed", "defense"}))
+    return {key: value for key, value in flat.items() if key != "capture.enabled"}
 
 
 def _differing(flat: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from experiments.reporting.evidence import Gap, Verdict
-from experiments.reporting.findings import MARGINS, OTHER_CLIENT, PRIOR_ONLY, Section
+from experiments.reporting.findings import MARGINS, OTHER_CLIENT, PRIOR_ONLY, Section, Spread
 from experiments.reporting.labels import title, utility_unit
 from experiments.reporting.places import Attacker, Place, undefended
 from experiments.reporting.results import attack_label, named_place, place_of
@@ -100,11 +100,14 @@ def useful(section: Section, place: Place) -> tuple[Number | None, Number | None
         return None, None, None
     bases = undefended(one.place for one in section.utility)
     base = section.at_end(bases[place[0]]) if place[0] in bases else None
-    change = None
-    if base is not None and name in base.values and place[1] != "none":
-        change = Number(end.values[name] - base.values[name], utility_unit(name))
+    compared = base is not None and place[1] != "none"
+    change = _utility(end.over_seeds(name, base), name) if compared else None
     epsilon = None if end.epsilon is None else Number(end.epsilon)
-    return Number(end.values[name], utility_unit(name)), change, epsilon
+    return _utility(end.over_seeds(name), name), change, epsilon
+
+
+def _utility(found: Spread | None, name: str) -> Number | None:
+    return Number(found[0], utility_unit(name), *found[1:]) if found else None
 
 
 def leaked(section: Section, place: Place, attacker: Attacker | None) -> Number | None:

@@ -38,16 +38,21 @@ class Spot:
 
     defense: str
     options: str
-    utility: float
+    use: Number
     leak: Number
     label: str
 
     @property
-    def bar(self) -> tuple[float, float]:
-        """How far the interval reaches below and above; nothing where there is none."""
-        if self.leak.low is None or self.leak.high is None:
-            return 0.0, 0.0
-        return self.leak.value - self.leak.low, self.leak.high - self.leak.value
+    def utility(self) -> float:
+        """At the end of training."""
+        return self.use.value
+
+
+def bar(number: Number) -> tuple[float, float]:
+    """How far the interval reaches below and above; nothing where there is none."""
+    if number.low is None or number.high is None:
+        return 0.0, 0.0
+    return number.value - number.low, number.high - number.value
 
 
 def pictures(section: Section, stem: str) -> list[Figure]:
@@ -75,14 +80,14 @@ def _spot(section: Section, verdict: Verdict) -> Spot | None:
     if verdict.defense == DP_SGD:
         label = f"ε={compact(float(f'{epsilon.value:.3g}'))}" if epsilon else "ε=∞"
     given = verdict.defense_options
-    return Spot(verdict.defense, given, use.value, leak, label or family(verdict.defense))
+    return Spot(verdict.defense, given, use, leak, label or family(verdict.defense))
 
 
 def _picture(section: Section, name: str, verdicts: list[Verdict], spots: list[Spot]) -> Figure:
     setting, utility = verdicts[0].setting, title(section.utility_name or "")
     caption = (
         f"{f'{setting}: ' if setting else ''}mean {title(section.main)} of the strongest attack on "
-        f"each defense, with its 95 % interval, against {utility} at the end. The best "
+        f"each defense against {utility} at the end, with 95 % intervals. The best "
         "defense is at the bottom right. On the Pareto front stand the defenses that no other "
         "beats in both means."
     )
@@ -99,8 +104,8 @@ def _picture(section: Section, name: str, verdicts: list[Verdict], spots: list[S
             Mark(
                 spot.utility,
                 spot.leak.value,
-                spot.leak.value - spot.bar[0],
-                spot.leak.value + spot.bar[1],
+                spot.leak.value - bar(spot.leak)[0],
+                spot.leak.value + bar(spot.leak)[1],
                 spot.label,
                 _colour(spot, spots),
             )
@@ -169,7 +174,8 @@ def _draw(axes: Axes, section: Section, spots: list[Spot], floor: tuple[float, s
         axes.errorbar(
             [spot.utility for spot in line],
             [spot.leak.value for spot in line],
-            yerr=list(zip(*(spot.bar for spot in line), strict=True)),
+            xerr=list(zip(*(bar(spot.use) for spot in line), strict=True)),
+            yerr=list(zip(*(bar(spot.leak) for spot in line), strict=True)),
             color=_colour(members[0], spots),
             marker=MARKERS[number % len(MARKERS)],
             linestyle=(0, (3, 2)) if defense == DP_SGD else "none",

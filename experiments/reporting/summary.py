@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, TypeAlias, TypeVar
 
 from experiments.reporting.findings import (
@@ -214,7 +215,9 @@ def _leakage(rows: list[ScoreRow], better: Direction) -> Leakage:
 
 
 def _utility(setting: str, rows: list[UtilityRow]) -> Utility:
-    values = _group((row.metric, row.value) for row in rows)
+    by_seed: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        by_seed[row.metric][row.seed] = row.value
     # Replies and budget are told once for each metric; over seeds, the mean and the larger budget.
     cells = {row.cell: row for row in rows}.values()
     epsilons = [row.epsilon for row in cells if row.epsilon is not None]
@@ -223,8 +226,8 @@ def _utility(setting: str, rows: list[UtilityRow]) -> Utility:
         defense=rows[0].defense,
         defense_options=rows[0].defense_options,
         round=rows[0].round,
-        seeds=len(cells),
-        values={metric: sum(group) / len(group) for metric, group in values.items()},
+        values={metric: fmean(seeds.values()) for metric, seeds in by_seed.items()},
+        by_seed=dict(by_seed),
         epsilon=max(epsilons, default=None),
         bytes_up=sum(row.bytes_up for row in cells) // len(cells),
     )

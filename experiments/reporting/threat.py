@@ -58,7 +58,8 @@ def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
     """The card of cells that share task, data set, model and protocol."""
     grants = [cell.server_knows.grants() for cell in cells]
     count = {fact: sum(fact in granted for granted in grants) for fact in FACTS}
-    lines = [_protocol(cell) for cell in cells]
+    alone = [cell.seed for cell in cells if not cell.capture.enabled]
+    lines = [_protocol(cell) for cell in cells if cell.capture.enabled or len(alone) == len(cells)]
     return ThreatModel(
         granted=tuple(WORDS[fact] for fact in FACTS if count[fact] == len(cells)),
         withheld=tuple(WORDS[fact] for fact in FACTS if count[fact] == 0),
@@ -66,11 +67,17 @@ def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
         protocol=tuple(
             (what, " or ".join(dict.fromkeys(line[what] for line in lines if what in line)))
             for what in dict.fromkeys(what for line in lines for what in line)
-        ),
+        )
+        + _utility_seeds(alone if len(alone) < len(cells) else []),
         defenses=tuple(
             sorted({cell_defense(cell) for cell in cells}, key=lambda c: (c != "none", natural(c)))
         ),
     )
+
+
+def _utility_seeds(seeds: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    listed = ", ".join(map(str, dict.fromkeys(seeds)))
+    return (("more seeds, for utility alone", listed),) if seeds else ()
 
 
 def _protocol(cell: CellConfig) -> dict[str, str]:
@@ -115,7 +122,9 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         lines["attacker's rows"] = ", ".join(filter(None, (name, source.split)))
     if run.train_mode and run.batch_statistics == "kept":
         lines["batch statistics"] = "kept by the clients; the global model keeps its first ones"
-    if capture.rounds or capture.clients:
+    if not capture.enabled:
+        lines["captured"] = "nothing: a training for its utility alone"
+    elif capture.rounds or capture.clients:
         lines["captured"] = (
             f"rounds {_listed(capture.rounds)}; "
             f"{'clients' if run.cohort == 1 else 'cohorts'} {_listed(capture.clients)}"
