@@ -19,6 +19,8 @@ class Verdict(Placed):
         attacks: how many attacks were compared with a null baseline and share the error.
         jobs: of all these attacks, by status.
         strongest: the attack with the highest mean, of those that beat their null if some do.
+        labels: the attack that tells labels better than every baseline, by most; None where none
+            does.
         null: the baseline that it beats by less.
         over_null: strongest less that baseline on the same victims, at the corrected level.
         oblivious: the attack with the highest mean among those that ignore the defense.
@@ -36,6 +38,7 @@ class Verdict(Placed):
     clients: int
     jobs: dict[str, int]
     strongest: Attacker | None
+    labels: Attacker | None
     null: str | None
     over_null: Difference | None
     oblivious: Attacker | None

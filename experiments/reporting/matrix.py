@@ -10,6 +10,7 @@ from experiments.reporting.labels import title, utility_unit
 from experiments.reporting.places import Attacker, Place, undefended
 from experiments.reporting.results import attack_label, named_place, place_of
 from experiments.reporting.tables import Number, Table, Value
+from experiments.reporting.verdicts import LABELS
 from fedsim.records import STATUSES
 from fedsim.statistics import Difference, Estimate
 
@@ -40,7 +41,8 @@ def rule(section: Section) -> str:
         "attack turns out strongest; its null is the baseline that it beats by less. "
         f"No leak found: every such interval ends below {margin} {title(section.main)} and no job "
         "failed. Inconclusive: neither; an interval is too wide where it holds both 0 and "
-        f"{margin}."
+        f"{margin}. Labels leak, said beside the verdict: an attack tells those that were not "
+        "granted better than every baseline, likewise."
         f"{words if section.modality == 'text' else ''}"
     )
 
@@ -55,7 +57,7 @@ def matrix(section: Section, where: str) -> Table:
         *("oblivious attack", f"oblivious {metric}", "adaptive attack", f"adaptive {metric}"),
         *("compared both ways", "adaptive less oblivious", f"best of portfolio {metric}"),
         *("strongest attack", "prior only", "other client", "over the stronger null"),
-        *("null", "level of the interval"),
+        *("null", "level of the interval", "label attack", title(LABELS)),
     )
     return Table(
         "matrix",
@@ -90,6 +92,8 @@ def _matrix_row(section: Section, verdict: Verdict) -> tuple[Value, ...]:
         number(section, over),
         title(verdict.null) if verdict.null else None,
         Number(over.level) if over else None,
+        attack_label(section, verdict.labels),
+        leaked(section, verdict.place, verdict.labels, LABELS),
     )
 
 
@@ -110,10 +114,12 @@ def _utility(found: Spread | None, name: str) -> Number | None:
     return Number(found[0], utility_unit(name), *found[1:]) if found else None
 
 
-def leaked(section: Section, place: Place, attacker: Attacker | None) -> Number | None:
-    """The mean of the main metric that an attack reached in a place."""
+def leaked(
+    section: Section, place: Place, attacker: Attacker | None, metric: str = ""
+) -> Number | None:
+    """The mean of a metric, the main one if none is named, that an attack reached in a place."""
     result = section.result(place, attacker) if attacker else None
-    found = result.leakage.get(section.main) if result else None
+    found = result.leakage.get(metric or section.main) if result else None
     return Number(found.mean, found.unit, found.low, found.high) if found else None
 
 

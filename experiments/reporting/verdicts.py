@@ -5,7 +5,8 @@ above 0 whose level is corrected for the number of attacks (Bonferroni). ``no le
 attack's interval ends below the margin for every baseline, and no job failed. ``not attacked``: no
 attack has a score. ``inconclusive``: all else, with a note that says why. A text is judged twice,
 by its sentences and by the words of the batch, since an update can hold the words without their
-order; words leak where precision and recall both beat every baseline.
+order; words leak where precision and recall both beat every baseline. Labels are no word of their
+own: that they leak stands among the notes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from fedsim.statistics import Difference
 WORDS = ("batch_token_precision", "batch_token_recall")
 """A guess that lists every word has all the recall, one sure word all the precision."""
 
+LABELS = "label_accuracy"
+"""The baseline guesses granted labels too, so that only what was not granted leaks."""
+
 FEW = 5
 """Clients below which a bootstrap by client is not to be relied on."""
 
@@ -42,6 +46,7 @@ def judge(
     attacks = [one for one in here[main] if is_attack(one)]
     matches = _matches(here, (main,))
     words = _matches(here, WORDS) if modality == "text" else []
+    labels = [match for match in _matches(here, (LABELS,)) if match.beats]
     means = {one.attacker: one.mean for one in attacks}
     best = max(matches, key=lambda match: (match.beats, means[match.attacker]), default=None)
     null = best.hardest(main) if best else None
@@ -56,13 +61,17 @@ def judge(
         defense=place[1],
         defense_options=place[2],
         word=word,
-        notes=tuple(_notes(word, place, matches, words, MARGINS[modality], jobs, attacks)),
+        notes=(
+            *_notes(word, place, matches, words, MARGINS[modality], jobs, attacks),
+            *(["labels leak"] if labels else []),
+        ),
         levels=tuple(sorted({row.level for row in rows if row.level})),
         attacks=len(attacks),
         victims=len(victims),
         clients=len({victim[:2] for victim in victims}),
         jobs=jobs,
         strongest=best.attacker if best else None,
+        labels=max(labels, key=_over_labels).attacker if labels else None,
         null=null,
         over_null=best.against[main][null] if best and null else None,
         oblivious=_strongest([one for one in attacks if not one.attacker.adaptive]),
@@ -75,7 +84,7 @@ def judge(
 
 def metrics(modality: Modality) -> tuple[str, ...]:
     """The metrics that verdicts go by."""
-    return (MAIN[modality], *(WORDS if modality == "text" else ()))
+    return (MAIN[modality], LABELS, *(WORDS if modality == "text" else ()))
 
 
 def is_attack(one: Scored) -> bool:
@@ -135,6 +144,10 @@ def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[s
             if between is not None:
                 found[PRIOR_ONLY if prior else OTHER_CLIENT] = between
     return found
+
+
+def _over_labels(match: Match) -> float:
+    return min(found.mean for found in match.against[LABELS].values())
 
 
 def _strongest(attacks: Sequence[Scored]) -> Attacker | None:

@@ -15,7 +15,7 @@ from experiments.reporting.judgement import null_calls
 from experiments.reporting.paired import Scored, Victim, difference, portfolio, scored
 from experiments.reporting.places import Attacker
 from experiments.reporting.twins import oblivious_twin
-from experiments.reporting.verdicts import WORDS, judge
+from experiments.reporting.verdicts import LABELS, WORDS, judge
 from fedsim.records import ScoreRow
 from tests.experiments.test_summary import only_section, row
 
@@ -101,6 +101,26 @@ def test_a_leak_has_to_beat_every_baseline() -> None:
     assert unbeaten.notes[0] == "beats another client's update, not prior only"
     assert unbeaten.over_null is not None
     assert unbeaten.over_null.mean == 0.0
+
+
+def test_labels_that_leak_are_said_beside_the_verdict() -> None:
+    def near(client: int, round_: int) -> float:
+        return 0.11 + 0.001 * (-1) ** client + round_ / 1000
+
+    def told(share: float, **more: Any) -> Iterator[ScoreRow]:
+        return rows(lambda c, r: float((c + r) % 10 < 10 * share), metric=LABELS, **more)
+
+    whole = (rows(near), other(), prior())
+    nulls = (told(0.2, attack=PRIOR_ONLY, attack_options="{}"), told(0.1, control=OTHER_CLIENT))
+    found = verdict_of(*whole, told(1), *nulls)
+    assert (found.word, found.notes[-1]) == ("no leak found", "labels leak")
+    assert found.labels == found.strongest
+    # Granted labels are the baseline's too, and a rare hit is within chance.
+    for attack in (told(1), told(0.3)):
+        granted = told(1, attack=PRIOR_ONLY, attack_options="{}")
+        silent = verdict_of(*whole, attack, granted, told(0.1, control=OTHER_CLIENT))
+        assert silent.labels is None
+        assert "labels leak" not in silent.notes
 
 
 def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
