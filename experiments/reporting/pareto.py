@@ -225,7 +225,8 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
         Table(
             "equal-utility",
             "Each defense beside DP-SGD of the same utility, interpolated along the line of "
-            "DP-SGD, whose weak end is no defense: each under the strongest attack on it, on the "
+            "DP-SGD, whose weak end is no defense and which leaves out settings that another beats "
+            "in both: each under the strongest attack on it, on the "
             f"same victims. Above 0, DP-SGD leaks less: {where}.",
             ("setting", "defense", "leakage", "DP-SGD", "defense less DP-SGD", "how"),
             tuple(

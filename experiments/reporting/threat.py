@@ -119,7 +119,8 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
     if cell.auxiliary is not None:
         source = cell.auxiliary
         name = source.dataset or task.dataset
-        lines["attacker's rows"] = ", ".join(filter(None, (name, source.split)))
+        split = ", ".join(filter(None, (name, source.split)))
+        lines["attacker's rows"] = f"at most {source.rows} of {split}"
     if run.train_mode and run.batch_statistics == "kept":
         lines["batch statistics"] = "kept by the clients; the global model keeps its first ones"
     if not capture.enabled:

@@ -87,13 +87,16 @@ def at_loss(line: Sequence[Point]) -> Iterator[AtLoss]:
 
 
 def equal_utility(line: Sequence[Point]) -> Iterator[EqualUtility]:
-    """For each defense but DP-SGD itself, the leakage of DP-SGD at the same utility."""
+    """For each defense but DP-SGD itself, the leakage of DP-SGD at the same utility.
+
+    A setting of DP-SGD that costs more than another and leaks no less is not one to be tuned to.
+    """
     families = _families(line)
     for point in line:
         setting, defense, given = point.place
         reference = families.get((setting, DP_SGD))
         if reference and defense not in ("none", DP_SGD):
-            values, how = _between(reference, point.loss)
+            values, how = _between(_efficient(reference), point.loss)
             yield EqualUtility(
                 setting=setting,
                 defense=defense,
@@ -103,6 +106,15 @@ def equal_utility(line: Sequence[Point]) -> Iterator[EqualUtility]:
                 difference=difference(point.values, values) if values else None,
                 how=how,
             )
+
+
+def _efficient(members: Iterable[Point]) -> list[Point]:
+    """Of members by loss those that leak less than every cheaper one."""
+    found: list[Point] = []
+    for member in members:
+        if not found or fmean(member.values.values()) < fmean(found[-1].values.values()):
+            found.append(member)
+    return found
 
 
 def _families(line: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:

@@ -341,7 +341,7 @@ def test_the_card_tells_the_protocol() -> None:
         "private rows": "shapes, train",
         "local training": "4 steps of 8 rows, adam of step size 0.001",
         "aggregation": "fedavg",
-        "attacker's rows": "shapes, train[900:]",
+        "attacker's rows": "at most 1000 of shapes, train[900:]",
         "captured": "rounds 1, 3; clients all",
         "seed": "0",
     }
