@@ -106,7 +106,7 @@ def test_dp_sgd_is_not_tuned_to_a_setting_that_another_beats_in_both() -> None:
     reference = [(*dp(0.1), 0.01, 0.5), worse, (*dp(1.0), 0.05, 0.1)]
     (middle,) = equal_utility(line(NONE, *reference, (*noise(0.1), 0.03, 0.4)))
     assert middle.dp_sgd == pytest.approx(0.3 + OFFSET)
-    assert middle.how == "between noise_multiplier=0.1 (1.0 %) and noise_multiplier=1.0 (5.0 %)"
+    assert middle.how == "between noise_multiplier=0.1 (1.0 %) and noise_multiplier=1 (5.0 %)"
 
 
 def test_loss_counts_in_the_direction_of_the_metric() -> None:
