@@ -102,25 +102,28 @@ def check_version(root: Path) -> dict[str, Any]:
 
 
 def note_provenance(run: Run, stage: str, seconds: float) -> None:
-    """Record what ran, from which commit, on what, and how long; one entry a stage."""
+    """Record what ran, from which commit, on what, and how long; each stage keeps its own."""
     path = run.root / "provenance.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    stages = {**known.get("seconds", {}), stage: round(seconds, 3)}
+
+    def noted(key: str, value: object) -> dict[str, object]:
+        return {**known.get(key, {}), stage: value}
+
+    changed = " with changes" if _git("status", "--porcelain") else ""
     write_json(
         path,
         {
             "fedsim": version("fedsim"),
             "schema": SCHEMA,
-            "commit": _git("rev-parse", "HEAD"),
-            "dirty": bool(_git("status", "--porcelain")),
             "python": platform.python_version(),
             "packages": {name: _version(name) for name in ("torch", "flwr", "ray", "transformers")},
             "machine": f"{platform.system()} {platform.machine()}",
             "cpus": os.cpu_count(),
-            "command": " ".join(["fedsim", *sys.argv[1:]]),
             "seeds": sorted({seed for e in run.plan.experiments for seed in e.seeds}),
             "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
-            "seconds": stages,
+            "commands": noted("commands", " ".join(["fedsim", *sys.argv[1:]])),
+            "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
+            "seconds": noted("seconds", round(seconds, 3)),
         },
     )
 

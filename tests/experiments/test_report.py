@@ -256,12 +256,11 @@ def make_run(folder: Path, *, shuffle: bool = False) -> Path:
             write_json(folder / f"{task}.{defense[0]}" / "cell.json", cell_of(task, defense))
     provenance = {
         "fedsim": "0.1.0",
-        "commit": "4f2a9c1d0b7e",
-        "dirty": False,
         "packages": {"torch": "2.9.0", "flwr": "1.41.0"},
         "cpus": 2,
         "seconds": {"simulate": 12.5, "attack": 61.2},
-        "command": f"fedsim run quickstart --out {HOSTILE}",
+        "commands": {"simulate": f"fedsim run quickstart --out {HOSTILE}"},
+        "commits": {"simulate": "4f2a9c1d0b7e"},
     }
     write_json(folder / "provenance.json", provenance)
     (folder / "experiment.toml").write_text(f'name = "quickstart"  # {HOSTILE}\nseeds = [0]\n')

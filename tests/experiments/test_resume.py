@@ -1,5 +1,6 @@
 """``kill -9`` at any time: the same command again ends with the rows of an undisturbed run."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,9 @@ import pytest
 import tomli_w
 
 from attacks.scheduling.ledger import read_ledger
-from tests.apps.cases import IMAGES, merge
+from experiments.folder import STAGES
+from experiments.pipeline import execute
+from tests.apps.cases import IMAGES, Make, merge
 from tests.experiments.test_determinism import scores
 
 PATIENCE = 120.0
@@ -116,3 +119,17 @@ def test_killed_attack_worker_on_ray(tmp_path: Path, undisturbed: list[dict[str,
     os.kill(worker, signal.SIGKILL)
     assert process.wait(timeout=PATIENCE) == 0
     assert scores(run) == undisturbed
+
+
+def test_each_stage_keeps_the_command_that_ran_it(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(IMAGES)
+    for arguments, stages in (["run", "x"], STAGES[:-1]), (["report"], STAGES[-1:]):
+        monkeypatch.setattr(sys, "argv", ["fedsim", *arguments])
+        execute(run, stages, quiet=True)
+    noted = json.loads((run.root / "provenance.json").read_text())
+    assert noted["commands"] == dict.fromkeys(STAGES[:-1], "fedsim run x") | {
+        "report": "fedsim report"
+    }
+    assert noted["commits"].keys() == noted["seconds"].keys() == set(STAGES)
