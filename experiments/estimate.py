@@ -28,6 +28,7 @@ from fedsim.threads import one_thread
 _LOOKS = 4  # steps of a search, if they are quick
 _PATIENCE = 0.5  # seconds after which a search is not watched any longer
 _EVALUATED = 16  # held-out rows that are timed
+_LONG = 5  # seconds after which nothing is timed a second time
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,6 @@ def _seconds(work: Callable[[], object]) -> float:
         start = time.perf_counter()
         work()
         took.append(time.perf_counter() - start)
-        if took[-1] > 1:
+        if took[-1] > _LONG:
             break
     return min(took)

@@ -55,6 +55,12 @@ def bar(number: Number) -> tuple[float, float]:
     return number.value - number.low, number.high - number.value
 
 
+def _bars(numbers: Sequence[Number]) -> list[tuple[float, ...]] | None:
+    """Of an axis; None where no number has an interval, as the legend would show one."""
+    known = any(number.low is not None for number in numbers)
+    return list(zip(*map(bar, numbers), strict=True)) if known else None
+
+
 def pictures(section: Section, stem: str) -> list[Figure]:
     """A panel for each setting in which two defenses or more were measured and attacked."""
     found: list[Figure] = []
@@ -174,8 +180,8 @@ def _draw(axes: Axes, section: Section, spots: list[Spot], floor: tuple[float, s
         axes.errorbar(
             [spot.utility for spot in line],
             [spot.leak.value for spot in line],
-            xerr=list(zip(*(bar(spot.use) for spot in line), strict=True)),
-            yerr=list(zip(*(bar(spot.leak) for spot in line), strict=True)),
+            xerr=_bars([spot.use for spot in line]),
+            yerr=_bars([spot.leak for spot in line]),
             color=_colour(members[0], spots),
             marker=MARKERS[number % len(MARKERS)],
             linestyle=(0, (3, 2)) if defense == DP_SGD else "none",
