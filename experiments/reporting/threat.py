@@ -10,6 +10,7 @@ from experiments.reporting.labels import natural, title
 from fedsim.cell import CellConfig
 from fedsim.knowledge import FACTS, Fact
 from fedsim.levels import level_of
+from fedsim.models import IMAGE_MODELS
 
 WORDS: dict[Fact, str] = {
     "labels": "the classes of the client's examples, unordered",
@@ -56,14 +57,15 @@ class ThreatModel:
 
 def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
     """The card of cells that share task, data set, model and protocol."""
+    facts = [fact for fact in FACTS if any(_tells(fact, cell) for cell in cells)]
     grants = [cell.server_knows.grants() for cell in cells]
-    count = {fact: sum(fact in granted for granted in grants) for fact in FACTS}
+    count = {fact: sum(fact in granted for granted in grants) for fact in facts}
     alone = [cell.seed for cell in cells if not cell.capture.enabled]
     lines = [_protocol(cell) for cell in cells if cell.capture.enabled or len(alone) == len(cells)]
     return ThreatModel(
-        granted=tuple(WORDS[fact] for fact in FACTS if count[fact] == len(cells)),
-        withheld=tuple(WORDS[fact] for fact in FACTS if count[fact] == 0),
-        varied=tuple(WORDS[fact] for fact in FACTS if 0 < count[fact] < len(cells)),
+        granted=tuple(WORDS[fact] for fact in facts if count[fact] == len(cells)),
+        withheld=tuple(WORDS[fact] for fact in facts if count[fact] == 0),
+        varied=tuple(WORDS[fact] for fact in facts if 0 < count[fact] < len(cells)),
         protocol=tuple(
             (what, " or ".join(dict.fromkeys(line[what] for line in lines if what in line)))
             for what in dict.fromkeys(what for line in lines for what in line)
@@ -73,6 +75,13 @@ def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
             sorted({cell_defense(cell) for cell in cells}, key=lambda c: (c != "none", natural(c)))
         ),
     )
+
+
+def _tells(fact: Fact, cell: CellConfig) -> bool:
+    """Pictures have no token count, and without auxiliary rows there are none to grant."""
+    if fact == "lengths":
+        return cell.task.model not in IMAGE_MODELS
+    return fact != "auxiliary" or cell.auxiliary is not None
 
 
 def _utility_seeds(seeds: Sequence[int]) -> tuple[tuple[str, str], ...]:
