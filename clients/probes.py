@@ -14,9 +14,10 @@ from typing import Literal
 import torch
 
 from clients.train import LocalTrainer, LocalUpdate, schedule
-from fedsim.cell import CellConfig, FederationConfig
+from fedsim.cell import CellConfig
 from fedsim.data.holdings import Holdings, unlike
 from fedsim.errors import ConfigError
+from fedsim.federation import FederationConfig
 from fedsim.participation import draw
 from fedsim.seeds import generator
 from fedsim.types import Rows, Tensors

@@ -11,9 +11,9 @@ from torch import nn
 
 from fedsim.accountant import Schedule
 from fedsim.capture import Kind
-from fedsim.cell import FederationConfig
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.encoding import Encoding
+from fedsim.federation import FederationConfig
 from fedsim.seeds import derive, generator, seeded
 from fedsim.signals import TensorSignal, measure
 from fedsim.tasks.base import Task, state

@@ -27,14 +27,14 @@ from fedsim.build import explain, locate, suggest
 from fedsim.cell import (
     AuxiliaryConfig,
     CaptureConfig,
-    FederationConfig,
     ProbesConfig,
-    Section,
     ServerKnows,
     TaskConfig,
 )
 from fedsim.errors import ConfigError
+from fedsim.federation import FederationConfig
 from fedsim.levels import Level
+from fedsim.section import Section
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 

@@ -23,8 +23,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsim.cell import FederationConfig
 from fedsim.errors import ConfigError
+from fedsim.federation import FederationConfig
 
 _COARSEST = 50.0
 """Widest grid of privacy losses; from a few hundred on the library's exponential overflows."""

@@ -31,7 +31,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from fedsim.cell import CaptureConfig, CellConfig, FederationConfig, ServerKnows
+from fedsim.cell import CaptureConfig, CellConfig, ServerKnows
+from fedsim.federation import FederationConfig
 
 Level: TypeAlias = Literal["L1", "L2", "L3", "L4"]
 LEVELS: tuple[Level, ...] = get_args(Level)

@@ -13,7 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
 
 from fedsim.capture import batch_tensors
-from fedsim.cell import CellConfig, FederationConfig
+from fedsim.cell import CellConfig
+from fedsim.federation import FederationConfig
 from fedsim.files import read_record, save_tensors, write_json
 from fedsim.records import SimulationRecord, UtilityPoint
 from fedsim.setting import load_setting

@@ -8,8 +8,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedsim.accountant import Schedule, epsilon, noise_multiplier
-from fedsim.cell import FederationConfig
 from fedsim.errors import ConfigError
+from fedsim.federation import FederationConfig
 
 DELTA = 1e-5
 

@@ -36,10 +36,11 @@ from experiments.cells import make_cells
 from experiments.config import Plan, parse_experiment
 from experiments.overrides import override
 from fedsim.capture import Observation
-from fedsim.cell import CellConfig, FederationConfig
+from fedsim.cell import CellConfig
 from fedsim.data import load_rows
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack, ConfigError
+from fedsim.federation import FederationConfig
 from fedsim.models import MODELS
 from fedsim.seeds import generator
 from fedsim.setting import load_setting

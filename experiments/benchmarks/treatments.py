@@ -12,8 +12,9 @@ from torch import Tensor
 from clients.grants import granted
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import CellConfig, FederationConfig
+from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
+from fedsim.federation import FederationConfig
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Rows, Tensors
 

@@ -16,10 +16,11 @@ from attacks.embedding_rows import EmbeddingRows, noise_variance, without_decay
 from attacks.words.incidence import arrangement, depths, sentence
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
+from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, state

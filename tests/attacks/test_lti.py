@@ -27,10 +27,11 @@ from attacks.scheduling.worker import run_job
 from clients.train import LocalTrainer
 from experiments.folder import Run
 from fedsim.capture import CaptureKey, Kind, Observation
-from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
+from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.seeds import generator
 from fedsim.tasks import initial_weights, make_task

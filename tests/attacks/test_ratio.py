@@ -14,10 +14,11 @@ from attacks.images.first_linear import FirstLinear, UnitRows, unit_rows
 from attacks.ratio import Ratio, candidates
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
+from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, state

@@ -19,10 +19,11 @@ from attacks.images.sparse_columns import Pool, factor, sparsest
 from attacks.spear import Spear
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
-from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
+from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, state

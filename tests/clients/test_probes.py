@@ -10,13 +10,13 @@ from clients.train import schedule
 from fedsim.cell import (
     CaptureConfig,
     CellConfig,
-    FederationConfig,
     ProbesConfig,
     ServerKnows,
     TaskConfig,
 )
 from fedsim.data.holdings import Holdings
 from fedsim.errors import ConfigError
+from fedsim.federation import FederationConfig
 from fedsim.participation import draw
 from fedsim.types import Rows
 

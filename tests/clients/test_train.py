@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from clients.train import LocalTrainer, LocalUpdate
-from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.cell import TaskConfig
 from fedsim.defenses import build_chain
+from fedsim.federation import FederationConfig
 from fedsim.tasks import initial_weights, make_task
 from fedsim.types import Rows, Tensors
 

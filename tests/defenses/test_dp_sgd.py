@@ -14,11 +14,12 @@ from experiments.privacy import spent
 from experiments.rehearsal import rehearse
 from experiments.score import utility
 from fedsim.accountant import Schedule, epsilon
-from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.cell import TaskConfig
 from fedsim.data import load_rows
 from fedsim.defenses import build_chain
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.errors import ConfigError
+from fedsim.federation import FederationConfig
 from fedsim.seeds import generator
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task

@@ -8,10 +8,10 @@ from torch import nn
 
 from clients.train import LocalTrainer
 from experiments.rehearsal import rehearse
-from fedsim.cell import FederationConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.dropout import Dropout
 from fedsim.errors import ConfigError
+from fedsim.federation import FederationConfig
 from fedsim.types import Tensors
 from tests.apps.cases import IMAGES, Make
 from tests.defenses.test_dp_sgd import text_task

@@ -28,10 +28,10 @@ from experiments.benchmarks.treatments import CLIP, TREATMENTS, Treatment, int8
 from experiments.cells import make_cells
 from experiments.config import Plan, parse_experiment
 from fedsim.capture import Observation
-from fedsim.cell import FederationConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.clip import squared_norm
 from fedsim.errors import ConfigError
+from fedsim.federation import FederationConfig
 from fedsim.types import Batch, Tensors
 
 BY_NAME = {each.name: each for each in TREATMENTS}

@@ -7,7 +7,8 @@ import re
 from experiments.reporting.heatmap import heatmaps
 from experiments.reporting.labels import settings, swept
 from experiments.reporting.summary import summarise
-from fedsim.cell import CellConfig, FederationConfig
+from fedsim.cell import CellConfig
+from fedsim.federation import FederationConfig
 from fedsim.records import ScoreRow
 from tests.experiments.test_summary import cell, row
 

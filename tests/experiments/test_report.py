@@ -26,11 +26,11 @@ from fedsim.cell import (
     AuxiliaryConfig,
     CaptureConfig,
     CellConfig,
-    FederationConfig,
     ServerKnows,
     TaskConfig,
 )
 from fedsim.errors import ConfigError, StoreError
+from fedsim.federation import FederationConfig
 from fedsim.files import Record, write_json
 from fedsim.metrics import METRICS
 from fedsim.records import ScoreRow, UtilityRow

@@ -9,9 +9,10 @@ import torch
 
 from clients.train import LocalTrainer, make_optimizer
 from experiments.signals import SignalRow, signal_table, signals
-from fedsim.cell import FederationConfig, TaskConfig
+from fedsim.cell import TaskConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.encoding import Encoding
+from fedsim.federation import FederationConfig
 from fedsim.files import read_record
 from fedsim.seeds import generator
 from fedsim.signals import TensorSignal, measure, ratio

@@ -19,10 +19,10 @@ from fedsim.cell import (
     AuxiliaryConfig,
     CaptureConfig,
     CellConfig,
-    FederationConfig,
     ServerKnows,
     TaskConfig,
 )
+from fedsim.federation import FederationConfig
 from fedsim.records import ScoreRow, UtilityRow
 
 ROW = ScoreRow(
