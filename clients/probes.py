@@ -13,7 +13,8 @@ from typing import Literal
 
 import torch
 
-from clients.train import LocalTrainer, LocalUpdate, schedule
+from clients.local_steps import schedule
+from clients.train import LocalTrainer, LocalUpdate
 from fedsim.cell import CellConfig
 from fedsim.data.holdings import Holdings, unlike
 from fedsim.errors import ConfigError

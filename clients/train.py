@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from clients.local_steps import make_optimizer, schedule
 from fedsim.accountant import Schedule
 from fedsim.capture import Kind
 from fedsim.defenses.chain import Chain
@@ -233,37 +234,3 @@ def _mean(total: Tensors, count: int) -> Tensors:
 
 def _difference(first: Tensors, second: Tensors) -> Tensors:
     return {name: first[name] - value for name, value in second.items()}
-
-
-def schedule(
-    config: FederationConfig, seed: int, count: int, round_: int, client: int
-) -> list[list[int]]:
-    """Positions among a client's ``count`` rows of each local step; each epoch shuffles anew."""
-    rng = generator(seed, "batches", round_, client)
-    size = config.batch_size
-    order = torch.randperm(count, generator=rng).tolist()
-    if config.protocol == "fedsgd":
-        return [order[:size]]
-    order = order[: config.client_rows or count]
-    epoch_steps = -(-len(order) // size)
-    steps = []
-    for step in range(config.local_steps or config.local_epochs * epoch_steps):
-        start = step % epoch_steps
-        if start == 0 and step > 0:
-            shuffled = torch.randperm(len(order), generator=rng).tolist()
-            order = [order[i] for i in shuffled]
-        steps.append(order[start * size : (start + 1) * size])
-    return steps
-
-
-def make_optimizer(
-    config: FederationConfig, parameters: list[nn.Parameter]
-) -> torch.optim.Optimizer:
-    """The client's optimiser of FedAvg."""
-    lr, decay = config.learning_rate, config.weight_decay
-    if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=decay)
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=lr, weight_decay=decay)
-    momentum = config.momentum if config.optimizer == "momentum" else 0.0
-    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)

@@ -31,7 +31,8 @@ class Attackers:
 
     def start_ray(self, run: Run) -> None:
         """Start or join the Ray cluster that clients and attack workers share."""
-        from attacks.scheduling.pool import RayPool, start_ray
+        from attacks.scheduling.cluster import start_ray
+        from attacks.scheduling.pool import RayPool
 
         experiments = [e for e in run.plan.experiments if e.federation.engine == "ray"]
         stage = experiments[0].attack_stage

@@ -12,7 +12,8 @@ import torch
 from attacks import attack_classes
 from attacks.base import Attack, Job, check_facts
 from clients.grants import granted
-from clients.train import LocalTrainer, LocalUpdate, schedule
+from clients.local_steps import schedule
+from clients.train import LocalTrainer, LocalUpdate
 from experiments.cells import Cell
 from experiments.entries import entries
 from experiments.rehearsal import Start

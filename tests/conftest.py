@@ -28,7 +28,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """Two CPUs and two GPUs that exist in Ray's books only; its workers know the fakes."""
-    from attacks.scheduling.pool import start_ray
+    from attacks.scheduling.cluster import start_ray
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FAKES))

@@ -23,7 +23,11 @@ BORDERS = {
         "fedsim/wire.py",
         *(str(path.relative_to(ROOT)) for path in (ROOT / "server").rglob("*.py")),
     },
-    "ray": {"attacks/scheduling/pool.py", "server/grids/ray.py"},
+    "ray": {
+        "attacks/scheduling/cluster.py",
+        "attacks/scheduling/pool.py",
+        "server/grids/ray.py",
+    },
     "datasets": {"fedsim/data/tables.py"},
     "peft": {"fedsim/models/lora.py"},
     "pickle": set[str](),

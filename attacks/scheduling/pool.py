@@ -1,15 +1,11 @@
-"""Attack jobs as tasks on a Ray cluster; the only attack file that knows Ray."""
+"""Attack jobs as tasks on a Ray cluster."""
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
-import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,7 +21,6 @@ from attacks.scheduling.jobs import (
 )
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.worker import stream_job
-from fedsim.errors import ConfigError
 from fedsim.records import JobRecord
 
 Stream: TypeAlias = Any
@@ -33,45 +28,6 @@ Stream: TypeAlias = Any
 
 _TICK = 0.2
 """Seconds between looks at new jobs and at the clock while tasks run."""
-
-
-def start_ray(
-    address: str | None = None, cpus: int | None = None, gpus: int | None = None
-) -> Callable[[], None]:
-    """Join the cluster at ``address``, or start one on this machine; returns what stops it.
-
-    A Ray that this process already uses is used, and then not stopped. ``cpus`` and ``gpus`` are
-    for a cluster started here; None counts the machine's own.
-    """
-    import ray
-
-    if ray.is_initialized():
-        return lambda: None
-    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-    local = {"num_cpus": cpus, "num_gpus": gpus, "include_dashboard": False}
-    try:
-        if address is not None:
-            _knock(address)
-        ray.init(
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": {"PYTHONPATH": path}},
-            **(local | {"address": "local"} if address is None else {"address": address}),
-        )
-    except Exception as error:  # Ray raises anything from OSError to RuntimeError here
-        ray.shutdown()
-        fault = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
-        raise ConfigError(
-            f'ray: could not start ({fault}). Use engine = "in-process", or pass an address.'
-        ) from None
-    return lambda: ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Fail at once where nobody listens; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host.split("//")[-1], int(port)), timeout=5).close()
 
 
 @dataclass(slots=True)

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from attacks.scheduling.cluster import start_ray
 from attacks.scheduling.jobs import plan
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.pool import RayPool, start_ray
+from attacks.scheduling.pool import RayPool
 from experiments.attack import demand
 from experiments.benchmarks.bench_images import image_speed
 from experiments.benchmarks.bench_ranks import rank_tables

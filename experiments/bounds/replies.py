@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clients.train import schedule
+from clients.local_steps import schedule
 from fedsim.cell import CellConfig
 from fedsim.data.partition import partition
 from fedsim.participation import cohorts, draw

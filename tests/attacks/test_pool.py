@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from attacks.scheduling.cluster import start_ray
 from attacks.scheduling.jobs import Demand, Event, JobSpec, give_up
 from attacks.scheduling.ledger import Ledger, read_ledger
-from attacks.scheduling.pool import RayPool, start_ray
+from attacks.scheduling.pool import RayPool
 from attacks.scheduling.worker import run_job, run_serial
 from fedsim.errors import ConfigError
 from fedsim.records import JobRecord

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from clients.local_steps import schedule
 from clients.probes import Probe, make_probes
-from clients.train import schedule
 from fedsim.cell import (
     CaptureConfig,
     CellConfig,

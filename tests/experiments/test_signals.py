@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from clients.train import LocalTrainer, make_optimizer
+from clients.local_steps import make_optimizer
+from clients.train import LocalTrainer
 from experiments.signals import SignalRow, signal_table, signals
 from fedsim.cell import TaskConfig
 from fedsim.defenses import build_chain
