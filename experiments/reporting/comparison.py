@@ -32,9 +32,10 @@ class Match:
         return bool(differences) and all(_low(one) > 0 for one in differences)
 
     def within(self, margin: float) -> bool:
-        """Whether by some metric it beats no baseline by the margin or more."""
+        """Whether by some metric it beats no baseline by the margin or more, on several clients."""
         return any(
-            bool(by_null) and all(_high(one) < margin for one in by_null.values())
+            bool(by_null)
+            and all(one.clusters > 1 and _high(one) < margin for one in by_null.values())
             for by_null in self.against.values()
         )
 
@@ -71,8 +72,8 @@ def _reason(match: Match, metric: str, margin: float) -> str:
     unsure = [kind for kind in left if kind not in below]
     if not match.against[metric]:
         return "no null baseline to compare with"
-    if any(match.against[metric][kind].low is None for kind in unsure):
-        return "one client gives no interval"
+    if any(match.against[metric][kind].clusters == 1 for kind in left):
+        return "one client is too few"
     parts = [
         f"beats {_listed(beaten)}" if beaten else "",
         f"{'not' if beaten else 'does not beat'} {_listed(below)}" if below else "",

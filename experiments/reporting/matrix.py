@@ -39,9 +39,9 @@ def rule(section: Section) -> str:
         "Leaks: an attack beats every null baseline on the same victims, with an interval above 0 "
         "at level 1 \N{MINUS SIGN} 0.05 / attacks (Bonferroni), which holds for whichever "
         "attack turns out strongest; its null is the baseline that it beats by less. "
-        f"No leak found: every such interval ends below {margin} {title(section.main)} and no job "
-        "failed. Inconclusive: neither; an interval is too wide where it holds both 0 and "
-        f"{margin}. Labels leak, said beside the verdict: an attack tells those that were not "
+        f"No leak found: every such interval, of two clients or more, ends below {margin} "
+        f"{title(section.main)} and no job failed. Inconclusive: neither; an interval is too wide "
+        f"where it holds both 0 and {margin}. Labels leak, said beside the verdict: an attack tells those that were not "
         "granted better than every baseline, likewise."
         f"{words if section.modality == 'text' else ''}"
     )

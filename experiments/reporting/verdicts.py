@@ -2,11 +2,11 @@
 
 ``leaks``: an attack beats every null baseline that was run, on the same victims, with an interval
 above 0 whose level is corrected for the number of attacks (Bonferroni). ``no leak found``: each
-attack's interval ends below the margin for every baseline, and no job failed. ``not attacked``: no
-attack has a score. ``inconclusive``: all else, with a note that says why. A text is judged twice,
-by its sentences and by the words of the batch, since an update can hold the words without their
-order; words leak where precision and recall both beat every baseline. Labels are no word of their
-own: that they leak stands among the notes.
+attack's interval ends below the margin for every baseline, on several clients, and no job failed.
+``not attacked``: no attack has a score. ``inconclusive``: all else, with a note that says why. A
+text is judged twice, by its sentences and by the words of the batch, since an update can hold the
+words without their order; words leak where precision and recall both beat every baseline. Labels
+are no word of their own: that they leak stands among the notes.
 """
 
 from __future__ import annotations

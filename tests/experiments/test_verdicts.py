@@ -177,6 +177,9 @@ def test_words_leak_where_both_precision_and_recall_do() -> None:
 def test_a_lone_client_is_said_to_be_alone() -> None:
     alone = [[one for one in part if one.client == 0] for part in (rows(strong), other(), prior())]
     assert "one client: says nothing about others" in verdict_of(*alone).notes
+    level = [one.model_copy(update={"value": 0.1}) for one in alone[0]]
+    found = verdict_of(level, *alone[1:])
+    assert (found.word, found.notes[0]) == ("inconclusive", "one client is too few")
 
 
 def test_other_rows_are_other_victims() -> None:
