@@ -41,8 +41,8 @@ def rule(section: Section) -> str:
         "attack turns out strongest; its null is the baseline that it beats by less. "
         f"No leak found: every such interval, of two clients or more, ends below {margin} "
         f"{title(section.main)} and no job failed. Inconclusive: neither; an interval is too wide "
-        f"where it holds both 0 and {margin}. Labels leak, said beside the verdict: an attack tells those that were not "
-        "granted better than every baseline, likewise."
+        f"where it holds both 0 and {margin}. Labels leak, said beside the verdict: an attack "
+        "tells those that were not granted better than every baseline, likewise."
         f"{words if section.modality == 'text' else ''}"
     )
 
