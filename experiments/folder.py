@@ -102,13 +102,17 @@ def check_version(root: Path) -> dict[str, Any]:
 
 
 def note_provenance(run: Run, stage: str, seconds: float) -> None:
-    """Record what ran, from which commit, on what, and how long; each stage keeps its own."""
+    """Record what ran, from which commit, on what, and how long; each stage keeps its own.
+
+    Training and attacks go on where they stood, so that their times add up.
+    """
     path = run.root / "provenance.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
     def noted(key: str, value: object) -> dict[str, object]:
         return {**known.get(key, {}), stage: value}
 
+    before = known.get("seconds", {}).get(stage, 0.0) if stage in ("simulate", "attack") else 0.0
     changed = " with changes" if _git("status", "--porcelain") else ""
     write_json(
         path,
@@ -123,7 +127,7 @@ def note_provenance(run: Run, stage: str, seconds: float) -> None:
             "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
             "commands": noted("commands", " ".join(["fedsim", *sys.argv[1:]])),
             "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
-            "seconds": noted("seconds", round(seconds, 3)),
+            "seconds": noted("seconds", round(before + seconds, 3)),
         },
     )
 

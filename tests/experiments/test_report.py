@@ -341,7 +341,8 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
         "gaussian noise (std=0.01) · at the end, round 3: accuracy 0.200, loss 2.20",
         "freeze embeddings (position=true) · at the end, round 3",
         "freeze embeddings (position=true) head=false, position=true, word=true",
-        "Wall time of each stage when it last ran: simulate 12 s, attack 61 s, on 2 CPUs",
+        "Wall time of each stage, resumptions of training and attacks included: "
+        "simulate 12 s, attack 61 s, on 2 CPUs",
         f"9 skipped 9 skipped: {FROZEN}",
         "8 done 1 failed",
         "8 done 1 timeout",
