@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from attacks.texts.matching import Distance
-from attacks.texts.text_matching import Discrete, TextMatching
+from attacks.texts.text_matching import TextMatching
+from attacks.texts.text_options import Discrete
 
 
 @dataclass(frozen=True)

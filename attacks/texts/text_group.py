@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +19,13 @@ from attacks.texts.lanes import Lanes, Weights
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching, Objective
 from attacks.texts.surrogate_model import SurrogateModel
+from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
 from attacks.texts.vocabulary import Vocabulary, frame, words_of
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
-
-if TYPE_CHECKING:
-    from attacks.texts.text_matching import TextMatching
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class TextGroup:
         rngs: one a victim.
     """
 
-    options: TextMatching
+    options: TextOptions
     observations: Sequence[Observation]
     possible: Sequence[Sequence[Hypothesis]]
     task: TextTask
