@@ -21,8 +21,7 @@ from experiments.reporting.findings import OTHER_CLIENT, PRIOR_ONLY, UTILITY, Se
 from experiments.reporting.labels import title
 from experiments.reporting.matrix import leaked, null_of, unit_of_main, useful
 from experiments.reporting.placement import Mark, write_labels
-from experiments.reporting.results import named_place, place_of
-from experiments.reporting.tables import Number, Table
+from experiments.reporting.tables import Number
 from experiments.reporting.tradeoff import DP_SGD
 
 if TYPE_CHECKING:
@@ -208,50 +207,3 @@ def _draw(axes: Axes, section: Section, spots: list[Spot], floor: tuple[float, s
     axes.set_xlabel(f"{title(section.utility_name or '')} at the end")
     axes.set_ylabel(f"{title(section.main)}{'' if unit == '1' else f' ({unit})'}")
     axes.grid(color=INK, alpha=0.12, linewidth=0.6)
-
-
-def tradeoff_tables(section: Section) -> tuple[Table, Table]:
-    """Leakage at a stated loss of utility, and beside DP-SGD of equal utility."""
-    where, unit, evidence = place_of(section), unit_of_main(section), section.evidence
-    loss = f"{100 * evidence.at_loss[0].loss:g} %" if evidence.at_loss else "a stated share"
-    return (
-        Table(
-            "at-loss",
-            f"The least leakage of each family of defenses at a cost of at most {loss} of the "
-            f"utility without a defense: mean {title(section.main)} of the strongest attack, "
-            "interpolated linearly between members of the family; utility counts as known: "
-            f"{where}.",
-            ("setting", "defense", "leakage", "victims", "how"),
-            tuple(
-                (
-                    *(one.setting, family(one.defense)),
-                    Number(one.leakage.mean, unit, one.leakage.low, one.leakage.high)
-                    if one.leakage
-                    else None,
-                    one.leakage.n if one.leakage else None,
-                    one.how,
-                )
-                for one in evidence.at_loss
-            ),
-        ),
-        Table(
-            "equal-utility",
-            "Each defense beside DP-SGD of the same utility, interpolated along the line of "
-            "DP-SGD, whose weak end is no defense and which leaves out settings that another beats "
-            "in both: each under the strongest attack on it, on the "
-            f"same victims. Above 0, DP-SGD leaks less: {where}.",
-            ("setting", "defense", "leakage", "DP-SGD", "defense less DP-SGD", "how"),
-            tuple(
-                (
-                    *named_place(one.place),
-                    Number(one.leakage, unit),
-                    None if one.dp_sgd is None else Number(one.dp_sgd, unit),
-                    Number(one.difference.mean, unit, one.difference.low, one.difference.high)
-                    if one.difference
-                    else None,
-                    one.how,
-                )
-                for one in evidence.equal_utility
-            ),
-        ),
-    )

@@ -32,7 +32,7 @@ from experiments.reporting.labels import (
     utility_unit,
 )
 from experiments.reporting.matrix import leaked, null_of, number, rule, useful, verdict_tables
-from experiments.reporting.pareto import pictures, tradeoff_tables
+from experiments.reporting.pareto import pictures
 from experiments.reporting.phrases import scope, told
 from experiments.reporting.results import (
     attack_label,
@@ -44,6 +44,7 @@ from experiments.reporting.results import (
 from experiments.reporting.summary import metric_classes, summarise
 from experiments.reporting.tables import Table, named, text_of, write_table
 from experiments.reporting.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
+from experiments.reporting.tradeoff_tables import tradeoff_tables
 from experiments.reporting.trend import trend
 from experiments.reporting.unions import union_figures, union_table, unions
 from experiments.rows import read_rows

@@ -8,8 +8,9 @@ import pytest
 
 from experiments.reporting.defense_names import short_options
 from experiments.reporting.findings import Section
-from experiments.reporting.pareto import front, pictures, tradeoff_tables
+from experiments.reporting.pareto import front, pictures
 from experiments.reporting.tradeoff import Point, at_loss, equal_utility, loss_of
+from experiments.reporting.tradeoff_tables import tradeoff_tables
 from fedsim.records import ScoreRow, UtilityRow
 from tests.experiments.test_summary import only_section, row, use
 
