@@ -110,16 +110,18 @@ def test_labels_that_leak_are_said_beside_the_verdict() -> None:
     def told(share: float, **more: Any) -> Iterator[ScoreRow]:
         return rows(lambda c, r: float((c + r) % 10 < 10 * share), metric=LABELS, **more)
 
-    whole = (rows(near), other(), prior())
-    nulls = (told(0.2, attack=PRIOR_ONLY, attack_options="{}"), told(0.1, control=OTHER_CLIENT))
-    found = verdict_of(*whole, told(1), *nulls)
+    whole = [*rows(near), *other(), *prior()]
+    options = {"attack": PRIOR_ONLY, "attack_options": "{}"}
+    swapped = list(told(0.1, control=OTHER_CLIENT))
+    nulls = [*told(0.2, **options), *swapped]
+    found = verdict_of(whole, told(1), nulls)
     assert (found.word, found.notes[-1]) == ("no leak found", "labels leak")
     assert found.labels == found.strongest
-    # Granted labels are the baseline's too, and a rare hit is within chance.
-    for attack in (told(1), told(0.3)):
-        granted = told(1, attack=PRIOR_ONLY, attack_options="{}")
-        silent = verdict_of(*whole, attack, granted, told(0.1, control=OTHER_CLIENT))
-        assert silent.labels is None
+    # Granted labels are the baseline's too, and one more hit is within chance.
+    granted = verdict_of(whole, told(1), told(1, **options), swapped)
+    rare = verdict_of(whole, told(0.3), nulls)
+    for silent in (granted, rare):
+        assert (silent.word, silent.labels) == ("no leak found", None)
         assert "labels leak" not in silent.notes
 
 
