@@ -20,8 +20,9 @@ class PriorOnly(Attack):
     """What the auxiliary rows alone say: what leaks is what an attack finds beyond this.
 
     Images: the mean auxiliary image, or grey 0.5. Text: at each position the most frequent
-    auxiliary token there, as long as the median auxiliary row; or an empty sentence. Labels: the
-    granted ones, or else the most frequent auxiliary class; -1 where there is neither.
+    auxiliary token there, as long as granted or else as the median auxiliary row; or an empty
+    sentence. Labels: the granted ones, or else the most frequent auxiliary class; -1 where there is
+    neither.
     """
 
     def abridged(self) -> tuple[Attack, float]:
@@ -54,13 +55,17 @@ def _guess(observation: Observation, task: Task, job: Job) -> Batch:
     if task.modality == "image":
         image = torch.full(task.spec.input_shape, 0.5) if rows is None else rows.inputs.mean(0)
         return Batch(image.repeat(count, 1, 1, 1), labels)
-    tokens = torch.zeros(0, dtype=torch.int64) if rows is None else _usual_tokens(rows)
-    return Batch(tokens.repeat(count, 1), labels, torch.ones(count, len(tokens), dtype=torch.int64))
-
-
-def _usual_tokens(rows: Batch) -> Tensor:
-    """The most frequent token of each position, ``(token,)``."""
+    if rows is None:
+        return Batch(torch.zeros(count, 0).long(), labels, torch.zeros(count, 0).long())
     assert rows.mask is not None
-    length = int(rows.mask.sum(1).median())
-    positions = range(length)
+    lengths = knowledge.lengths or (int(rows.mask.sum(1).median()),) * count
+    tokens = _usual_tokens(rows, max(lengths))
+    mask = (torch.arange(len(tokens)) < torch.tensor(lengths)[:, None]).long()
+    return Batch(tokens * mask, labels, mask)
+
+
+def _usual_tokens(rows: Batch, length: int) -> Tensor:
+    """The most frequent token of each position that some row has, ``(at most length,)``."""
+    assert rows.mask is not None
+    positions = range(min(length, int(rows.mask.sum(1).max())))
     return torch.stack([rows.inputs[rows.mask[:, p] == 1, p].mode().values for p in positions])

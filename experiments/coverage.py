@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from experiments.cells import Cell
@@ -21,6 +21,7 @@ class Coverage(Record):
     """What one attack knows of one client after a round; a row of ``coverage.parquet``.
 
     Attributes:
+        client: -1 for all clients together, where the server sees sums over them.
         used: distinct rows that the client has used in captured rounds so far.
         recovered: those among them that were certified and exact in at least one round.
         exact: those that were exact in at least one round, whether the attack knew it or not.
@@ -47,8 +48,12 @@ def row_numbers(cell: Cell) -> dict[tuple[str, int, int], tuple[int, ...]]:
     }
 
 
-def coverage(rows: Iterable[ScoreRow], numbers: Numbers) -> list[Coverage]:
+def coverage(
+    rows: Iterable[ScoreRow], numbers: Numbers, pooled: Collection[str] = ()
+) -> list[Coverage]:
     """One entry an attack, client and captured round; controls and probes are left out.
+
+    In the cells of ``pooled`` a row's client is a cohort, whose members change: all are one owner.
 
     A row counts once, however often it is recovered. An attack that gives no certificates recovers
     nothing that it could be sure of, however good its guesses are.
@@ -56,12 +61,14 @@ def coverage(rows: Iterable[ScoreRow], numbers: Numbers) -> list[Coverage]:
     groups: dict[tuple[str, str, str, bool, int], list[ScoreRow]] = defaultdict(list)
     for row in rows:
         if row.metric in EXACT and row.control == "none" and row.probe == "none":
-            key = (row.cell, row.attack, row.attack_options, row.adaptive, row.client)
-            groups[key].append(row)
-    return [found for key in sorted(groups) for found in _over_rounds(groups[key], numbers)]
+            client = -1 if row.cell in pooled else row.client
+            groups[row.cell, row.attack, row.attack_options, row.adaptive, client].append(row)
+    return [
+        found for key in sorted(groups) for found in _over_rounds(key[-1], groups[key], numbers)
+    ]
 
 
-def _over_rounds(rows: list[ScoreRow], numbers: Numbers) -> Iterator[Coverage]:
+def _over_rounds(client: int, rows: list[ScoreRow], numbers: Numbers) -> Iterator[Coverage]:
     used: set[int] = set()
     recovered: set[int] = set()
     exact: set[int] = set()
@@ -81,7 +88,7 @@ def _over_rounds(rows: list[ScoreRow], numbers: Numbers) -> Iterator[Coverage]:
             attack=rows[0].attack,
             attack_options=rows[0].attack_options,
             adaptive=rows[0].adaptive,
-            client=rows[0].client,
+            client=client,
             round=round_,
             used=len(used),
             recovered=len(recovered),

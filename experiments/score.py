@@ -13,7 +13,7 @@ from experiments.coverage import Coverage, coverage, row_numbers
 from experiments.entries import Entry, entries
 from experiments.folder import Run
 from experiments.privacy import spent
-from experiments.reporting.findings import MAIN, OTHER_CLIENT, SECOND_CLIENT
+from experiments.reporting.findings import MAIN, OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT
 from experiments.rows import write_rows
 from experiments.signals import SignalRow, signals
 from experiments.updates import UpdateRow, updates
@@ -29,6 +29,7 @@ from fedsim.records import JobRecord, ProbeKind, ScoreRow, SimulationRecord, Uti
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.threads import one_thread
+from fedsim.truth import TruthRecord
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,14 @@ class Scorer:
         return {key: self.task.examples(self.cell.truth.load(key)) for key in self.keys}
 
     @cached_property
+    def owned(self) -> dict[CaptureKey, TruthRecord]:
+        """By capture, which rows and steps it is about."""
+        return {key: self.cell.truth.record(key) for key in self.keys}
+
+    @cached_property
     def probes(self) -> dict[CaptureKey, ProbeKind]:
         """By capture, whether it is a client's own step or which kind of probe."""
-        return {key: self.cell.truth.record(key).probe for key in self.keys}
+        return {key: owned.probe for key, owned in self.owned.items()}
 
     @cached_property
     def defense(self) -> dict[str, str]:
@@ -99,23 +105,26 @@ class Scorer:
             guesses = {key: self.guess(entry.label, key) for key in self.keys}
             for key, guess in guesses.items():
                 yield from self._score(entry, key, guess, "none")
-                other = self._other(key)
-                if other is not None and entry.table["name"] != "prior_only":
-                    yield from self._score(entry, key, guesses[other], OTHER_CLIENT)
-                    second = self._other(other)
-                    if second not in (key, None):
-                        yield from self._score(entry, key, guesses[second], SECOND_CLIENT)
+                if entry.table["name"] != PRIOR_ONLY:
+                    controls = (OTHER_CLIENT, SECOND_CLIENT)
+                    for control, other in zip(controls, self._others(key), strict=False):
+                        yield from self._score(entry, key, guesses[other], control)
 
-    def _other(self, key: CaptureKey) -> CaptureKey | None:
-        """The control's capture: of the same kind, and for a probe of the same round.
-
-        In the other rounds a probe has the same rows, which would be no control.
-        """
-        probe = self.probes[key]
-        keys = [other for other in self.keys if self.probes[other] == probe]
-        if probe != "none":
-            keys = [other for other in keys if other.round == key.round]
-        return other_client(key, keys)
+    def _others(self, key: CaptureKey) -> list[CaptureKey]:
+        """The captures of the controls: of the same kind, and of none of the same rows."""
+        own = set(self.owned[key].rows)
+        return other_clients(
+            key,
+            [
+                other
+                for other in self.keys
+                if other == key
+                or (
+                    self.probes[other] == self.probes[key]
+                    and own.isdisjoint(self.owned[other].rows)
+                )
+            ],
+        )
 
     def _metrics(self, control: str) -> list[Metric]:
         """All, but for the second client, whom only the null test reads, the main one alone."""
@@ -137,7 +146,7 @@ class Scorer:
         self, entry: Entry, key: CaptureKey, guess: Guess, control: str
     ) -> Iterator[ScoreRow]:
         truth, record, config = self.truths[key], guess.record, self.cell.config
-        owned = self.cell.truth.record(key)
+        owned = self.owned[key]
         values, assignment, _ = self.values(guess.examples, truth, control)
         common = {
             "run": self.cell.experiment.name,
@@ -184,8 +193,8 @@ def certified(record: JobRecord, index: int | None) -> bool | None:
     return index is not None and record.confidence[index] == "certified"
 
 
-def other_client(key: CaptureKey, keys: Sequence[CaptureKey]) -> CaptureKey | None:
-    """The next client of the same round, else the same client's next round, else None.
+def other_clients(key: CaptureKey, keys: Sequence[CaptureKey]) -> list[CaptureKey]:
+    """The next two clients of the same round, else the same client's next two rounds.
 
     An attack depends on its observation alone, so its guess on that client's update is the guess
     it makes when it is fed another client's update.
@@ -195,8 +204,9 @@ def other_client(key: CaptureKey, keys: Sequence[CaptureKey]) -> CaptureKey | No
         [k for k in keys if k.client == key.client],
     ):
         if len(near) > 1:
-            return near[(near.index(key) + 1) % len(near)]
-    return None
+            here = near.index(key)
+            return [*near[here + 1 :], *near[:here]][:2]
+    return []
 
 
 def defense_columns(cell: Cell) -> dict[str, str]:
@@ -212,7 +222,8 @@ def score(run: Run) -> None:
     with one_thread():  # images are small
         rows = [row for cell in run.cells for row in Scorer(cell).rows()]
     numbers = {key: rows for cell in run.cells for key, rows in row_numbers(cell).items()}
-    write_rows(run.root / "coverage.parquet", Coverage, coverage(rows, numbers))
+    pooled = {cell.name for cell in run.cells if cell.config.federation.cohort > 1}
+    write_rows(run.root / "coverage.parquet", Coverage, coverage(rows, numbers, pooled))
     write_rows(run.root / "updates.parquet", UpdateRow, [r for c in run.cells for r in updates(c)])
     write_rows(run.root / "scores.parquet", ScoreRow, rows)
     write_rows(run.root / "signals.parquet", SignalRow, [r for c in run.cells for r in signals(c)])

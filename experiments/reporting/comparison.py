@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from experiments.reporting.findings import MAIN, OTHER_CLIENT, PRIOR_ONLY
 from experiments.reporting.labels import title
 from experiments.reporting.places import Attacker
-from fedsim.statistics import Difference
+from fedsim.statistics import Difference, wilson
 
+FEW = 5
+"""Clients below which intervals by client are not to be relied on."""
+RARE = 0.05
+"""The share of clients that may score otherwise where all that were attacked score alike."""
 NULLS = {PRIOR_ONLY: "prior only", OTHER_CLIENT: "another client's update"}
 
 
@@ -32,12 +36,16 @@ class Match:
         return bool(differences) and all(_low(one) > 0 for one in differences)
 
     def within(self, margin: float) -> bool:
-        """Whether by some metric it beats no baseline by the margin or more, on several clients."""
-        return any(
-            bool(by_null)
-            and all(one.clusters > 1 and _high(one) < margin for one in by_null.values())
+        """Whether by some metric it beats no baseline by the margin, and by none surely all."""
+        small = [
+            bool(by_null) and all(_ends_below(one, margin) for one in by_null.values())
             for by_null in self.against.values()
-        )
+        ]
+        large = [
+            bool(by_null) and all(_low(one) > margin for one in by_null.values())
+            for by_null in self.against.values()
+        ]
+        return any(small) and not any(large)
 
     def beaten(self, metric: str) -> list[str]:
         """The baselines that it beats by one metric."""
@@ -68,22 +76,35 @@ def reasons(matches: Iterable[Match], margin: float, attacks: int) -> Iterable[s
 def _reason(match: Match, metric: str, margin: float) -> str:
     beaten = match.beaten(metric)
     left = [kind for kind in match.against[metric] if kind not in beaten]
-    below = [kind for kind in left if _high(match.against[metric][kind]) < margin]
-    unsure = [kind for kind in left if kind not in below]
+    below = [kind for kind in left if _ends_below(match.against[metric][kind], margin)]
+    alike = [k for k in left if k not in below and _alike(match.against[metric][k])]
+    unsure = [kind for kind in left if kind not in below and kind not in alike]
     if not match.against[metric]:
         return "no null baseline to compare with"
-    if any(match.against[metric][kind].clusters == 1 for kind in left):
-        return "one client is too few"
+    if any(match.against[metric][kind].clusters < FEW for kind in left):
+        return "too few clients"
     parts = [
         f"beats {_listed(beaten)}" if beaten else "",
         f"{'not' if beaten else 'does not beat'} {_listed(below)}" if below else "",
         f"the interval over {_listed(unsure)} is too wide" if unsure else "",
+        f"too few clients, all alike over {_listed(alike)}" if alike else "",
     ]
     return ", ".join(filter(None, parts))
 
 
 def _listed(kinds: Sequence[str]) -> str:
     return " and ".join(name for kind, name in NULLS.items() if kind in set(kinds))
+
+
+def _ends_below(found: Difference, margin: float) -> bool:
+    if found.clusters < FEW or not _high(found) < margin:
+        return False
+    # Without scatter the interval has no width, however few clients there are.
+    return not _alike(found) or wilson(0, found.clusters)[1] < RARE
+
+
+def _alike(found: Difference) -> bool:
+    return found.low == found.high
 
 
 def _low(found: Difference) -> float:

@@ -10,6 +10,13 @@ from fedsim.statistics import Difference, Estimate
 Word: TypeAlias = Literal["leaks", "no leak found", "inconclusive", "not attacked"]
 
 
+class Reached(Data):
+    """What one attack got from all victims of a place, see ``Scored.values``."""
+
+    attacker: Attacker
+    leakage: Estimate
+
+
 class Verdict(Placed):
     """What the attacks on one defense show, by the main metric.
 
@@ -22,6 +29,7 @@ class Verdict(Placed):
         labels: the attack that tells labels better than every baseline, by most; None where none
             does.
         null: the baseline that it beats by less.
+        nulls: the mean of each baseline of the strongest attack, on its victims.
         over_null: strongest less that baseline on the same victims, at the corrected level.
         oblivious: the attack with the highest mean among those that ignore the defense.
         adaptive: likewise among those that use it.
@@ -37,12 +45,13 @@ class Verdict(Placed):
     victims: int
     clients: int
     jobs: dict[str, int]
-    strongest: Attacker | None
+    strongest: Reached | None
     labels: Attacker | None
     null: str | None
+    nulls: dict[str, float]
     over_null: Difference | None
-    oblivious: Attacker | None
-    adaptive: Attacker | None
+    oblivious: Reached | None
+    adaptive: Reached | None
     gained: Attacker | None
     gain: Difference | None
     portfolio: Estimate | None
@@ -104,10 +113,11 @@ class EqualUtility(Placed):
     """A defense beside DP-SGD of the same utility, each under the strongest attack on it.
 
     Attributes:
+        leakage: of the defense, on the victims of both; None where there is none.
         difference: the defense less DP-SGD on the same victims; above 0, DP-SGD leaks less.
     """
 
-    leakage: float
+    leakage: float | None
     dp_sgd: float | None
     difference: Difference | None
     how: str

@@ -132,7 +132,7 @@ class Utility(Placed):
         both = sorted(mine.keys() & other.keys())
         if not both:
             return None
-        mean = fmean(mine[seed] - other[seed] for seed in both)
+        mean = sum(mine[seed] - other[seed] for seed in both) / len(both)
         if not math.isfinite(mean):  # a model that diverged
             return mean, None, None
         found = paired_difference([mine[s] for s in both], [other[s] for s in both], both)
@@ -165,7 +165,7 @@ class Section(Data):
 
     Attributes:
         victims: distinct private examples under attack, without those of probes.
-        clients: distinct clients that own them.
+        clients: distinct clients that own them; cohorts under secure aggregation.
         levels: rungs of the ladder of realism, where the rows name them.
     """
 
@@ -181,6 +181,13 @@ class Section(Data):
     results: tuple[Result, ...]
     utility: tuple[Utility, ...]
     evidence: Evidence
+
+    @property
+    def fewest(self) -> int:
+        """Clients behind the interval that rests on the fewest."""
+        attacked = (result for result in self.results if not result.is_control)
+        counts = [one.clusters for result in attacked for one in result.leakage.values()]
+        return min(counts, default=0)
 
     @property
     def main(self) -> str:

@@ -55,19 +55,23 @@ def evidence(
 
 
 def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Iterator[Gap]:
-    """Each defense less none, by the strongest attack on the defense, at a shared error."""
+    """Each defense less none, by the strongest attack on the defense; all share one error."""
     known = {(one.place, one.attacker): one for one in attacks}
     bases = undefended(place for place, _ in known)
-    pairs: dict[str, list[tuple[Scored, Scored]]] = defaultdict(list)
+    pairs: dict[str, list[tuple[Scored, Scored, int]]] = defaultdict(list)
     for verdict in verdicts:
         if verdict.defense != "none" and verdict.strongest is not None:
             place = bases.get(verdict.setting)
-            base = known.get((place, verdict.strongest)) if place else None
+            attacker = verdict.strongest.attacker
+            base = known.get((place, attacker)) if place else None
             if base is not None:
-                pairs[verdict.setting].append((known[verdict.place, verdict.strongest], base))
+                one = known[verdict.place, attacker]
+                pairs[verdict.setting].append((one, base, verdict.attacks))
     for compared in pairs.values():
-        for one, base in compared:
-            gap = gap_of(one, base, comparisons=len(compared))
+        # The strongest attack was chosen among all that could be compared.
+        comparisons = sum(attacks for *_, attacks in compared)
+        for one, base, _ in compared:
+            gap = gap_of(one, base, comparisons=comparisons)
             if gap is not None:
                 yield gap
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.reporting.evidence import Gap, Verdict
+from experiments.reporting.comparison import FEW
+from experiments.reporting.evidence import Gap, Reached, Verdict
 from experiments.reporting.findings import MARGINS, OTHER_CLIENT, PRIOR_ONLY, Section, Spread
 from experiments.reporting.labels import title, utility_unit
-from experiments.reporting.places import Attacker, Place, undefended
+from experiments.reporting.places import Place, undefended
 from experiments.reporting.results import attack_label, named_place, place_of
 from experiments.reporting.tables import Number, Table, Value
 from experiments.reporting.verdicts import LABELS
@@ -31,6 +32,11 @@ def rule(section: Section) -> str:
     """How the verdicts follow, in words."""
     unit = unit_of_main(section)
     margin = f"{MARGINS[section.modality]:g}{'' if unit == '1' else f' {unit}'}"
+    apart = (
+        f", or {margin} of precision or recall of words with the other not surely above it,"
+        if section.modality == "text"
+        else ""
+    )
     words = (
         " A text is judged by its sentences and, apart, by the words of the batch, whose precision "
         "and recall both have to beat every baseline."
@@ -39,8 +45,9 @@ def rule(section: Section) -> str:
         "Leaks: an attack beats every null baseline on the same victims, with an interval above 0 "
         "at level 1 \N{MINUS SIGN} 0.05 / attacks (Bonferroni), which holds for whichever "
         "attack turns out strongest; its null is the baseline that it beats by less. "
-        f"No leak found: every such interval, of two clients or more, ends below {margin} "
-        f"{title(section.main)} and no job failed. Inconclusive: neither; an interval is too wide "
+        f"No leak found: every such interval, of {FEW} clients or more, ends below {margin} "
+        f"{title(section.main)}{apart} and no job failed. Inconclusive: neither; an interval is "
+        "too wide "
         f"where it holds both 0 and {margin}. Labels leak, said beside the verdict: an attack "
         "tells those that were not granted better than every baseline, likewise."
         f"{words if section.modality == 'text' else ''}"
@@ -62,8 +69,9 @@ def matrix(section: Section, where: str) -> Table:
     return Table(
         "matrix",
         f"Defenses by mean {metric} over the victims, intervals clustered by client: {where}. "
-        f"{rule(section)} Best of portfolio attacks each client by what does best against the "
-        "others, so that the choice does not flatter the attacker.",
+        f"{rule(section)} A victim that an attack refused counts with the guess of prior only, "
+        "which is what an attacker has left. Best of portfolio attacks each client by what does "
+        "best against the others, so that the choice does not flatter the attacker.",
         columns,
         tuple(_matrix_row(section, verdict) for verdict in section.evidence.verdicts),
     )
@@ -80,20 +88,18 @@ def _matrix_row(section: Section, verdict: Verdict) -> tuple[Value, ...]:
         "; ".join(verdict.notes),
         *(verdict.victims, verdict.clients, verdict.attacks),
         *(verdict.jobs[status] for status in STATUSES),
-        attack_label(section, verdict.oblivious),
-        leaked(section, verdict.place, verdict.oblivious),
-        attack_label(section, verdict.adaptive),
-        leaked(section, verdict.place, verdict.adaptive),
+        *reached(section, verdict.oblivious),
+        *reached(section, verdict.adaptive),
         attack_label(section, verdict.gained),
         number(section, verdict.gain),
         number(section, verdict.portfolio),
-        attack_label(section, verdict.strongest),
+        reached(section, verdict.strongest)[0],
         *(null_of(section, verdict, kind) for kind in (PRIOR_ONLY, OTHER_CLIENT)),
         number(section, over),
         title(verdict.null) if verdict.null else None,
         Number(over.level) if over else None,
         attack_label(section, verdict.labels),
-        leaked(section, verdict.place, verdict.labels, LABELS),
+        told_labels(section, verdict),
     )
 
 
@@ -114,23 +120,24 @@ def _utility(found: Spread | None, name: str) -> Number | None:
     return Number(found[0], utility_unit(name), *found[1:]) if found else None
 
 
-def leaked(
-    section: Section, place: Place, attacker: Attacker | None, metric: str = ""
-) -> Number | None:
-    """The mean of a metric, the main one if none is named, that an attack reached in a place."""
-    result = section.result(place, attacker) if attacker else None
-    found = result.leakage.get(metric or section.main) if result else None
+def reached(section: Section, found: Reached | None) -> tuple[str, Number | None]:
+    """The name of an attack, and the mean of the main metric that it got from all victims."""
+    if found is None:
+        return "", None
+    return attack_label(section, found.attacker), number(section, found.leakage)
+
+
+def told_labels(section: Section, verdict: Verdict) -> Number | None:
+    """How many labels the attack tells that is best at them."""
+    result = section.result(verdict.place, verdict.labels) if verdict.labels else None
+    found = result.leakage[LABELS] if result else None
     return Number(found.mean, found.unit, found.low, found.high) if found else None
 
 
 def null_of(section: Section, verdict: Verdict, kind: str) -> Number | None:
     """The mean of a null baseline of the strongest attack."""
-    if verdict.strongest is None:
-        return None
-    result = section.result(verdict.place, verdict.strongest)
-    null = section.null(result, kind) if result else None
-    found = null.leakage.get(section.main) if null else None
-    return Number(found.mean, found.unit) if found else None
+    found = verdict.nulls.get(kind)
+    return None if found is None else Number(found, unit_of_main(section))
 
 
 def number(section: Section, found: Estimate | Difference | None) -> Number | None:
@@ -156,7 +163,8 @@ def against_none(section: Section, where: str) -> Table:
         "against-none",
         f"What a defense changes: mean {title(section.main)} of the strongest attack on it, and of "
         "the same attack on the same victims without a defense; the intervals hold for all "
-        f"defenses of a setting together, at 95 % (Bonferroni), clustered by client: {where}.",
+        "defenses of a setting and all attacks that might have been the strongest together, at "
+        f"95 % (Bonferroni), clustered by client: {where}.",
         _gap_columns("strongest attack", "defended", "none", "defended less none"),
         tuple(_gap_rows(section, gaps)),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
+from experiments.reporting.findings import PRIOR_ONLY
 from experiments.reporting.places import Attacker, Place
 from fedsim.records import ScoreRow
 from fedsim.statistics import Difference, Estimate, paired_difference, summary
@@ -22,7 +23,8 @@ class Scored:
     """What one attack got from each victim of one place.
 
     Attributes:
-        values: of victims whose job was not skipped.
+        values: of all victims. One that the attack refused counts with the prior's guess, which is
+            what an attacker has left; it is left out where there is no prior.
     """
 
     place: Place
@@ -37,19 +39,36 @@ class Scored:
 
 
 def scored(rows: Iterable[ScoreRow], labels: Mapping[str, str], metric: str) -> list[Scored]:
-    """The attacks on clients that have a value; ``labels`` names the setting of each cell."""
+    """The attacks on clients that have a value of their own.
+
+    Args:
+        rows: of a section.
+        labels: cell -> its setting.
+        metric: the only one that is read.
+    """
     groups: dict[tuple[Place, tuple[str, str, bool], str], dict[Victim, float]] = defaultdict(dict)
+    refused: dict[tuple[Place, tuple[str, str, bool], str], set[Victim]] = defaultdict(set)
+    priors: dict[Place, Values] = {}
     for row in rows:
-        if row.metric == metric and row.probe == "none" and row.value is not None:
+        if row.metric == metric and row.probe == "none":
             place = labels[row.cell], row.defense, row.defense_options
-            attacker = row.attack, row.attack_options, row.adaptive
+            group = place, (row.attack, row.attack_options, row.adaptive), row.control
             number = -1 if row.row is None else row.row
             victim = row.seed, row.client, row.round, row.example, number
-            groups[place, attacker, row.control][victim] = row.value
-    return [
-        Scored(place, Attacker(attack=a, attack_options=o, adaptive=adaptive), control, values)
-        for (place, (a, o, adaptive), control), values in sorted(groups.items())
-    ]
+            if row.value is not None:
+                groups[group][victim] = row.value
+                if row.attack == PRIOR_ONLY:
+                    priors[place] = groups[group]
+            elif row.status == "skipped":
+                refused[group].add(victim)
+    found = []
+    for group, values in sorted(groups.items()):
+        place, (attack, options, adaptive), control = group
+        known = priors.get(place, {})
+        instead = {victim: known[victim] for victim in refused[group] & known.keys()}
+        attacker = Attacker(attack=attack, attack_options=options, adaptive=adaptive)
+        found.append(Scored(place, attacker, control, {**values, **instead}))
+    return found
 
 
 def difference(one: Values, other: Values, *, comparisons: int = 1) -> Difference | None:
@@ -91,7 +110,7 @@ def portfolio(attacks: Sequence[Scored]) -> Values:
     for client in sorted({victim[:2] for victim in victims}):
         elsewhere = [(_mean_elsewhere(attack.values, client), attack) for attack in attacks]
         known = [(mean, attack) for mean, attack in elsewhere if mean is not None]
-        # The best first; where it was skipped, the next best stands in.
+        # The best first; where it has no value, the next best stands in.
         for _, attack in sorted(known, key=lambda pair: -pair[0]):
             mine = {v: value for v, value in attack.values.items() if v[:2] == client}
             chosen |= {v: value for v, value in mine.items() if v not in chosen}

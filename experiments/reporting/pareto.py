@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from experiments.reporting.figures import (
 )
 from experiments.reporting.findings import OTHER_CLIENT, PRIOR_ONLY, UTILITY, Section
 from experiments.reporting.labels import title
-from experiments.reporting.matrix import leaked, null_of, unit_of_main, useful
+from experiments.reporting.matrix import null_of, reached, unit_of_main, useful
 from experiments.reporting.placement import Mark, write_labels
 from experiments.reporting.tables import Number
 from experiments.reporting.tradeoff import DP_SGD
@@ -73,8 +74,8 @@ def pictures(section: Section, stem: str) -> list[Figure]:
 
 def _spot(section: Section, verdict: Verdict) -> Spot | None:
     use, change, epsilon = useful(section, verdict.place)
-    leak = leaked(section, verdict.place, verdict.strongest)
-    if use is None or leak is None:
+    _, leak = reached(section, verdict.strongest)
+    if use is None or leak is None or not math.isfinite(use.value):  # a model that diverged
         return None
     members = [
         other.defense_options

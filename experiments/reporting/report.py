@@ -31,7 +31,15 @@ from experiments.reporting.labels import (
     title,
     utility_unit,
 )
-from experiments.reporting.matrix import leaked, null_of, number, rule, useful, verdict_tables
+from experiments.reporting.matrix import (
+    null_of,
+    number,
+    reached,
+    rule,
+    told_labels,
+    useful,
+    verdict_tables,
+)
 from experiments.reporting.pareto import pictures
 from experiments.reporting.phrases import scope, told
 from experiments.reporting.results import (
@@ -194,11 +202,11 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
     environment.globals |= {
         "attack_label": attack_label,
         "attack_name": attack_name,
-        "leaked": leaked,
         "nulls": lambda section, verdict: [
             (kind, null_of(section, verdict, kind)) for kind in (PRIOR_ONLY, OTHER_CLIENT)
         ],
         "number": number,
+        "reached": reached,
         "rule": rule,
         "useful": useful,
         "data_uri": data_uri,
@@ -216,6 +224,7 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
         "scope": scope,
         "show": show,
         "told": told,
+        "told_labels": told_labels,
         "title": title,
         "unit_of": unit_of,
         "utility_unit": utility_unit,

@@ -102,8 +102,8 @@ def headline(section: Section, where: str) -> Table:
         )
     return Table(
         "headline",
-        f"Mean leakage with its 95 % interval, clustered by client, and utility after the last "
-        f"round: {where}. Jobs are done/skipped/failed/timeout.",
+        f"Mean leakage with its 95 % interval, clustered by client, and utility at the end, over "
+        f"the last tenth of the rounds: {where}. Jobs are done/skipped/failed/timeout.",
         (*WHO, "n", "jobs", *map(title, metrics), *map(title, useful)),
         tuple(rows),
     )
@@ -190,7 +190,8 @@ def jobs(section: Section, where: str) -> Table:
     """One row an attack and defense: what became of its jobs; a control has no job of its own."""
     return Table(
         "jobs",
-        f"What became of each job, and its mean wall time in seconds: {where}.",
+        "What became of each job, and its mean wall time in seconds, without what an attack had "
+        f"learned before: {where}.",
         (*WHO, *STATUSES, "seconds per job"),
         tuple(
             (

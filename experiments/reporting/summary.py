@@ -121,9 +121,7 @@ def _section(
         if r.control != SECOND_CLIENT
     )
     measured = _group(((place(r), r.round), r) for r in utility)
-    owned = {
-        (labels[r.cell], r.seed, r.client, r.round, r.example) for r in rows if r.probe == "none"
-    }
+    mine = [row for row in rows if row.probe == "none"]
     results = [_result(key[0][0], group, modality, wants) for key, group in attacked.items()]
     curve = [_utility(key[0][0], group) for key, group in measured.items()]
     curve.sort(key=lambda u: (*_order(u), u.round))
@@ -140,13 +138,20 @@ def _section(
         model=names[2],
         protocol=names[3],
         modality=modality,
-        victims=len(owned),
-        clients=len({key[:3] for key in owned}),
+        victims=len({_example(row) for row in mine}),
+        clients=len({(row.seed, row.client) for row in mine}),
         levels=tuple(sorted({row.level for row in rows if row.level})),
         results=tuple(results),
         utility=tuple(curve),
         evidence=evidence(rows, labels, modality, places),
     )
+
+
+def _example(row: ScoreRow) -> tuple[object, ...]:
+    """What one private example is known by: its row, however often it is attacked."""
+    if row.row is None:
+        return row.seed, row.client, row.round, row.example
+    return row.split, row.row
 
 
 def _order(found: Placed) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from statistics import fmean
 
 from experiments.reporting.defense_names import family, strength
@@ -45,7 +46,10 @@ def points(
     attacks: Iterable[Scored],
     utility: Mapping[Place, Mapping[str, float] | None],
 ) -> list[Point]:
-    """Every attacked defense whose utility can be set against that of no defense."""
+    """Every attacked defense whose utility can be set against that of no defense.
+
+    A model that diverged has no utility to trade.
+    """
     known = {(one.place, one.attacker): one.values for one in attacks}
     families: dict[tuple[str, str], list[str]] = defaultdict(list)
     for verdict in verdicts:
@@ -56,8 +60,8 @@ def points(
         here, place = utility[verdict.place], bases.get(verdict.setting)
         base = utility[place] if place else None
         loss = loss_of(here, base) if here and base else None
-        if loss is not None and verdict.strongest is not None:
-            values = known[verdict.place, verdict.strongest]
+        if loss is not None and isfinite(loss) and verdict.strongest is not None:
+            values = known[verdict.place, verdict.strongest.attacker]
             members = families[verdict.place[:2]]
             own = strength(verdict.defense, verdict.defense_options, members)
             found.append(Point(verdict.place, own or family(verdict.defense), loss, values))
@@ -97,14 +101,15 @@ def equal_utility(line: Sequence[Point]) -> Iterator[EqualUtility]:
         reference = families.get((setting, DP_SGD))
         if reference and defense not in ("none", DP_SGD):
             values, how = _between(_efficient(reference), point.loss)
+            both = point.values.keys() & (values or point.values).keys()
             yield EqualUtility(
                 setting=setting,
                 defense=defense,
                 defense_options=given,
-                leakage=fmean(point.values.values()),
-                dp_sgd=fmean(values.values()) if values else None,
+                leakage=fmean(point.values[victim] for victim in both) if both else None,
+                dp_sgd=fmean(values[victim] for victim in both) if values and both else None,
                 difference=difference(point.values, values) if values else None,
-                how=how,
+                how=how if both else f"{how}: no victim in common",
             )
 
 

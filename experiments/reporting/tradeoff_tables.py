@@ -19,8 +19,8 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
             "at-loss",
             f"The least leakage of each family of defenses at a cost of at most {loss} of the "
             f"utility without a defense: mean {title(section.main)} of the strongest attack, "
-            "interpolated linearly between members of the family; utility counts as known: "
-            f"{where}.",
+            "interpolated linearly between members of the family; utility counts as known, and the "
+            f"interval does not count that the member was chosen on these victims: {where}.",
             ("setting", "defense", "leakage", "victims", "how"),
             tuple(
                 (
@@ -39,16 +39,18 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
             "Each defense beside DP-SGD of the same utility, interpolated along the line of "
             "DP-SGD, whose weak end is no defense and which leaves out settings that another beats "
             "in both: each under the strongest attack on it, on the "
-            f"same victims. Above 0, DP-SGD leaks less: {where}.",
-            ("setting", "defense", "leakage", "DP-SGD", "defense less DP-SGD", "how"),
+            "same victims; intervals of 95 % each, which do not count that attacks and settings "
+            f"were chosen on these victims. Above 0, DP-SGD leaks less: {where}.",
+            ("setting", "defense", "leakage", "DP-SGD", "defense less DP-SGD", "victims", "how"),
             tuple(
                 (
                     *named_place(one.place),
-                    Number(one.leakage, unit),
+                    None if one.leakage is None else Number(one.leakage, unit),
                     None if one.dp_sgd is None else Number(one.dp_sgd, unit),
                     Number(one.difference.mean, unit, one.difference.low, one.difference.high)
                     if one.difference
                     else None,
+                    one.difference.n if one.difference else None,
                     one.how,
                 )
                 for one in evidence.equal_utility

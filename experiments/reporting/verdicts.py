@@ -2,11 +2,13 @@
 
 ``leaks``: an attack beats every null baseline that was run, on the same victims, with an interval
 above 0 whose level is corrected for the number of attacks (Bonferroni). ``no leak found``: each
-attack's interval ends below the margin for every baseline, on several clients, and no job failed.
-``not attacked``: no attack has a score. ``inconclusive``: all else, with a note that says why. A
-text is judged twice, by its sentences and by the words of the batch, since an update can hold the
-words without their order; words leak where precision and recall both beat every baseline. Labels
-are no word of their own: that they leak stands among the notes.
+attack's interval ends below the margin for every baseline, on five clients or more, and no job
+failed; how many clients may leak all the same stands beside it. ``not attacked``: no attack has a
+score. ``inconclusive``: all else, with a note that says why. A text is judged twice, by its
+sentences and by the words of the batch, since an update can hold the words without their order;
+words leak where precision and recall both beat every baseline, and do not where one of them stays
+below the margin and the other is not surely above it. Labels are no word of their own: that they
+leak stands among the notes.
 """
 
 from __future__ import annotations
@@ -15,23 +17,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from experiments.reporting.comparison import Match, reasons
-from experiments.reporting.evidence import Gap, Verdict, Word
+from experiments.reporting.comparison import FEW, Match, reasons
+from experiments.reporting.evidence import Gap, Reached, Verdict, Word
 from experiments.reporting.findings import MAIN, MARGINS, OTHER_CLIENT, PRIOR_ONLY, Modality
 from experiments.reporting.paired import Scored, difference, estimate, portfolio
-from experiments.reporting.places import Attacker, Place
+from experiments.reporting.places import Place
 from experiments.reporting.twins import oblivious_twin
 from fedsim.records import STATUSES, ScoreRow
-from fedsim.statistics import Difference
+from fedsim.statistics import Difference, wilson
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """A guess that lists every word has all the recall, one sure word all the precision."""
 
 LABELS = "label_accuracy"
 """The baseline guesses granted labels too, so that only what was not granted leaks."""
-
-FEW = 5
-"""Clients below which a bootstrap by client is not to be relied on."""
 
 
 def judge(
@@ -47,8 +46,8 @@ def judge(
     matches = _matches(here, (main,))
     words = _matches(here, WORDS) if modality == "text" else []
     labels = [match for match in _matches(here, (LABELS,)) if match.beats]
-    means = {one.attacker: one.mean for one in attacks}
-    best = max(matches, key=lambda match: (match.beats, means[match.attacker]), default=None)
+    known = {one.attacker: one for one in attacks}
+    best = max(matches, key=lambda match: (match.beats, known[match.attacker].mean), default=None)
     null = best.hardest(main) if best else None
     jobs = _jobs(rows)
     gaps = gaps_of(attacks)
@@ -70,9 +69,13 @@ def judge(
         victims=len(victims),
         clients=len({victim[:2] for victim in victims}),
         jobs=jobs,
-        strongest=best.attacker if best else None,
+        strongest=_reached(known[best.attacker]) if best else None,
         labels=max(labels, key=_over_labels).attacker if labels else None,
         null=null,
+        nulls={
+            kind: fmean(one.values.values())
+            for kind, one in (_nulls(known[best.attacker], here[main]) if best else {}).items()
+        },
         over_null=best.against[main][null] if best and null else None,
         oblivious=_strongest([one for one in attacks if not one.attacker.adaptive]),
         adaptive=_strongest([one for one in attacks if one.attacker.adaptive]),
@@ -134,15 +137,22 @@ def _matches(here: Mapping[str, Sequence[Scored]], by: Sequence[str]) -> list[Ma
     return found
 
 
-def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[str, Difference]:
+def _nulls(attack: Scored, here: Iterable[Scored]) -> dict[str, Scored]:
     found = {}
     for null in here:
-        prior = (null.attacker.attack, null.control) == (PRIOR_ONLY, "none")
-        other = (null.attacker, null.control) == (attack.attacker, OTHER_CLIENT)
-        if prior or other:
-            between = difference(attack.values, null.values, comparisons=comparisons)
-            if between is not None:
-                found[PRIOR_ONLY if prior else OTHER_CLIENT] = between
+        if (null.attacker.attack, null.control) == (PRIOR_ONLY, "none"):
+            found[PRIOR_ONLY] = null
+        elif (null.attacker, null.control) == (attack.attacker, OTHER_CLIENT):
+            found[OTHER_CLIENT] = null
+    return found
+
+
+def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[str, Difference]:
+    found = {}
+    for kind, null in _nulls(attack, here).items():
+        between = difference(attack.values, null.values, comparisons=comparisons)
+        if between is not None:
+            found[kind] = between
     return found
 
 
@@ -150,8 +160,12 @@ def _over_labels(match: Match) -> float:
     return min(found.mean for found in match.against[LABELS].values())
 
 
-def _strongest(attacks: Sequence[Scored]) -> Attacker | None:
-    return max(attacks, key=lambda one: one.mean).attacker if attacks else None
+def _strongest(attacks: Sequence[Scored]) -> Reached | None:
+    return _reached(max(attacks, key=lambda one: one.mean)) if attacks else None
+
+
+def _reached(one: Scored) -> Reached:
+    return Reached(attacker=one.attacker, leakage=estimate(one.values))
 
 
 def _jobs(rows: Iterable[ScoreRow]) -> dict[str, int]:
@@ -207,6 +221,8 @@ def _notes(
         yield "one client: says nothing about others"
     elif clients < FEW:
         yield f"{clients} clients: say little about others"
+    elif word == "no leak found":
+        yield f"a leak in up to {100 * wilson(0, clients)[1]:.0f} % of clients is not ruled out"
     if place[1] != "none" and not any(match.attacker.adaptive for match in matches):
         yield "no adaptive attack was run"
     if jobs["skipped"]:

@@ -68,6 +68,15 @@ def test_usual_token_of_each_position() -> None:
     assert made.labels.tolist() == [1, 1]
 
 
+def test_granted_lengths_are_kept_as_far_as_there_are_words() -> None:
+    inputs = torch.tensor([[9, 4, 5, 8, 0], [9, 4, 8, 0, 0], [9, 6, 5, 7, 8]])
+    rows = Batch(inputs, torch.tensor([1, 1, 0]), (inputs > 0).long())
+    made = guess(TEXT, rows, num_examples=2, lengths=(2, 7))
+    assert made.inputs.tolist() == [[9, 4, 0, 0, 0], [9, 4, 5, 7, 8]]
+    assert made.mask is not None
+    assert made.mask.sum(1).tolist() == [2, 5]
+
+
 def test_empty_sentence() -> None:
     made = guess(TEXT, None)
     assert made.inputs.shape == (1, 0)

@@ -36,6 +36,19 @@ def test_union_over_rounds() -> None:
     assert counts(coverage(rows[::-1], NUMBERS)) == expected
 
 
+def test_sums_over_clients_have_one_owner() -> None:
+    # Cohorts 0 and 1 of round 5 hold rows that the others held in round 1.
+    numbers = {**NUMBERS, ("c0", 5, 0): (7, 20), ("c0", 5, 1): (8, 21)}
+    rows = [
+        row(round_, example, EXACT, None, client=cohort)
+        for round_ in (1, 5)
+        for cohort in (0, 1)
+        for example in (0, 1)
+    ]
+    assert counts(coverage(rows, numbers, {"c0"})) == [(-1, 1, 4, 0, 0), (-1, 5, 4, 0, 0)]
+    assert sum(one.used for one in coverage(rows, numbers) if one.round == 5) == 6
+
+
 def test_what_does_not_count() -> None:
     rows = [row(1, 0, EXACT, None), row(1, 1, None, True)]
     noise = [

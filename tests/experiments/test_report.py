@@ -336,7 +336,7 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
         "The server was told the classes of the client's examples, unordered",
         "It was not told the token count of each example",
         "Out of scope Malicious servers",
-        "18 private examples of 3 clients",
+        "6 private examples of 3 clients",
         "Image classification: uoft-cs/cifar10, lenet, FedSGD",
         "gaussian noise (std=0.01) · at the end, round 3: accuracy 0.200, loss 2.20",
         "freeze embeddings (position=true) · at the end, round 3",
@@ -350,7 +350,7 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
         "prior only",
         "LAMP (adaptive)",
         "Nothing is picked by hand",
-        "with so few clients they are too narrow",
+        "those of 3 clients are too narrow",
         "10 log10(1 / mse) of each image alone",
         "Single words. F measure of Lin 2004",
         "stands on this page after fedsim limits and then fedsim report were run",
@@ -423,7 +423,7 @@ def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path
     ]
     found = summarise(rows, read_rows(folder / "utility.parquet", UtilityRow), cells)
     assert canonical(found) == (run / "summary.json").read_bytes()
-    assert json.loads(canonical(found))["sections"][0]["victims"] == 18
+    assert json.loads(canonical(found))["sections"][0]["victims"] == 6
 
 
 def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:

@@ -116,6 +116,15 @@ def test_seeds_are_pooled_and_clients_of_other_seeds_are_other_clients() -> None
     assert result.jobs == {"done": 3, "skipped": 0, "failed": 0, "timeout": 0}
 
 
+def test_an_example_that_is_attacked_twice_is_one_private_example() -> None:
+    rows = [row(cell=cell, client=c, row=c) for cell in ("c0", "c2") for c in range(6)]
+    section = only_section([*rows, row(cell="c0", client=0, row=0, round=7)])
+    assert (section.victims, section.clients, section.fewest) == (6, 6, 6)
+    few = only_section([*rows, *(row(cell="c1", seed=1, client=c, row=9 + c) for c in range(2))])
+    assert (few.victims, few.clients, few.fewest) == (8, 8, 6)
+    assert only_section(rows[:8]).fewest == 2
+
+
 def test_swept_values_are_told_apart_and_in_the_order_of_their_numbers() -> None:
     section = only_section([row(cell="c2", value=1.0), row(value=2.0)])
     assert [(r.setting, r.leakage["psnr"].mean) for r in section.results] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -108,6 +109,30 @@ def test_dp_sgd_is_not_tuned_to_a_setting_that_another_beats_in_both() -> None:
     (middle,) = equal_utility(line(NONE, *reference, (*noise(0.1), 0.03, 0.4)))
     assert middle.dp_sgd == pytest.approx(0.3 + OFFSET)
     assert middle.how == "between noise_multiplier=0.1 (1.0 %) and noise_multiplier=1 (5.0 %)"
+
+
+def test_a_model_that_diverged_trades_nothing() -> None:
+    diverged = (*noise(1.0), math.nan, 0.0)
+    members = [(*noise(0.01), 0.05, 0.4), (*noise(0.1), 0.3, 0.2), diverged]
+    (family,), _ = [one.rows for one in tradeoff_tables(section_of(*members, NONE))]
+    assert str(family[2]).startswith("0.72 [")  # .02 is two fifths of the way to std=0.01
+    assert family[-1] == "between none (0.0 %) and std=0.01 (5.0 %)"
+    (picture,) = pictures(section_of(*members, NONE), "p")
+    assert ">0.1<" in picture.svg
+    assert ">1<" not in picture.svg
+    assert pictures(section_of(diverged, NONE), "p") == []
+
+
+def test_both_sides_of_equal_utility_are_of_the_same_victims() -> None:
+    *rest, point = line(
+        NONE, (*dp(0.1), 0.01, 0.5), (*dp(1.0), 0.05, 0.1), (*noise(0.1), 0.03, 0.4)
+    )
+    more = {**point.values, (0, 99, 1, 0, 99): 1.0}
+    wider = Point(point.place, point.name, point.loss, more)
+    (found,) = equal_utility([*rest, wider])
+    assert found.difference is not None
+    assert found.leakage == pytest.approx(0.4 + OFFSET)
+    assert found.leakage - found.dp_sgd == pytest.approx(found.difference.mean)
 
 
 def test_loss_counts_in_the_direction_of_the_metric() -> None:

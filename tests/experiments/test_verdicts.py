@@ -69,9 +69,12 @@ def test_adaptive_better_by_exactly_a_fifth() -> None:
     assert verdict.gain.mean == pytest.approx(0.2)
     assert (verdict.gain.low, verdict.gain.high) == pytest.approx((0.2, 0.2), abs=1e-9)
     assert (gap.difference.n, gap.difference.clusters) == (CLIENTS * ROUNDS, CLIENTS)
-    assert verdict.strongest == verdict.adaptive == verdict.gained == gap.attacker
+    assert verdict.strongest is not None
+    assert verdict.strongest == verdict.adaptive
+    assert verdict.strongest.attacker == verdict.gained == gap.attacker
     assert verdict.oblivious is not None
-    assert not verdict.oblivious.adaptive
+    assert not verdict.oblivious.attacker.adaptive
+    assert verdict.adaptive.leakage.mean - verdict.oblivious.leakage.mean == pytest.approx(0.2)
     assert verdict.attacks == 2
     assert verdict.over_null is not None
     assert verdict.over_null.level == pytest.approx(0.975)
@@ -98,7 +101,11 @@ def test_a_leak_has_to_beat_every_baseline() -> None:
     unbeaten = verdict_of(rows(strong), other(), level)
     assert unbeaten.word == "inconclusive"
     assert unbeaten.null == PRIOR_ONLY
-    assert unbeaten.notes[0] == "beats another client's update, not prior only"
+    told = "beats another client's update, too few clients, all alike over prior only"
+    assert unbeaten.notes[0] == told
+    below = rows(lambda c, r: strong(c, r) + 0.1 + c / 100, attack=PRIOR_ONLY, attack_options="{}")
+    told = "beats another client's update, not prior only"
+    assert verdict_of(rows(strong), other(), below).notes[0] == told
     assert unbeaten.over_null is not None
     assert unbeaten.over_null.mean == 0.0
 
@@ -116,7 +123,8 @@ def test_labels_that_leak_are_said_beside_the_verdict() -> None:
     nulls = [*told(0.2, **options), *swapped]
     found = verdict_of(whole, told(1), nulls)
     assert (found.word, found.notes[-1]) == ("no leak found", "labels leak")
-    assert found.labels == found.strongest
+    assert found.strongest is not None
+    assert found.labels == found.strongest.attacker
     # Granted labels are the baseline's too, and one more hit is within chance.
     granted = verdict_of(whole, told(1), told(1, **options), swapped)
     rare = verdict_of(whole, told(0.3), nulls)
@@ -129,7 +137,9 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
     def near(spread: float) -> Callable[[int, int], float]:
         return lambda c, r: 0.11 + spread * (-1) ** c + r / 1000
 
-    assert verdict_of(rows(near(0.001)), other(), prior()).word == "no leak found"
+    held = verdict_of(rows(near(0.001)), other(), prior())
+    assert held.word == "no leak found"
+    assert held.notes[0] == "a leak in up to 39 % of clients is not ruled out"
     wide = verdict_of(rows(near(0.09)), other(), prior())
     assert (wide.word, wide.notes[0]) == (
         "inconclusive",
@@ -173,7 +183,46 @@ def test_words_leak_where_both_precision_and_recall_do() -> None:
     verdict = verdict_of(low, words(0.9, 0.9), nulls)
     assert verdict.word == "leaks"
     assert verdict.notes[0] == "words of the batch, not sentences"
-    assert verdict_of(low, words(0.12, 0.9), nulls).word == "no leak found"  # a list of all words
+    # A list of all words has more recall than the prior, which is not nothing.
+    assert verdict_of(low, words(0.12, 0.9), nulls).word == "inconclusive"
+    assert verdict_of(low, words(0.12, 0.12), nulls).word == "no leak found"
+
+
+def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
+    # Exact attacks hit or miss: six misses do not show that a seventh would be one.
+    missed = [rows(lambda *_: 0.0), rows(lambda *_: 0.0, control=OTHER_CLIENT)]
+    empty = rows(lambda *_: 0.0, attack=PRIOR_ONLY, attack_options="{}")
+    found = verdict_of(*missed, empty)
+    assert (found.word, found.notes[0]) == (
+        "inconclusive",
+        "too few clients, all alike over prior only and another client's update",
+    )
+    # Seventy-three are enough for one in twenty.
+    zero = dict.fromkeys(((0, client, 0, 0, -1) for client in range(73)), 0.0)
+    many = [
+        Scored(PLACE, attacker(name), control, zero)
+        for name, control in (("a", "none"), ("a", OTHER_CLIENT), (PRIOR_ONLY, "none"))
+    ]
+    assert judge(PLACE, [], {"rougeL": many}, "text").word == "no leak found"
+    fewer = [Scored(PLACE, o.attacker, o.control, dict(list(zero.items())[:72])) for o in many]
+    assert judge(PLACE, [], {"rougeL": fewer}, "text").word == "inconclusive"
+
+
+def test_an_attack_that_refuses_victims_falls_back_to_the_prior() -> None:
+    # Exact where it dares, on one client of six; a search gets .4 of everyone.
+    daring = [
+        one if one.client == 0 else one.model_copy(update={"value": None, "status": "skipped"})
+        for one in rows(lambda *_: 1.0)
+    ]
+    search = [*rows(lambda c, _: 0.4 + c / 100, attack="tag"), *other(attack="tag")]
+    verdict = verdict_of(daring, search, other(), prior())
+    assert verdict.strongest is not None
+    assert verdict.strongest.attacker.attack == "tag"
+    assert (verdict.victims, verdict.strongest.leakage.n) == (12, 12)
+    alone = verdict_of(daring, other(), prior())
+    assert alone.strongest is not None
+    assert alone.strongest.leakage.mean == pytest.approx((1 + 0.11 + 0.12 + 0.13 + 0.14 + 0.15) / 6)
+    assert alone.nulls[PRIOR_ONLY] == pytest.approx(0.125)
 
 
 def test_a_lone_client_is_said_to_be_alone() -> None:
@@ -181,7 +230,7 @@ def test_a_lone_client_is_said_to_be_alone() -> None:
     assert "one client: says nothing about others" in verdict_of(*alone).notes
     level = [one.model_copy(update={"value": 0.1}) for one in alone[0]]
     found = verdict_of(level, *alone[1:])
-    assert (found.word, found.notes[0]) == ("inconclusive", "one client is too few")
+    assert (found.word, found.notes[0]) == ("inconclusive", "too few clients")
 
 
 def test_other_rows_are_other_victims() -> None:
