@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -56,6 +57,7 @@ class Job:
         auxiliary: reads the attacker's own rows; raises ``CannotAttack`` where there are none.
         keep: while preparing, stores a checkpoint in the place of the one before.
         resume: the checkpoint of a preparation that was cut off; empty where there is none.
+        predicted: what ``attacks.labels`` computed once for all observations of the same weights.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -64,6 +66,7 @@ class Job:
     auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
     keep: Callable[[Tensors], object] = lambda tensors: None
     resume: Callable[[], Tensors] = dict
+    predicted: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def expired(self) -> bool:

@@ -18,6 +18,8 @@ from attacks.labels import known_labels
 from attacks.replay import Replay, observed_gradient, replay, step_length
 from attacks.search import Best, Progress, restart_generators, stalled
 from fedsim.capture import Observation
+from fedsim.defenses.base import Defense
+from fedsim.defenses.chain import Chain
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -44,7 +46,7 @@ class DLG(Attack):
         patience: outer steps after which a start that made too little progress is given up.
         labels: ``auto`` fixes the labels where the threat model grants them; ``joint`` never does.
         adaptive: match what the declared defense would make of the guess's gradient, by its
-            surrogate.
+            surrogate; where zeros show what was pruned, the guess is pruned there.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
@@ -81,20 +83,33 @@ class DLG(Attack):
         granted = observation.knowledge.labels
         return None if granted is None or self.labels == "joint" else torch.tensor(granted)
 
-    def _client(self, model: Replay, observation: Observation) -> Callable[[Batch], Tensors]:
+    def _client(
+        self, model: Replay, observation: Observation, observed: Tensors
+    ) -> Callable[[Batch], Tensors]:
         """The gradient that a guess amounts to, after the declared defense if that is known."""
         if not self.adaptive:
             return model.gradient
-        chain = declared(observation)
-        if chain.per_example:
-            each = observation.knowledge.num_examples != 1
-            loss = ImageLoss(model, chain=chain, each=each)
-            return lambda batch: loss.update(batch.inputs, batch.labels)
-        length = step_length(observation)  # the defense works on the change of the weights
+        defenses = declared(observation).defenses
+        single = [part for part in defenses if part.per_example]
+        whole = [part for part in defenses if not part.per_example]
+        each = bool(single) and observation.knowledge.num_examples != 1
+        support = _Support({name: value != 0 for name, value in observed.items()})
+        if not each:
+            single = [support if _shows(part, observed) else part for part in single]
+        elif any("sparsity" in part.distortions for part in single):
+            whole.insert(0, support)  # the mean is 0 where all examples are
+        whole = [support if _shows(part, observed) else part for part in whole]
+        first, last = Chain(defenses=tuple(single)), Chain(defenses=tuple(whole))
+        loss = ImageLoss(model, chain=first, each=True)
+        length = step_length(observation)  # the last work on the change of the weights
 
         def client(batch: Batch) -> Tensors:
-            update = {name: value * length for name, value in model.gradient(batch).items()}
-            return {name: value / length for name, value in chain.surrogate(update).items()}
+            if each:
+                mean = loss.update(batch.inputs, batch.labels)
+            else:
+                mean = first.surrogate(model.gradient(batch))
+            update = {name: value * length for name, value in mean.items()}
+            return {name: value / length for name, value in last.surrogate(update).items()}
 
         return client
 
@@ -107,7 +122,7 @@ class DLG(Attack):
         goal = self.tolerance * sum(float(value.square().sum()) for value in observed.values())
         classes = self.fixed_labels(observation, task, rng, job)
         classes = None if classes is None else classes.to(job.device)
-        client = self._client(model, observation)
+        client = self._client(model, observation, observed)
         starts = [
             _Start(client, observed, classes, _draw(observation, task, generator, job))
             for generator in restart_generators(rng, self.restarts)
@@ -145,7 +160,7 @@ class IDLG(DLG):
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Tensor | None:
         """The granted or inferred classes ``(batch,)``."""
-        return known_labels(observation, task, rng, job)
+        return known_labels(observation, task, rng, job, adaptive=self.adaptive)
 
 
 def _draw(
@@ -157,6 +172,25 @@ def _draw(
     images = torch.randn(count, *task.spec.input_shape, generator=rng)
     logits = torch.randn(count, task.spec.num_classes, generator=rng)
     return images.to(job.device, torch.float64), logits.to(job.device, torch.float64)
+
+
+@dataclass(frozen=True)
+class _Support(Defense):
+    """Pruning to coordinates that are known, masks by name."""
+
+    kept: Tensors
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """The update, 0 elsewhere."""
+        return {name: value * self.kept[name] for name, value in update.items()}
+
+
+def _shows(defense: Defense, observed: Tensors) -> bool:
+    """Whether the defense prunes, and its zeros are in plain sight: no noise has filled them."""
+    if "sparsity" not in defense.distortions:
+        return False
+    again = defense.surrogate(observed)
+    return all(torch.equal(again[name], value) for name, value in observed.items())
 
 
 class _Start:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from attacks.adaptive import declared
 from attacks.base import Job
 from attacks.replay import observed_gradient
 from fedsim.capture import Observation
@@ -15,7 +17,9 @@ from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
 DUMMIES = 256
-"""Random inputs that estimate the mean prediction of the broadcast model."""
+"""Random inputs that estimate the mean prediction of the broadcast model; rows of one pass."""
+TRIED = 200
+"""Scales of an update whose length was cut, some 1 % apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,9 @@ def count_labels(
     num_examples: int,
     rng: torch.Generator,
     auxiliary: Batch | None = None,
+    *,
+    scaled: bool = False,
+    predicted: dict[int, Tensor] | None = None,
 ) -> Tensor:
     """How often each class occurs in the batch: int64 ``(class,)``, summing to ``num_examples``.
 
@@ -78,7 +85,9 @@ def count_labels(
     softmax over the unknown batch is taken from random inputs (Geng et al. 2021), or, where
     ``auxiliary`` rows are given, solved for with each class's mean softmax: exact on random
     weights, and a third as many errors on a trained model. Reads a gradient, or a FedAvg update as
-    ``observed_gradient`` does.
+    ``observed_gradient`` does; where it is ``scaled``, as by clipping, up to a factor, which is
+    estimated first. ``predicted`` keeps the softmax of the auxiliary rows for other observations of
+    the very same weights, which it knows by their ``id``.
 
     Raises:
         CannotAttack: the bias gradient or its scale is not known.
@@ -93,16 +102,34 @@ def count_labels(
     bias_gradient = observed_gradient(observation)[head.bias]
     if auxiliary is None:
         batch = _dummies(network, task, rng)
-        mean = _softmax(network, head, task, batch).mean(0)
-        counts = num_examples * (mean - bias_gradient)
+        mean, change = _softmax(network, head, task, batch).mean(0), -bias_gradient
     else:
-        softmax = _softmax(network, head, task, auxiliary)
-        counts = _solve(softmax, auxiliary.labels, num_examples, bias_gradient)
-    return round_counts(counts, num_examples)
+        known, weights = {} if predicted is None else predicted, id(observation.sent)
+        if weights not in known:
+            parts = (auxiliary[at : at + DUMMIES] for at in range(0, len(auxiliary), DUMMIES))
+            known[weights] = torch.cat([_softmax(network, head, task, part) for part in parts])
+        softmax = known[weights]
+        mean, change = _solve(softmax, auxiliary.labels, bias_gradient)
+    if scaled:
+        change = change / _scale(mean, change, num_examples)
+    return round_counts(num_examples * (mean + change), num_examples)
 
 
-def known_labels(observation: Observation, task: Task, rng: torch.Generator, job: Job) -> Tensor:
-    """Classes int64 ``(batch,)``: the granted ones, else those that the update gives away."""
+def known_labels(
+    observation: Observation,
+    task: Task,
+    rng: torch.Generator,
+    job: Job,
+    *,
+    adaptive: bool = False,
+) -> Tensor:
+    """Classes int64 ``(batch,)``: the granted ones, else those that the update gives away.
+
+    An ``adaptive`` attacker reads an update whose length the declared defense cut up to its scale.
+
+    Raises:
+        CannotAttack: the update does not tell, or adaptive, and the defense is not known.
+    """
     knowledge = observation.knowledge
     if knowledge.labels is not None:
         return torch.tensor(knowledge.labels)
@@ -110,7 +137,16 @@ def known_labels(observation: Observation, task: Task, rng: torch.Generator, job
     if knowledge.num_examples == 1:
         return torch.tensor([infer_label(observation.update(), find_head(task.build()))])
     auxiliary = job.auxiliary() if knowledge.auxiliary else None
-    counts = count_labels(observation, task, knowledge.num_examples, rng, auxiliary)
+    scaled = adaptive and "scale" in declared(observation).distortions
+    counts = count_labels(
+        observation,
+        task,
+        knowledge.num_examples,
+        rng,
+        auxiliary,
+        scaled=scaled,
+        predicted=job.predicted,
+    )
     return torch.repeat_interleave(counts)
 
 
@@ -124,17 +160,44 @@ def round_counts(counts: Tensor, total: int) -> Tensor:
     return whole.to(torch.int64)
 
 
-def _solve(softmax: Tensor, classes: Tensor, total: int, bias_gradient: Tensor) -> Tensor:
-    """Least squares for ``(Q^T - I) n = B g`` and ``sum n = B``; ``Q_k``: class k's softmax."""
+def _solve(softmax: Tensor, classes: Tensor, bias_gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Least squares for ``(Q^T - I) p = g`` and ``sum p = 1``; ``Q_k``: class k's softmax.
+
+    The shares ``p`` of the classes are the sum of the two: those at ``g = 0``, and what ``g`` adds.
+    """
     size = len(bias_gradient)
     # A class without auxiliary rows gets the mean over all rows.
     means = softmax.mean(0).repeat(size, 1)
     for label in set(classes.tolist()):
         means[label] = softmax[classes == label].mean(0)
     system = torch.cat([torch.ones(1, size), means.T - torch.eye(size)]).double()
-    right = total * torch.cat([torch.ones(1).double(), bias_gradient])
-    solution: Tensor = torch.linalg.lstsq(system, right[:, None], driver="gelsd").solution
-    return solution[:, 0]
+    right = torch.zeros(size + 1, 2, dtype=torch.float64)
+    right[0, 0], right[1:, 1] = 1, bias_gradient
+    still, change = torch.linalg.lstsq(system, right, driver="gelsd").solution.unbind(1)
+    return still, change
+
+
+def _scale(mean: Tensor, change: Tensor, total: int) -> Tensor:
+    """What ``change`` was multiplied by, if the shares were ``mean + change`` before; a scalar.
+
+    Shares of ``total`` draws with equal chances are so far from ``mean`` on average; that alone is
+    taken where every class may occur. Where some cannot, only few directions lead from ``mean`` to
+    whole counts, and the scale is the one that comes nearest to such.
+    """
+    chance = 1 / len(mean)
+    spread = (mean - chance).square().sum() + (1 - chance) / total
+    likely: Tensor = (change.norm() / spread.sqrt()).clamp(min=torch.finfo(change.dtype).tiny)
+    if len(mean) <= total:
+        return likely
+
+    def miss(scale: Tensor) -> float:
+        counts = total * (mean + change / scale)
+        return float((counts - round_counts(counts, total)).norm())
+
+    # The lower end is that of a single class, whose shares are the farthest from the mean.
+    lowest = -0.5 * math.log2(total)
+    tried = likely * torch.linspace(lowest, 1, TRIED, dtype=torch.float64).exp2()
+    return min(tried.unbind(), key=miss)
 
 
 def _softmax(network: nn.Module, head: Head, task: Task, batch: Batch) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from attacks.adaptive import declared
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.inverters.auxiliary_rows import (
     Source,
@@ -148,9 +149,12 @@ class LTI(Attack):
         """
         assert prepared is not None
         learned = {name: value.to(job.device) for name, value in prepared.items()}
-        epoch, note = int(learned["epoch"]), ""
+        epoch, notes = int(learned["epoch"]), []
         if learned["expired"]:
-            note = f"the time budget ended the training, best in epoch {epoch} of {self.epochs}"
+            notes += [f"the time budget ended the training, best in epoch {epoch} of {self.epochs}"]
+        clients = observations[0].knowledge.cohort
+        if self.adaptive and 1 < clients < learned["size"] and declared(observations[0]).names:
+            notes += [f"the {clients} clients of a cohort were taken to have equally many examples"]
         model = replay(observations[0], task, job.device)
         features = self._features(model, task, learned)
         network = self._network(task, features, learned).to(job.device)
@@ -166,10 +170,10 @@ class LTI(Attack):
             guess = network.output.read(outputs, observation.knowledge.lengths)
             guesses.append(
                 Reconstruction(
-                    replace(guess, labels=_labels(observation, task, rng, job)),
+                    replace(guess, labels=_labels(observation, task, rng, job, self.adaptive)),
                     objective=float(learned["heldout"]),
                     steps=epoch,
-                    note=note,
+                    note="; ".join(notes),
                 )
             )
         return guesses
@@ -226,12 +230,14 @@ def _check_fits(
         )
 
 
-def _labels(observation: Observation, task: Task, rng: torch.Generator, job: Job) -> Tensor:
+def _labels(
+    observation: Observation, task: Task, rng: torch.Generator, job: Job, adaptive: bool
+) -> Tensor:
     """The classes of a classifier's examples; -1 where they cannot be told."""
     unknown = torch.full((_count(observation),), -1)
     if not task.spec.num_classes:
         return unknown
     try:
-        return known_labels(observation, task, rng, job)
+        return known_labels(observation, task, rng, job, adaptive=adaptive)
     except CannotAttack:
         return unknown

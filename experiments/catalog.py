@@ -85,3 +85,11 @@ CATALOGS: dict[str, Callable[[], dict[str, str]]] = {
     "datasets": _datasets,
     "experiments": _experiments,
 }
+
+
+def counts() -> dict[str, str]:
+    """How many entries each list has; a place for a name of one's own is none."""
+    named = {
+        what: sum(not name.startswith("<") for name in find()) for what, find in CATALOGS.items()
+    }
+    return {what: f"{count} of them: fedsim list {what}" for what, count in named.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from experiments.folder import STAGES, Stage
 from experiments.invocation import Invocation
@@ -16,6 +17,8 @@ from experiments.origin import check_origin
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
 
+# Else help escapes its brackets for rich, although its markup is off.
+typer.core.HAS_RICH = False
 app = typer.Typer(
     name="fedsim",
     help="Simulate federated learning under an eavesdropping server, attack what it captured, and "
@@ -42,6 +45,7 @@ Sets = Annotated[
 Out = Annotated[Path | None, typer.Option(help="the run folder; runs/<name> if not given")]
 Seed = Annotated[int | None, typer.Option(help="one seed instead of the experiment's")]
 Workers = Annotated[int | None, typer.Option(help="client workers and attack workers")]
+Gpus = Annotated[float | None, typer.Option(help="GPU share of each worker; 0 for the CPU")]
 Engine = Annotated[str | None, typer.Option(help="ray or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print errors and the last line only")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
@@ -54,11 +58,12 @@ def _command(stages: tuple[Stage, ...]) -> Callable[..., None]:
         out: Out = None,
         seed: Seed = None,
         workers: Workers = None,
+        gpus: Gpus = None,
         engine: Engine = None,
         quiet: Quiet = False,
         as_json: Json = False,
     ) -> None:
-        run = Invocation(experiment, sets or [], out, seed, workers, engine).run(stages)
+        run = Invocation(experiment, sets or [], out, seed, workers, engine, gpus).run(stages)
         from experiments.pipeline import execute
 
         outcome = execute(run, stages, quiet=quiet or as_json)
@@ -163,7 +168,7 @@ def bench(
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the cost of a capture, the gain of workers, text matching and what defenses hide.
+    """Time captures, workers, text and images; rank true tokens.
 
     WHAT is capture, workers, text, images or ranks; all, if it is not given, take a quarter of an
     hour. ranks shows how far the true tokens stand out in a defended gradient; --set changes its
@@ -189,18 +194,32 @@ def list_(
     what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
     as_json: Json = False,
 ) -> None:
-    """Attacks, defenses, metrics, models, datasets or experiments."""
-    from experiments.catalog import CATALOGS
+    """Attacks, defenses, metrics, models, datasets or experiments; or how many of each."""
+    from experiments.catalog import CATALOGS, counts
 
-    if what not in CATALOGS:
+    if what and what not in CATALOGS:
         raise ConfigError(f"list {what!r}: there is no such list. {suggest(what, CATALOGS)}")
-    entries = CATALOGS[what]()
+    entries = CATALOGS[what]() if what else counts()
     if as_json:
         print(json.dumps(entries))
         return
     width = max(len(name) for name in entries)
     for name, sentence in entries.items():
         print(f"{name:<{width}}  {sentence}")
+
+
+@app.command(name="describe")
+def describe_(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="such as lamp, dp_sgd, psnr or federation")
+    ],
+    as_json: Json = False,
+) -> None:
+    """What an attack, defense, metric or section is, and its options."""
+    from experiments.describe import manual
+
+    found = manual(name)
+    print(json.dumps(found.table()) if as_json else found.text())
 
 
 def main() -> None:

@@ -41,7 +41,9 @@ class Estimate:
         step: one local step of one client, the model's set-up included.
         attacks: searches with a schedule, one victim after another on each worker.
         steps: of each such attack, seconds for a step and how many there are.
-        budgeted: attacked captures whose attack has no schedule.
+        quick: attacks that ended by themselves when they were tried, on all captures.
+        tries: of each such attack, seconds a capture.
+        budgeted: attacked captures whose attack neither has a schedule nor ended.
         budget: seconds until all of those had used up their time.
     """
 
@@ -49,26 +51,27 @@ class Estimate:
     step: float
     attacks: float
     steps: dict[str, tuple[float, float]]
+    quick: float
+    tries: dict[str, float]
     budgeted: int
     budget: float
 
     def text(self) -> str:
         """A line for each stage."""
-        lines = [
-            f"simulation: about {span(self.simulation)}, as a client's step took "
-            f"{span(self.step)} here"
-        ]
+        step = f"a client's step took {span(self.step)} here"
+        lines = [f"simulation: about {span(self.simulation)}, as {step}"]
         if self.steps:
             how = ", ".join(
                 f"{label} {count:,.0f} steps of {span(step)}"
                 for label, (step, count) in self.steps.items()
             )
             lines.append(f"searches: about {span(self.attacks)} ({how} a capture)")
+        if self.tries:
+            how = ", ".join(f"{label} {span(took)}" for label, took in self.tries.items())
+            lines.append(f"quick attacks: about {span(self.quick)} ({how} a capture)")
         if self.budgeted:
-            lines.append(
-                f"other attacks: {self.budgeted} captures, at most {span(self.budget)} by the "
-                "time budget"
-            )
+            most = f"at most {span(self.budget)} by the time budget"
+            lines.append(f"other attacks: {self.budgeted} captures, {most}")
         return "\n".join(lines)
 
 
@@ -91,18 +94,21 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> Estimate:
     first, stage = cells[0], cells[0].experiment.attack_stage
     with one_thread():
         watch = _Watch(first, start)
-        searches, budgeted = {}, 0
+        searches: dict[str, tuple[float, float]] = {}
+        tries, budgeted = {}, 0
         for entry in entries(first.experiment):
             attack = build(attack_classes(), entry.table, "attacks")
-            found = watch.search(attack, entry.label)
-            if found is None:
+            if found := watch.search(attack, entry.label):
+                searches |= {entry.label: found} if found[1] else {}
+            elif took := watch.trial(attack, entry.label):
+                tries[entry.label] = took
+            elif took is None or len(cells) > 1:  # what one cell rules out may go in another
                 budgeted += captures
-            elif found[1]:
-                searches[entry.label] = found
         simulation = sum(watch.simulation(cell) for cell in cells)
     attacks = captures * sum(step * count for step, count in searches.values()) / stage.workers
+    quick = captures * sum(tries.values()) / stage.workers
     budget = budgeted * stage.time_budget / stage.workers
-    return Estimate(simulation, watch.step, attacks, searches, budgeted, budget)
+    return Estimate(simulation, watch.step, attacks, searches, quick, tries, budgeted, budget)
 
 
 @dataclass
@@ -121,6 +127,20 @@ class _Clock(Job):
     def step(self) -> float:
         """Seconds between two looks."""
         return (self.looks[-1] - self.looks[0]) / max(1, len(self.looks) - 1)
+
+
+@dataclass
+class _Trial(Job):
+    """A job that ends an attack after a while, and knows whether the attack heard of it."""
+
+    began: float = field(default_factory=time.perf_counter)
+    heard: bool = False
+
+    @property
+    def expired(self) -> bool:
+        """Whether it was watched for long enough."""
+        self.heard = self.heard or time.perf_counter() - self.began > _PATIENCE
+        return self.heard
 
 
 class _Watch:
@@ -180,16 +200,41 @@ class _Watch:
         trial, steps = short
         if not steps:
             return 0.0, 0.0
-        task, clock = self._setting.task, _Clock()
-        knowledge = granted(self._cell.config, self._update)
-        kind, tensors = self._update.kind, self._update.tensors
-        seen = Observation(CaptureKey(round=1, client=0), self._weights, tensors, kind, knowledge)
+        clock = _Clock()
         try:
-            check_facts(attack, knowledge, task, name)
-            trial.reconstruct([seen], task, [generator(0, "estimate")], clock)
+            self._attack(trial, name, clock)
         except CannotAttack:
             return 0.0, 0.0
         return clock.step, steps
+
+    def trial(self, attack: Attack, name: str) -> float | None:
+        """Seconds of the whole, 0 where it cannot attack; None if it learns first or went on."""
+        if type(attack).prepare is not Attack.prepare:
+            return None
+        took: list[float] = []
+        try:
+            while not took or (len(took) == 1 and took[0] < _PATIENCE):  # the first loads code
+                trial = _Trial()
+                self._attack(attack, name, trial)
+                if trial.heard:
+                    return None
+                took.append(time.perf_counter() - trial.began)
+        except CannotAttack:
+            return 0.0
+        except Exception:  # whatever an attack raises becomes a record of the run
+            return None
+        return min(took)
+
+    def _attack(self, attack: Attack, name: str, job: Job) -> None:
+        """Attack the update as if it were undefended."""
+        task, holdings, update = self._setting.task, self._setting.holdings, self._update
+        knowledge = granted(self._cell.config, update)
+        key = CaptureKey(round=1, client=0)
+        seen = Observation(key, self._weights, update.tensors, update.kind, knowledge)
+        if (rows := holdings.auxiliary) is not None and knowledge.auxiliary:
+            job.auxiliary = lambda: task.encode(rows)
+        check_facts(attack, knowledge, task, name)
+        attack.reconstruct([seen], task, [generator(0, "estimate")], job)
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from experiments.config import Plan, load_plan
 from experiments.folder import Run, Stage
+from experiments.gpus import check_gpus
 from fedsim.errors import ConfigError
 
 
@@ -21,6 +22,7 @@ class Invocation:
     seed: int | None = None
     workers: int | None = None
     engine: str | None = None
+    gpus: float | None = None
 
     def plan(self) -> Plan:
         """The experiment with the overrides applied."""
@@ -30,11 +32,14 @@ class Invocation:
         return load_plan(self.target, [*overrides, *self._machine()])
 
     def _machine(self) -> list[str]:
-        """Overrides that change no result, so that a finished run takes them too."""
+        """Overrides that change no result, but for rounding: a finished run takes them, too."""
         overrides = [] if self.engine is None else [f"federation.engine={self.engine}"]
         if self.workers is not None:
             overrides.append(f"federation.client_workers={self.workers}")
             overrides.append(f"attack_stage.workers={self.workers}")
+        if self.gpus is not None:
+            overrides.append(f"federation.client_gpus={self.gpus}")
+            overrides.append(f"attack_stage.gpus={self.gpus}")
         return overrides
 
     def opened(self) -> Run | None:
@@ -59,6 +64,11 @@ class Invocation:
         if pending and "simulate" not in stages:
             raise ConfigError(
                 f"{pending[0].folder}: not simulated. Run fedsim simulate {self.target} first."
+            )
+        training = {cell.experiment.name for cell in pending}
+        for experiment in run.plan.experiments:
+            check_gpus(
+                experiment, training=experiment.name in training, attacking="attack" in stages
             )
         if pending:
             from experiments.rehearsal import rehearse

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from torch import nn
 
 from experiments.bounds.light import Light
 from experiments.bounds.rank_light import lights
@@ -55,12 +56,14 @@ class Part:
     """One experiment of the plan.
 
     Attributes:
+        modeless: models with neither dropout nor batch statistics whose clients are in train mode.
         lights: by cell, of the first seed.
     """
 
     config: str
     cells: tuple[Cell, ...]
     threat: ThreatModel
+    modeless: tuple[str, ...]
     lights: dict[str, list[Light]]
     cost: Cost
 
@@ -81,6 +84,7 @@ class Description:
                     "config": part.config,
                     "cells": [cell.name for cell in part.cells],
                     "levels": {cell.name: level_of(cell.config) for cell in part.cells},
+                    "train_mode_without_effect": part.modeless,
                     "threat_model": {
                         "granted": part.threat.granted,
                         "withheld": part.threat.withheld,
@@ -104,7 +108,13 @@ class Description:
 def _text(part: Part) -> str:
     threat = part.threat
     lines = [part.config.strip(), "", "# cells, and the realism of each"]
-    lines += [*(f"{cell.name}  {level_of(cell.config)}" for cell in part.cells), ""]
+    lines += [f"{cell.name}  {level_of(cell.config)}" for cell in part.cells]
+    lines += [
+        f"train mode changes nothing of {model}, which has neither dropout nor batch statistics: "
+        "its gradients are those of eval mode"
+        for model in part.modeless
+    ]
+    lines.append("")
     lines += ["# threat model", ATTACKER]
     for heading, facts in (
         ("knows", threat.granted),
@@ -146,8 +156,26 @@ def describe(plan: Plan) -> Description:
             if cell.config.seed == experiment.seeds[0]
             for start in [starts[cell.name]]
         }
-        parts.append(Part(config, tuple(mine), threat, found, _cost(mine, starts)))
+        modeless = _modeless(mine, starts)
+        parts.append(Part(config, tuple(mine), threat, modeless, found, _cost(mine, starts)))
     return Description(plan.name, tuple(parts))
+
+
+def _modeless(cells: list[Cell], starts: dict[str, Start]) -> tuple[str, ...]:
+    tasks = {
+        cell.config.task.model: starts[cell.name].setting.task
+        for cell in cells
+        if cell.config.federation.train_mode
+    }
+    return tuple(name for name, task in tasks.items() if not _has_mode(task.blank()))
+
+
+def _has_mode(network: nn.Module) -> bool:
+    """Whether a client's own masks or batch statistics change what the network computes."""
+    return any(
+        isinstance(part, nn.BatchNorm2d) or (isinstance(part, nn.Dropout) and part.p > 0)
+        for part in network.modules()
+    )
 
 
 def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:

@@ -7,6 +7,10 @@ Everything here is about the Poisson-sampled Gaussian mechanism, composed over l
 - Sampling: a step's batch of B is taken to hold each of the client's N rows with chance B / N, on
   its own (Poisson sampling). Clients shuffle their rows and take B at a time, which hides less:
   epsilon is that of the usual approximation (Abadi et al. 2016), not a proof (Chua et al. 2024).
+  It goes for several passes over all rows, too, and for one pass over a part of them. Several
+  passes over the part that was drawn for a round use the same rows again. Of these the draw of
+  the part alone amplifies, a round being one release, or that of each batch from the part alone,
+  whichever gives the lower epsilon: both are upper bounds.
 - The server saw who took part in a round, so the drawing of clients amplifies nothing. It does
   not see which rows a client drew.
 - Composition: all local steps of all rounds in which the client took part.
@@ -42,25 +46,55 @@ class Schedule:
     """How often one client's rows are drawn from, and how often it replies.
 
     Attributes:
-        rate: chance of one row to be in the batch of one step.
+        rate: chance of one row to be in the batch of one step; of a row that was drawn for the
+            round, where a round is several passes over a part of the rows.
         steps: local steps; those of the run if the client takes part in every round.
         rounds: rounds in which the client takes part.
+        turn: a row's in one such round; None where no round goes over a part of the rows again.
     """
 
     rate: float
     steps: int
     rounds: int
+    turn: Turn | None = None
 
     @classmethod
     def of(cls, federation: FederationConfig, rows: int) -> Schedule:
         """The schedule of a client that owns ``rows`` rows."""
-        used = min(federation.client_rows or rows, rows)
-        batch = min(federation.batch_size, rows)
-        if federation.protocol == "fedsgd":
-            return cls(batch / rows, federation.rounds, federation.rounds)
-        per_epoch = math.ceil(used / federation.batch_size)
-        steps = federation.local_steps or federation.local_epochs * per_epoch
-        return cls(min(batch, used) / rows, federation.rounds * steps, federation.rounds)
+        used, steps, passes = _local(federation, rows)
+        again = passes > 1 and used < rows
+        rate = min(federation.batch_size, used) / (used if again else rows)
+        turn = Turn.of(federation, rows) if again else None
+        return cls(rate, federation.rounds * steps, federation.rounds, turn)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How often one row is used in one round.
+
+    Attributes:
+        chance: of the row to be used at all.
+        visits: local steps that a used row is in, at most.
+    """
+
+    chance: float
+    visits: int
+
+    @classmethod
+    def of(cls, federation: FederationConfig, rows: int) -> Turn:
+        """That of a client that owns ``rows`` rows."""
+        used, steps, passes = _local(federation, rows)
+        return cls(min(used, steps * federation.batch_size) / rows, passes)
+
+
+def _local(federation: FederationConfig, rows: int) -> tuple[int, int, int]:
+    """Rows that a round may use, its steps, and its passes over these rows, begun ones included."""
+    if federation.protocol == "fedsgd":
+        return rows, 1, 1
+    used = min(federation.client_rows or rows, rows)
+    per_epoch = math.ceil(used / federation.batch_size)
+    steps = federation.local_steps or federation.local_epochs * per_epoch
+    return used, steps, math.ceil(steps / per_epoch)
 
 
 @lru_cache(maxsize=1024)
@@ -89,6 +123,8 @@ def epsilon(*, steps: int, rate: float, noise_multiplier: float, delta: float) -
         return float(dp_accounting.get_epsilon_gaussian(alone, delta))
     grid = min(_COARSEST, 1e-2 * max(1.0, (0.3 / noise_multiplier) ** 2))
     rough = _composed(steps, rate, noise_multiplier, delta, grid)
+    if rough == 0:  # an upper bound, too
+        return 0.0
     # Rounding was measured to cost at most steps * grid^2 / 2, once the grid is below epsilon.
     fine = math.sqrt(2 * _ERROR * max(1.0, rough / 10) / steps)
     return _composed(steps, rate, noise_multiplier, delta, min(_COARSEST, fine, rough / 100))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
@@ -16,6 +16,7 @@ TaskKind = Literal[
     "language-modelling",
     "masked-language-modelling",
 ]
+KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 
 
 class FilterConfig(Section):
@@ -50,7 +51,9 @@ class TaskConfig(Section):
         model: a hub id, a local folder, or a built-in (``fedsim list models``).
         dataset: a hub id with an optional ``:config``, a local folder, or a built-in.
         split: the clients' private rows; slices as in ``train[100:900]``.
-        kind: inferred from the model where it is ``auto``.
+        kind: what the model learns: ``image-classification``, ``text-classification``,
+            ``language-modelling``, ``masked-language-modelling``, or the entry point of a task
+            that a package adds; inferred from the model where it is ``auto``.
         weights: ``pretrained``, ``random``, or ``<folder>@<round>`` for the global model that an
             earlier run broadcast in that round, in a cell's folder or a run of one cell; ``auto``
             is ``random`` for a built-in model and ``pretrained`` for any other.
@@ -74,7 +77,7 @@ class TaskConfig(Section):
     model: str = Field(min_length=1)
     dataset: str = Field(min_length=1)
     split: str = "train"
-    kind: Literal[TaskKind, "auto"] = "auto"
+    kind: str = "auto"
     weights: str = "auto"
     input_column: str = ""
     label_column: str = ""
@@ -157,7 +160,20 @@ class ProbesConfig(Section):
 
 
 class ServerKnows(Section):
-    """``[server_knows]``: the threat model. The public protocol is known unless it is withheld."""
+    """``[server_knows]``: the threat model. The public protocol is known unless it is withheld.
+
+    Attributes:
+        labels: classes of the client's examples, in no particular order.
+        num_examples: how many examples the client used in a round.
+        lengths: tokens of each text, special ones included, in no particular order.
+        batch_size: examples in one local step.
+        local_steps: how many the client made in a round.
+        learning_rate: the client's.
+        optimizer: the client's.
+        train_mode: whether the client trained with dropout and batch statistics on.
+        defense: which one the client runs, with its options.
+        auxiliary: the rows of ``[auxiliary]``, where there is that section.
+    """
 
     labels: bool = False
     num_examples: bool = True

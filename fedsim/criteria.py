@@ -84,7 +84,7 @@ def _finder(config: FilterConfig) -> EntityRecovery:
     if finder.available():
         raise ConfigError(
             "task.filter.entities: 'spacy' needs spaCy and its model en_core_web_sm, and they are "
-            "not installed. pip install 'fedsim[entities]', or set 'rules'."
+            "not installed. pip install -e '.[entities]', or set 'rules'."
         )
     return finder
 

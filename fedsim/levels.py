@@ -9,12 +9,13 @@ L0   The oracle's control, ``fedsim doctor``: the client's step replayed on its 
 L1   Textbook: whatever does not reach L2. As DLG and LAMP are usually run: FedSGD, one
      example, eval mode, labels and lengths given.
 L2   Relaxed knowledge: ``labels`` and ``lengths`` withheld, ``batch_size`` of at least 2,
-     ``train_mode`` on, so that dropout masks and batch statistics are the client's own.
-     Running batch statistics are on the wire; after one step they give the batch's own away,
-     which ``federation.batch_statistics = "kept"`` prevents.
-L3   Protocol: ``protocol = "fedavg"`` of at least two local steps, rows that are not dealt out
-     iid, and at least three rounds captured. What is public stays known: batch size, steps,
-     learning rate, optimiser, the number of examples that the mean is weighted by.
+     ``train_mode`` on, so that dropout masks and batch statistics, where the model has any, are
+     the client's own. LeNet and MLP have none: their gradients are those of eval mode at any
+     rung, and ``fedsim show`` says so. Running batch statistics are on the wire; after one step
+     they give the batch's own away, which ``federation.batch_statistics = "kept"`` prevents.
+L3   Protocol: ``protocol = "fedavg"`` of at least two local steps, uneven clients (any
+     ``partition`` but iid), and at least three rounds captured. What is public stays known: batch
+     size, steps, learning rate, optimiser, the number of examples that the mean is weighted by.
 L4   Deployed: secure aggregation over at least two clients, not every client in each round;
      ``num_examples``, ``batch_size``, ``local_steps``, ``learning_rate`` and ``optimizer``
      withheld.

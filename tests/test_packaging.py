@@ -116,6 +116,10 @@ def test_a_shipped_experiment_can_be_made(name: str, tmp_path: Path) -> None:
         # The null baseline is in every table; some only train.
         labels = [entry.label for entry in entries(experiment)]
         assert labels[-1:] == ["prior_only"][: len(labels)]
+        assert experiment.auxiliary or not labels  # else the baseline guesses grey, or nothing
+        if (run := Path(experiment.task.weights.split("@")[0])).parts[:1] == ("runs",):
+            comment = shipped()[name].read_text(encoding="utf-8").split("\nname = ")[0]
+            assert f"run {run.name} first" in " ".join(comment.replace("#", " ").split()).lower()
     assert list(tmp_path.iterdir()) == []
 
 

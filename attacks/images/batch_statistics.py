@@ -36,13 +36,21 @@ def observed_statistics(observation: Observation, network: nn.Module) -> Tensors
     of steps is not known, what is there is taken as it is.
 
     Raises:
-        CannotAttack: the model has no layer that keeps statistics.
+        CannotAttack: the model has no layer that keeps statistics, or more batches went through it
+            than steps were taken, as where a defense takes examples one by one: single images do
+            not have the statistics of a batch.
     """
     found: Tensors = {}
     steps = 1 if observation.kind == "gradient" else observation.knowledge.local_steps
     for name, layer in network.named_modules():
         if not isinstance(layer, _BatchNorm):
             continue
+        if steps is not None and (seen := _batches(observation, name)) not in {None, steps}:
+            raise CannotAttack(
+                f"batch_statistics: {name!r} counted {seen} batches in {steps} local steps. Where "
+                "a defense takes examples one by one, the statistics are those of single images. "
+                "Set batch_statistics = 0."
+            )
         for prefix, buffer in ((_MEAN, "running_mean"), (_VARIANCE, "running_var")):
             sent = observation.sent[f"{name}.{buffer}"].double()
             value = observation.received.get(f"{name}.{buffer}", sent).double()
@@ -56,6 +64,14 @@ def observed_statistics(observation: Observation, network: nn.Module) -> Tensors
             "Set batch_statistics = 0, or choose a model such as 'resnet20'."
         )
     return found
+
+
+def _batches(observation: Observation, layer: str) -> int | None:
+    """How many batches a layer has counted in training; None where its count was not sent."""
+    counter = f"{layer}.num_batches_tracked"
+    if counter not in observation.received:
+        return None
+    return round(float(observation.received[counter] - observation.sent[counter]))
 
 
 @dataclass(frozen=True)

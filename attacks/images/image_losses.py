@@ -66,8 +66,9 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     """The cosine distance, or the loss that fits the declared defense.
 
     The mean of several examples' signs takes the cosine of the mean of their ``tanh(g / tau)``;
-    the paper has no tau, and gradients are so small that its tanh is the identity. Signs of the
-    mean are compared as those of one example. Noise and clipping leave the cosine as it is.
+    the paper has no tau, and gradients are so small that its tanh is the identity. So does that of
+    a cohort whose clients have one example each. Signs of the mean are compared as those of one
+    example. Noise and clipping leave the cosine as it is.
 
     Raises:
         CannotAttack: adaptive, and the server does not know the defense.
@@ -75,17 +76,21 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     if not adaptive:
         return ImageLoss(model)
     chain = declared(observation)
-    several = observation.knowledge.num_examples != 1
+    known = observation.knowledge
+    several = known.num_examples != 1
+    # Each of the cohort's clients defends the gradient of one example.
+    singles = 1 < known.cohort == known.num_examples
     signs = [defense for defense in chain.defenses if "sign" in defense.distortions]
-    if signs and not (several and signs[-1].per_example):
+    if signs and not (several and (singles or signs[-1].per_example)):
         return ImageLoss(model, "hinge")
     if "sparsity" in chain.distortions and not signs:
         return ImageLoss(model, "support")
     # A mean over a cohort has no common steps.
-    alone = not signs and observation.knowledge.cohort == 1
+    alone = not signs and known.cohort == 1
     sharp = alone and {"rounding", "noise"} & chain.distortions == {"rounding"}
     form: Form = "interval" if sharp else "cosine"
-    return ImageLoss(model, form, chain, each=several and chain.per_example)
+    apart = singles and bool({"sign", "scale"} & chain.distortions)
+    return ImageLoss(model, form, chain, each=apart or (several and chain.per_example))
 
 
 def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:

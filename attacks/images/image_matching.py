@@ -135,7 +135,9 @@ class ImageMatching(Attack):
     ) -> Victims:
         model = replay(observations[0], task, job.device)
         pairs = zip(observations, rngs, strict=True)
-        labels = torch.stack([known_labels(seen, task, rng, job) for seen, rng in pairs])
+        labels = torch.stack(
+            [known_labels(seen, task, rng, job, adaptive=self.adaptive) for seen, rng in pairs]
+        )
         updates = [seen.update(model.parameters) for seen in observations]
         observed = {
             name: torch.stack([update[name] for update in updates]).float().to(job.device)

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from attacks.adaptive import declared
 from attacks.inverters.features import Coordinates, Features, group_gradients, per_sample_gradients
+from attacks.local_steps import LocalSteps
 from attacks.replay import Replay, step_length
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.errors import CannotAttack
 from fedsim.types import Batch, Tensors
 
 MEMORY = 4 << 30
@@ -26,12 +28,14 @@ _PROBES = 8
 
 @dataclass(frozen=True)
 class Client:
-    """The client's step and its defenses, as declared, without its Gaussian noise.
+    """A client's local steps and its defenses, as declared, without its Gaussian noise.
+
+    All steps are taken at the broadcast weights. A cohort's clients are simulated one by one.
 
     Attributes:
         chain: all defenses but the Gaussian noise that comes last.
         variance: of that noise in each coordinate of the mean gradient.
-        size: examples of one update.
+        spread: of an update's examples over clients and steps.
         length: what turns the mean gradient into the update, on which late defenses act.
     """
 
@@ -39,8 +43,13 @@ class Client:
     features: Features
     chain: Chain
     variance: float
-    size: int
+    spread: LocalSteps
     length: float
+
+    @property
+    def size(self) -> int:
+        """Examples of one update."""
+        return self.spread.examples
 
     @property
     def coordinates(self) -> Coordinates:
@@ -54,9 +63,22 @@ class Client:
         return torch.cat([self._linear(batch[i : i + step], rng) for i in starts])
 
     def _linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
+        numbers = torch.arange(len(batch)).view(-1, self.spread.rows)
+        total = sum(
+            self._steps(batch[numbers[:, own].flatten()], own.stop - own.start, count, rng)
+            for own, count in self.spread.batches
+        )
+        assert isinstance(total, Tensor)
+        means = total / self.spread.steps
+        if self.chain.changes_update:
+            means = torch.stack([self._sent(mean, rng) for mean in means])
+        return self.features.linear(means.unflatten(0, (-1, self.spread.clients)).mean(1))
+
+    def _steps(self, batch: Batch, size: int, count: int, rng: torch.Generator) -> Tensor:
+        """The sum over ``count`` steps of the gradient of each ``size`` examples in a row."""
         chosen = [
-            self.chain.on_batch(batch[start : start + self.size], rng)
-            for start in range(0, len(batch), self.size)
+            self.chain.on_batch(batch[start : start + size], rng)
+            for start in range(0, len(batch), size)
         ]
         masks = [part.mask for part in chosen if part.mask is not None]
         batch = Batch(
@@ -64,24 +86,21 @@ class Client:
             torch.cat([part.labels for part in chosen]),
             torch.cat(masks) if masks else None,
         )
-        if self.chain.per_example:
-            single = self.coordinates.flatten(per_sample_gradients(self.model, batch))
-            means = self._mean_of_defended(single.unflatten(0, (-1, self.size)), rng)
-        else:
-            means = self.coordinates.flatten(group_gradients(self.model, batch, self.size))
-        if self.chain.changes_update:
-            means = torch.stack([self._sent(mean, rng) for mean in means])
-        return self.features.linear(means)
+        if not self.chain.per_example:
+            return count * self.coordinates.flatten(group_gradients(self.model, batch, size))
+        single = self.coordinates.flatten(per_sample_gradients(self.model, batch))
+        groups = single.unflatten(0, (-1, size))
+        return torch.stack([self._mean_of_defended(groups, rng) for _ in range(count)]).sum(0)
 
     def _mean_of_defended(self, single: Tensor, rng: torch.Generator) -> Tensor:
-        """As the client does it, ``(update, coordinate)``; ``single`` is by update and example."""
+        """As clients do it in a step, ``(client, coordinate)`` of ``(client, example, ...)``."""
         means = []
         for group in single:
             defended = [self.chain.on_gradient(self._named(own), rng) for own in group]
             total = sum(self.coordinates.flatten(own) for own in defended)
             assert isinstance(total, Tensor)
             total = self.coordinates.flatten(self.chain.on_sum(self._named(total), rng))
-            means.append(total / self.size)
+            means.append(total / len(group))
         return torch.stack(means)
 
     def _sent(self, mean: Tensor, rng: torch.Generator) -> Tensor:
@@ -99,9 +118,13 @@ class Client:
         """
         probe = batch[: min(_PROBES, len(batch) // self.size) * self.size]
         first, second = (self.linear(probe, _generator(probe, seed)) for seed in (0, 1))
-        alone = replace(self, size=1).linear(probe, _generator(probe, 2))
-        means = alone.unflatten(0, (-1, self.size)).mean(1)
+        alone = replace(self, spread=LocalSteps()).linear(probe, _generator(probe, 2))
+        means = self.mean(alone.unflatten(0, (-1, self.size)))
         return torch.equal(first, second) and bool((means - first).norm() <= 1e-4 * first.norm())
+
+    def mean(self, single: Tensor) -> Tensor:
+        """``(update, feature)`` of the linear features ``(update, example, feature)``."""
+        return torch.einsum("e,uef->uf", self.spread.shares.to(single), single)
 
 
 def declared_client(
@@ -115,18 +138,28 @@ def declared_client(
     """The client that the threat model describes, with its defenses or without.
 
     Raises:
-        CannotAttack: the server does not know them.
+        CannotAttack: the server does not know them, or what they worked on.
     """
-    knowledge = observation.knowledge
-    length = step_length(observation)
+    length, cohort = step_length(observation), observation.knowledge.cohort
     chain = declared(observation) if defended else Chain()
-    names, defenses, variance = list(chain.names), list(chain.defenses), 0.0
+    names, defenses, late, single = list(chain.names), list(chain.defenses), 0.0, 0.0
     while defenses and isinstance(noise := defenses[-1], GaussianNoise):
-        alone = noise.std**2 / length**2 / knowledge.cohort
-        variance += noise.std**2 / size if noise.stage == "sample" else alone
+        if noise.stage == "sample":
+            single += noise.std**2
+        else:
+            late += noise.std**2 / length**2 / cohort
         names, defenses = names[:-1], defenses[:-1]
     chain = Chain(tuple(names), tuple(defenses))
-    return Client(model, features, chain, variance, size, length)
+    spread = LocalSteps.of(observation)
+    if spread is None:
+        if single or chain.per_example or chain.changes_update:
+            raise CannotAttack(
+                f"{observation.key}: how {size} examples were spread over {cohort} clients and "
+                "their local steps is not known, and their defense depends on it. Grant "
+                "server_knows.batch_size and batches of one size, or set adaptive = false."
+            )
+        spread = LocalSteps(rows=size, batch=size)
+    return Client(model, features, chain, late + single * spread.noise, spread, length)
 
 
 class SimulatedUpdates:
@@ -149,7 +182,7 @@ class SimulatedUpdates:
         sizes = client.features.sizes(batch.inputs.device)
         self._deviation = (client.variance * sizes).sqrt()
         large = 4 * len(batch) * len(sizes) > MEMORY
-        single = replace(client, size=1)
+        single = replace(client, spread=LocalSteps())
         if not client.averages(batch):
             return
         if client.size == 1 and (large or not client.variance):
@@ -165,7 +198,7 @@ class SimulatedUpdates:
         if self.finished is not None:
             return self.finished[rows[:, 0]]
         if self.kept is not None:
-            return self._finish(self.kept[rows].mean(1), rng)
+            return self._finish(self.client.mean(self.kept[rows]), rng)
         return self._finish(self.client.linear(self.batch[rows.flatten()], rng), rng)
 
     def _finish(self, linear: Tensor, rng: torch.Generator) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -33,16 +34,21 @@ def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
     return (left, right) if miss <= _EXACT * float(matrix.norm()) else None
 
 
-def shrink(matrix: Tensor) -> Tensor:
+def shrink(matrix: Tensor, most: float = math.inf) -> Tensor:
     """The matrix of low rank behind independent Gaussian noise on every coordinate.
 
     Optimal shrinkage of the singular values for the Frobenius error (Gavish and Donoho 2017): those
     that noise alone explains become 0. Its level is read off the median singular value, which is
     noise as long as the rank is below half of the smaller side; without noise nothing changes.
+
+    Args:
+        matrix: signal and noise.
+        most: largest variance of the noise, where it is known; a matrix of a higher rank needs it.
     """
     rows, columns = matrix.shape
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     variance = values.median().square() / _median_eigenvalue(min(rows, columns), max(rows, columns))
+    variance = variance.clamp(max=most)
     square = values.square()
     inside = (square - (rows + columns) * variance).square() - 4 * rows * columns * variance**2
     above = values > variance.sqrt() * (rows**0.5 + columns**0.5)

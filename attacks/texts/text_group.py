@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from attacks.adaptive import adapted, denoised
+from attacks.adaptive import adapted
 from attacks.base import Job
 from attacks.embedding_rows import noise_variance, standing_out, tables
-from attacks.replay import Replay, observed_gradient, replay
+from attacks.replay import Replay, observed_gradient, replay, step_length
+from attacks.texts.denoising import denoised
 from attacks.texts.factored import Factored
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
@@ -60,15 +61,15 @@ class TextGroup:
         lanes = self._lanes(model)
         places = int(lanes.mask.sum((2, 3)).max())
         steps = self.observations[0].knowledge.local_steps or 1
-        # A little more than the rank, so that rounding finds room.
-        rank = places * steps + 4
-        observed = (self._observed(seen, model, objective) for seen in self.observations)
+        rank = places * steps
+        observed = (self._observed(seen, model, objective, rank) for seen in self.observations)
         surrogates = None
         if options.surrogate == "sme" and self.observations[0].kind == "weights":
             like = next(model.network.parameters())
             surrogates = [SurrogateModel(seen, like) for seen in self.observations]
         return Search(
-            Matching(model, observed, objective, rank),
+            # A little more than the rank, so that rounding finds room.
+            Matching(model, observed, objective, rank + 4),
             self._vocabularies(model),
             lanes,
             Weights(options.alpha_reg, options.alpha_lm, options.lanes),
@@ -92,12 +93,19 @@ class TextGroup:
             )
         return factored
 
-    def _observed(self, seen: Observation, model: Factored, objective: Objective) -> Tensors:
+    def _observed(
+        self, seen: Observation, model: Factored, objective: Objective, rank: int
+    ) -> Tensors:
         """The gradient to match; its scale does not matter to a mean of cosines."""
         names = {name for group in model.layout for name in group}
         seen = replace(seen, received={k: v for k, v in seen.received.items() if k in names})
         gradient = seen.update() if objective.is_mean else observed_gradient(seen)
-        return denoised(gradient, model.weights, seen) if self.options.adaptive else gradient
+        if not self.options.adaptive:
+            return gradient
+        length = 1.0 if objective.is_mean else step_length(seen)
+        clean = denoised(gradient, model.weights, seen, rank, length)
+        # Where noise alone explains everything, nothing would be left to match.
+        return clean if any(bool(clean[name].any()) for name in model.names) else gradient
 
     def _vocabularies(self, model: Factored) -> list[Vocabulary]:
         words = words_of(self.task)

@@ -124,9 +124,10 @@ def granted_noise(observation: Observation) -> float | None:
     """Standard deviation of what the granted defense adds to a coordinate; None if not known.
 
     The chain is run on an update of zeros, so that whatever comes out is noise, in the units of
-    the update: ``sigma C / B`` for DP-SGD, and the mean of a cohort's has a root of the number of
-    its clients less. It is not known for the weights of a client who adds
-    noise in each local step, nor where a budget is granted and not its noise.
+    the update: ``sigma C / B`` for DP-SGD, where ``B`` is what the client drew, which may have
+    fewer rows than the batch size; the mean of a cohort's has a root of the number of its clients
+    less. It is not known for the weights of a client who adds noise in each local step, nor where a
+    budget is granted and not its noise.
     """
     knowledge = observation.knowledge
     if knowledge.defense is None:
@@ -134,9 +135,9 @@ def granted_noise(observation: Observation) -> float | None:
     chain = build_chain(knowledge.defense, "defense")
     rng = torch.Generator().manual_seed(0)
     update: Tensors = {"zeros": torch.zeros(_DRAWS)}
-    count = knowledge.batch_size or knowledge.num_examples
-    if count is not None and not knowledge.batch_size:
-        count = max(1, count // knowledge.cohort)
+    count = knowledge.batch_size
+    if knowledge.num_examples is not None:
+        count = max(1, knowledge.num_examples // knowledge.cohort)
     if chain.per_example:
         if observation.kind == "weights" or count is None:
             return None

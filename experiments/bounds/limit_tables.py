@@ -42,14 +42,15 @@ class RankLimit(Limit):
 
 
 class SuccessLimit(Limit):
-    """The largest chance to guess right that differential privacy leaves.
+    """The largest chance to guess a captured example right that differential privacy leaves.
 
     Attributes:
         unit: what is hidden: an example, or all of a client's update.
-        noise: standard deviation in units of what one such unit can change.
+        noise: standard deviation in units of what one such unit can change in one sum; the least
+            of any client.
         guess: what is guessed of one example.
         without: chance to be right without any update.
-        one: with one round's update, at most.
+        one: with the update of the round in which the example was captured, at most.
         all: with those of all rounds, at most.
     """
 
@@ -115,10 +116,14 @@ def success_table(limits: Iterable[SuccessLimit], labels: Labels) -> Table:
     """One row a cell with differential privacy and thing to guess."""
     return Table(
         "limits-success",
-        "The largest chance to guess right (reconstruction robustness, Balle et al. 2022, Hayes "
-        "et al. 2023): without any update, with one round's, and with those of all rounds. It "
-        "holds for every attack whose chance without an update is the one given. Noise is in "
-        "units of the clipping norm, or of twice that where two updates are compared.",
+        "The largest chance to guess right about an example of a captured round "
+        "(reconstruction robustness, Balle et al. 2022, Hayes et al. 2023): without any update, "
+        "with the one of that round, and with those of all rounds, into the others of which the "
+        "example is drawn like any row of its client. That it was used in the captured round "
+        "is given, as it is for all that is scored, so sampling hides nothing there. It "
+        "holds for every attack whose chance without an update is the one given, and for every "
+        "client. Noise is that of the client with the least, in units of the clipping norm, or "
+        "of twice that where two updates are compared.",
         (*WHO, "unit", "noise", "guess", "without", "one round", "all rounds", "rounds"),
         tuple(
             (

@@ -136,20 +136,20 @@ def success_limits(case: Case) -> Iterator[SuccessLimit]:
     """One for each thing to guess, where differential privacy is claimed."""
     config, private = case.cell.config, case.setting.holdings.private
     parts = partition(private.labels, config.federation.clients, config.federation, config.seed)
-    # The client with the fewest rows is drawn from most often.
-    found = mechanism(config, min(map(len, parts)))
-    if found is None:
+    # With few rows each is used more often; but the noise of a budget is least with many.
+    found = [one for rows in sorted(set(map(len, parts))) if (one := mechanism(config, rows))]
+    if not found:
         return
     for what, chance in guesses(case.setting.task, private):
         yield SuccessLimit(
             **case.who,
-            unit=found.unit,
-            noise=found.noise,
+            unit=found[0].unit,
+            noise=min(one.noise for one in found),
             guess=what,
             without=chance,
-            one=found.bound(chance, 1),
-            all=found.bound(chance, found.rounds),
-            rounds=found.rounds,
+            one=max(one.bound(chance, 1) for one in found),
+            all=max(one.bound(chance, one.rounds) for one in found),
+            rounds=found[0].rounds,
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from fedsim.accountant import Schedule
+from fedsim.accountant import Schedule, Turn
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.dp_client import DpClient
@@ -26,22 +27,25 @@ class Mechanism:
 
     Attributes:
         unit: what is hidden: an example, or all of a client's update.
-        noise: standard deviation in units of what one such unit can change.
-        rate: chance of a row to be in a sum.
-        steps: sums in one round.
+        noise: standard deviation in units of what one such unit can change in one sum.
+        turn: how often a unit is used in one round.
         rounds: in which the client takes part.
     """
 
     unit: str
     noise: float
-    rate: float
-    steps: int
+    turn: Turn
     rounds: int
 
     def bound(self, chance: float, rounds: int) -> float:
-        """The largest chance to be right with the replies of so many rounds."""
-        steps = rounds * self.steps
-        return success_bound(chance, steps=steps, rate=self.rate, noise_multiplier=self.noise)
+        """The largest chance to be right about a captured example, with so many rounds' replies.
+
+        It was used in the captured round, and in each other one with the chance of any row.
+        """
+        noise = self.noise / math.sqrt(self.turn.visits)
+        return success_bound(
+            chance, sure=1, steps=rounds - 1, rate=self.turn.chance, noise_multiplier=noise
+        )
 
 
 def mechanism(config: CellConfig, rows: int) -> Mechanism | None:
@@ -52,13 +56,12 @@ def mechanism(config: CellConfig, rows: int) -> Mechanism | None:
     schedule = Schedule.of(config.federation, rows)
     for defense in build_chain(config.defense, "defense").fit(schedule).defenses:
         if isinstance(defense, DpSgd) and defense.noise_multiplier is not None:
-            steps = schedule.steps // schedule.rounds
-            noise = defense.noise_multiplier
-            return Mechanism("example", noise, schedule.rate, steps, schedule.rounds)
+            turn = Turn.of(config.federation, rows)
+            return Mechanism("example", defense.noise_multiplier, turn, schedule.rounds)
         if isinstance(defense, DpClient) and defense.noise_multiplier is not None:
             reach = 2 if defense.adjacency == "replace" else 1
             noise = defense.noise_multiplier / reach
-            return Mechanism("update", noise, 1.0, 1, schedule.rounds)
+            return Mechanism("update", noise, Turn(1.0, 1), schedule.rounds)
     return None
 
 

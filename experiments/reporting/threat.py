@@ -110,7 +110,7 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         "aggregation, emulated)",
         "rounds": str(run.rounds),
         "batch size": str(run.batch_size),
-        "client mode": "train (dropout and batch statistics on)" if run.train_mode else "eval",
+        "client mode": _mode(cell),
         "first weights": AUTO if task.weights == "auto" else task.weights,
         "private rows": f"{task.dataset}, {task.split}",
     }
@@ -145,6 +145,14 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             "round, the same rows each time, never aggregated"
         )
     return lines | {"seed": str(cell.seed)}
+
+
+def _mode(cell: CellConfig) -> str:
+    if not cell.federation.train_mode:
+        return "eval"
+    if cell.task.model in ("lenet", "mlp"):
+        return "train, which is eval of a model without dropout and batch statistics"
+    return "train (dropout and batch statistics on)"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -20,6 +21,20 @@ from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
+
+
+class Releases(NamedTuple):
+    """Gaussian mechanisms that are composed.
+
+    Attributes:
+        number: how many.
+        rate: at which each samples what is protected.
+        reach: how far their results for neighbours lie apart at most, in units of ``clip``.
+    """
+
+    number: int
+    rate: float
+    reach: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +78,14 @@ class Budgeted(Defense):
         """With the noise that ``epsilon`` asks for, if it is given."""
         if self.epsilon is None:
             return self
-        steps, rate = self._releases(schedule)
-        noise = accountant.noise_multiplier(
-            steps=steps, rate=rate, target=self.epsilon, delta=self.delta
+        noises = (
+            reach
+            * accountant.noise_multiplier(
+                steps=number, rate=rate, target=self.epsilon, delta=self.delta
+            )
+            for number, rate, reach in self._releases(schedule)
         )
-        return replace(self, noise_multiplier=noise * self._sensitivity, epsilon=None)
+        return replace(self, noise_multiplier=min(noises), epsilon=None)
 
     def epsilon_after(self, spent: Schedule) -> float:
         """Epsilon of what has been released.
@@ -75,9 +93,13 @@ class Budgeted(Defense):
         Raises:
             ConfigError: the noise is not known, since ``fit`` was not called.
         """
-        steps, rate = self._releases(spent)
-        noise = self._multiplier() / self._sensitivity
-        return accountant.epsilon(steps=steps, rate=rate, noise_multiplier=noise, delta=self.delta)
+        noise = self._multiplier()
+        return min(
+            accountant.epsilon(
+                steps=number, rate=rate, noise_multiplier=noise / reach, delta=self.delta
+            )
+            for number, rate, reach in self._releases(spent)
+        )
 
     def surrogate(self, update: Tensors) -> Tensors:
         """The same clipping of the whole update, without noise: exact for a batch of one."""
@@ -111,13 +133,8 @@ class Budgeted(Defense):
         return self.noise_multiplier
 
     @abstractmethod
-    def _releases(self, schedule: Schedule) -> tuple[int, float]:
-        """How many Gaussian mechanisms are composed, and the rate at which each samples."""
-
-    @property
-    def _sensitivity(self) -> int:
-        """How far the clipped sums of neighbours lie apart at most, in units of ``clip``."""
-        return 1
+    def _releases(self, schedule: Schedule) -> Sequence[Releases]:
+        """What is released; of several ways to see it each bounds epsilon from above."""
 
 
 def refuse_batch_statistics(name: str, model: nn.Module) -> None:

@@ -18,9 +18,11 @@ class Clip(Defense):
     """Scales the whole update to a norm where it is longer (as in McMahan et al. 2018), no noise.
 
     No protection by itself: all directions, ratios, signs, ranks and spans survive, so that
-    attacks by the cosine or by the span lose nothing. Only a squared distance has to know of it,
-    by the surrogate, which is the clipping itself. Clipping of single examples without noise is
-    ``dp_sgd`` with ``noise_multiplier = 0``.
+    attacks by the cosine or by the span lose nothing. Two things have to know of it: a squared
+    distance, by the surrogate, which is the clipping itself; and what counts the labels of a batch,
+    for which an adaptive attack on images estimates the scale. An oblivious one counts what the
+    model expects and not what the batch holds, unless labels are granted. Clipping of single
+    examples without noise is ``dp_sgd`` with ``noise_multiplier = 0``.
 
     Attributes:
         norm: largest Euclidean norm of the update over all tensors; of the weights' change under

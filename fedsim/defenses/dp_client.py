@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from fedsim.accountant import Schedule
 from fedsim.defenses.base import Unit
-from fedsim.defenses.budget import Budgeted
+from fedsim.defenses.budget import Budgeted, Releases
 from fedsim.defenses.clip import cut
 from fedsim.types import Tensors
 
@@ -57,9 +57,5 @@ class DpClient(Budgeted):
         """All that a client sends in a round."""
         return "update"
 
-    def _releases(self, schedule: Schedule) -> tuple[int, float]:
-        return schedule.rounds, 1.0
-
-    @property
-    def _sensitivity(self) -> int:
-        return 2 if self.adjacency == "replace" else 1
+    def _releases(self, schedule: Schedule) -> list[Releases]:
+        return [Releases(schedule.rounds, 1.0, 2 if self.adjacency == "replace" else 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -9,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from fedsim.accountant import Schedule
 from fedsim.defenses.base import Unit
-from fedsim.defenses.budget import Budgeted
+from fedsim.defenses.budget import Budgeted, Releases
 from fedsim.types import Tensors
 
 
@@ -32,7 +33,8 @@ class DpSgd(Budgeted):
         noise_multiplier: standard deviation of the noise in units of ``clip``; None to have it from
             ``epsilon``.
         epsilon: budget of each client for all rounds of the run. Clients with fewer rows, which
-            are drawn more often, add more noise.
+            are drawn more often, add more noise; so do those that pass several times over the
+            ``client_rows`` of a round.
         delta: of the budget; it should be far below one in the number of a client's rows.
     """
 
@@ -57,5 +59,10 @@ class DpSgd(Budgeted):
         """One example of one client, added or removed."""
         return "example"
 
-    def _releases(self, schedule: Schedule) -> tuple[int, float]:
-        return schedule.steps, schedule.rate
+    def _releases(self, schedule: Schedule) -> list[Releases]:
+        steps = Releases(schedule.steps, schedule.rate)
+        if schedule.turn is None:
+            return [steps]
+        # A row is in so many sums of a round, or in none of them.
+        reach = math.sqrt(schedule.turn.visits)
+        return [steps, Releases(schedule.rounds, schedule.turn.chance, reach)]

@@ -22,7 +22,9 @@ class Prune(StagedDefense):
     Of ``m`` coordinates the nearest whole number to ``m * (1 - fraction)`` is kept, at least one;
     LTI rounds down. With ``scope = "global"`` this is top-k sparsification (Aji and Heafield 2017)
     without error feedback: no residual is carried to the next round, since clients keep no state.
-    The support is in plain sight, and an adaptive attacker compares nothing else.
+    The support is in plain sight, and an adaptive attacker compares nothing else. Of the mean of
+    pruned examples it is their union, and covered by later noise it is hidden; then DLG prunes its
+    guess by the surrogate.
 
     Attributes:
         fraction: share of the coordinates that is zeroed.

@@ -34,7 +34,7 @@ class PerceptualDistance(ImageMetric):
     def available(self) -> str:
         """Empty, or what has to be installed or fetched first."""
         if importlib.util.find_spec("torchvision") is None:
-            return "torchvision is not installed; pip install 'fedsim[lpips]'"
+            return "torchvision is not installed; pip install -e '.[lpips]'"
         weights = Path(torch.hub.get_dir()) / "checkpoints" / _WEIGHTS
         if not weights.is_file():
             return f"the AlexNet weights are missing; put torchvision's {_WEIGHTS} at {weights}"

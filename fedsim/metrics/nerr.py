@@ -70,7 +70,7 @@ class NamedEntityRecovery(EntityRecovery):
     def available(self) -> str:
         """Empty, or what has to be installed first."""
         if importlib.util.find_spec("spacy") is None:
-            return "spaCy is not installed; pip install 'fedsim[entities]', or take 'nerr_rules'"
+            return "spaCy is not installed; pip install -e '.[entities]', or take 'nerr_rules'"
         if importlib.util.find_spec(_MODEL) is None:
             return f"its model is missing; python -m spacy download {_MODEL}, or take 'nerr_rules'"
         return ""

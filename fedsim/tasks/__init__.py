@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedsim.build import registry
-from fedsim.cell import TaskConfig, TaskKind
+from fedsim.build import registry, suggest
+from fedsim.cell import KINDS, TaskConfig, TaskKind
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import read_record, write_json
 from fedsim.models import IMAGE_MODELS, transformer
@@ -25,6 +25,7 @@ __all__ = [
     "load_task",
     "make_task",
     "save_task",
+    "task_classes",
     "task_kind",
 ]
 
@@ -45,16 +46,19 @@ _TEXT_KINDS: tuple[TaskKind, ...] = (
 def task_kind(config: TaskConfig) -> TaskKind:
     """What the model learns: as the experiment says, else as the model's family does.
 
+    A task that another package adds is of the kind of the class that it derives from.
+
     Raises:
-        ConfigError: the model is not known, or does not fit the kind that is asked for.
+        ConfigError: the model or the kind is not known, or the two do not fit.
     """
+    asked = None if config.kind == "auto" else _kind_of(config.kind)
     if config.model in IMAGE_MODELS:
         fits: tuple[TaskKind, ...] = ("image-classification",)
         family = "built-in image"
     else:
         family = transformer.model_type(config.model)
         fits = transformer.FAMILIES.get(family, ())
-    if config.kind == "auto":
+    if asked is None:
         if fits:
             return fits[0]
         raise ConfigError(
@@ -62,12 +66,30 @@ def task_kind(config: TaskConfig) -> TaskKind:
             f"Set {_either(_TEXT_KINDS)}."
         )
     known = fits or _TEXT_KINDS
-    if config.kind not in known:
+    if asked not in known:
         raise ConfigError(
             f"task.kind: {config.model!r}, a {family} model, does not fit {config.kind!r}. "
             f"Set {_either(known)}, or choose another model."
         )
-    return config.kind
+    return asked
+
+
+def _kind_of(name: str) -> TaskKind:
+    classes = task_classes()
+    if name not in classes:
+        raise ConfigError(f"task.kind: {name!r} is not known. {suggest(name, ['auto', *classes])}")
+    for kind in KINDS:
+        if issubclass(classes[name], TASKS[kind]):
+            return kind
+    raise ConfigError(
+        f"task.kind: {name!r} derives from no task of fedsim, so that nothing is known of its "
+        f"model. Let it derive from the class of {_either(KINDS)}."
+    )
+
+
+def task_classes() -> dict[str, type[Task]]:
+    """The project's tasks and those that installed packages add by entry point."""
+    return registry(TASKS, "fedsim.tasks")
 
 
 def _either(kinds: Iterable[TaskKind]) -> str:
@@ -77,11 +99,13 @@ def _either(kinds: Iterable[TaskKind]) -> str:
 def make_task(config: TaskConfig, rows: Rows) -> Task:
     """The task of a model on rows like these; needs the hub for a model that lies there."""
     kind = task_kind(config)
-    cls = registry(TASKS, "fedsim.tasks")[kind]
+    name = kind if config.kind == "auto" else config.kind
+    added = {"added": name} if name != kind else {}
+    cls = task_classes()[name]
     if not issubclass(cls, TextTask):
-        return cls(image_spec(config, rows))
+        return cls(image_spec(config, rows).model_copy(update=added))
     tokenizer = transformer.tokenizer(transformer.locate_tokenizer(config))
-    return cls(text_spec(config, kind, rows, tokenizer), tokenizer)
+    return cls(text_spec(config, kind, rows, tokenizer).model_copy(update=added), tokenizer)
 
 
 def save_task(task: Task, folder: Path) -> None:
@@ -99,7 +123,14 @@ def load_task(folder: Path) -> Task:
         StoreError: a file is missing or broken.
     """
     spec = read_record(folder / "task.json", TaskSpec)
-    cls = registry(TASKS, "fedsim.tasks")[spec.kind]
+    name = spec.added or spec.kind
+    classes = task_classes()
+    if name not in classes:
+        raise StoreError(
+            f"{folder / 'task.json'}: the task {name!r} is not installed here. "
+            "Install the package that adds it."
+        )
+    cls = classes[name]
     if not issubclass(cls, TextTask):
         return cls(spec)
     path = folder / "tokenizer"

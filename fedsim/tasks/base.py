@@ -25,6 +25,8 @@ class TaskSpec(Record):
     """``captures/task.json``: all public facts of a task, enough to rebuild the model anywhere.
 
     Attributes:
+        kind: of the task, or of the class that an added one derives from.
+        added: name of the task, where another package adds it.
         model: the model as the experiment names it.
         architecture: keyword arguments of a built-in image model, or a transformers configuration.
         num_classes: classes of a classifier; 0 for a language model.
@@ -45,6 +47,7 @@ class TaskSpec(Record):
     pad_id: int | None = None
     special_ids: tuple[int, ...] = ()
     lora: LoRA | None = None
+    added: str = ""
 
 
 @dataclass(frozen=True)

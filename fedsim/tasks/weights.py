@@ -77,6 +77,11 @@ def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
     store = CaptureStore((inside[0] if len(inside) == 1 else cell) / "captures")
     keys = store.keys()
     if not keys:
+        if cell.parent == Path("runs") and not cell.exists():
+            raise ConfigError(
+                f"task.weights: there is no run {str(cell)!r} yet. "
+                f"Run fedsim run {cell.name} first, or name the folder of a simulated cell."
+            )
         raise ConfigError(
             f"task.weights: {str(cell)!r} holds no captures. "
             "Name the folder of a simulated cell, <run>/<cell>, or a run of one cell."

@@ -116,6 +116,10 @@ def test_granted_noise_is_in_units_of_the_update() -> None:
     sample = {**gaussian, "stage": "sample"}
     assert noise_of(sample, num_examples=16) == pytest.approx(0.5 / 4, rel=0.05)
     assert noise_of(dp_sgd, batch_size=8) == pytest.approx(0.6 * 2 / 8, rel=0.05)
+    # A client with fewer rows divides by those; so do the clients of a cohort.
+    assert noise_of(dp_sgd, batch_size=8, num_examples=3) == pytest.approx(0.6 * 2 / 3, rel=0.05)
+    cohort = noise_of(dp_sgd, batch_size=8, num_examples=6, cohort=2)
+    assert cohort == pytest.approx(0.6 * 2 / 3 / 2**0.5, rel=0.05)
     assert noise_of(dp_sgd) is None
     assert noise_of(dp_sgd, batch_size=8, weights=True) is None
     assert noise_of({"name": "dp_sgd", "clip": 1.0, "epsilon": 3.0}, batch_size=8) is None

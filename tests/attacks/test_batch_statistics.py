@@ -81,6 +81,16 @@ def test_several_steps_give_their_weighted_mean(pictures: Pictures) -> None:
     assert torch.equal(found, seen.received[f"{LAYER}.running_mean"])
 
 
+def test_examples_taken_one_by_one_leave_no_statistics_of_a_batch(pictures: Pictures) -> None:
+    batch = pictures(4, 3, 5, 1, 0, size=8)
+    task, seen, _ = client([batch[i] for i in range(4)])
+    facts = seen.knowledge.model_copy(update={"num_examples": 4, "local_steps": 1})
+    for kind in ("gradient", "weights"):
+        alone = replace(seen, kind=kind, knowledge=facts)
+        with pytest.raises(CannotAttack, match="'bn1' counted 4 batches in 1 local steps"):
+            observed_statistics(alone, task.build())
+
+
 def test_what_the_client_keeps_is_taken_from_the_broadcast(pictures: Pictures) -> None:
     task, seen, _ = client([pictures(2, 3, 5, size=8)], sends=False)
     found = observed_statistics(seen, task.build())

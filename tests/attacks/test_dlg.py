@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.base import Job
+from attacks.base import Job, Reconstruction
 from attacks.distance import squared_error
 from attacks.dlg import DLG, IDLG
 from attacks.replay import observed_gradient, replay
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
+from fedsim.defenses.clip import squared_norm
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
@@ -42,22 +43,87 @@ def test_recovers_image_and_label(
     assert found.steps == len(found.trace) < 300
 
 
+def defended(seen: Observation, *defense: dict[str, object]) -> Observation:
+    """The same client, whose update passes through these defenses."""
+    update = build_chain(defense, "defense").on_update(seen.update(), rng())
+    if seen.kind == "weights":
+        update = {name: seen.sent[name] - value for name, value in update.items()}
+    known = seen.knowledge.model_copy(update={"defense": defense})
+    return replace(seen, received={k: v.float() for k, v in update.items()}, knowledge=known)
+
+
+def attacked(task: Task, seen: Observation, steps: int) -> tuple[Reconstruction, Reconstruction]:
+    """Guesses of the oblivious attack, after 10 steps, and of the adaptive one."""
+    oblivious, adaptive = (
+        DLG(adaptive=own, steps=steps if own else 10).reconstruct([seen], task, [rng()], Job())[0]
+        for own in (False, True)
+    )
+    return oblivious, adaptive
+
+
+def error(found: Reconstruction, batch: Batch) -> float:
+    """Mean squared error of the pixels."""
+    return float((found.guess.inputs - batch.inputs).square().mean())
+
+
+CLIP = {"name": "clip", "norm": 0.5}
+STILL = {"name": "gaussian_noise", "std": 0.0, "stage": "sample"}
+
+
+@pytest.mark.parametrize("first", [(), (STILL,)])
 @pytest.mark.parametrize("step_size", [None, 0.5])
 def test_only_an_adaptive_attack_recovers_from_a_clipped_update(
-    victim: Victim, pictures: Pictures, step_size: float | None
+    victim: Victim,
+    pictures: Pictures,
+    step_size: float | None,
+    first: tuple[dict[str, object], ...],
 ) -> None:
-    batch, clip = pictures(1, 6, channels=1), {"name": "clip", "norm": 0.5}
-    task, seen = victim(batch, step_size=step_size, defense=(clip,))
-    update = build_chain([clip], "defense").on_update(seen.update(), rng())
-    received = update if step_size is None else {k: seen.sent[k] - v for k, v in update.items()}
-    clipped = replace(seen, received={k: v.float() for k, v in received.items()})
-    errors = {}
-    for adaptive in (False, True):
-        attack = DLG(adaptive=adaptive, steps=60 if adaptive else 10)
-        (found,) = attack.reconstruct([clipped], task, [rng()], Job())
-        errors[adaptive] = float((found.guess.inputs - batch.inputs).square().mean())
-    assert errors[True] < 1e-3
-    assert errors[False] > 0.02
+    batch = pictures(1, 6, channels=1)
+    task, seen = victim(batch, step_size=step_size)
+    clipped = defended(seen, *first, CLIP)
+    oblivious, adaptive = attacked(task, clipped, 60)
+    assert error(adaptive, batch) < 1e-3
+    assert adaptive.objective is not None
+    assert adaptive.objective < 1e-4 * float(squared_norm(observed_gradient(clipped)))
+    assert error(oblivious, batch) > 0.02
+
+
+@pytest.mark.parametrize(("keep", "step_size"), [("largest", None), ("random", 0.5)])
+def test_only_an_adaptive_attack_recovers_from_a_pruned_update(
+    victim: Victim, pictures: Pictures, keep: str, step_size: float | None
+) -> None:
+    batch, prune = pictures(1, 6, channels=1), {"name": "prune", "fraction": 0.9, "keep": keep}
+    task, seen = victim(batch, step_size=step_size)
+    oblivious, adaptive = attacked(task, defended(seen, prune, CLIP), 60)
+    assert error(adaptive, batch) < 1e-3
+    assert error(oblivious, batch) > 0.02
+
+
+def test_where_noise_hides_what_was_pruned_the_guess_is_pruned_by_its_own_size(
+    victim: Victim, pictures: Pictures
+) -> None:
+    batch, prune = pictures(1, 6, channels=1), {"name": "prune", "fraction": 0.7}
+    task, seen = victim(batch)
+    noisy = defended(seen, prune, {"name": "gaussian_noise", "std": 1e-6})
+    assert all((value != 0).all() for value in noisy.received.values())
+    oblivious, adaptive = attacked(task, noisy, 60)
+    assert error(adaptive, batch) < 0.1 * error(oblivious, batch)
+
+
+def test_examples_pruned_alone_and_clipped_together(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(2, 6, 3, channels=1)
+    task, seen = victim(batch, step_size=0.5, labels=(6, 3))
+    network = task.model(seen.sent)
+    prune = {"name": "prune", "fraction": 0.5, "stage": "sample"}
+    chain = build_chain([prune, CLIP], "defense")
+    single = [chain.on_gradient(task.gradient(network, batch[i]), rng()) for i in range(2)]
+    update = {name: 0.5 * (single[0][name] + single[1][name]) / 2 for name in single[0]}
+    update = chain.on_update(update, rng())
+    known = seen.knowledge.model_copy(update={"defense": (prune, CLIP)})
+    received = {name: seen.sent[name] - value for name, value in update.items()}
+    seen = replace(seen, received=received, knowledge=known)
+    oblivious, adaptive = attacked(task, seen, 30)
+    assert error(adaptive, batch) < 0.5 * error(oblivious, batch)
 
 
 @pytest.mark.slow

@@ -163,6 +163,38 @@ def test_the_loss_fits_the_defense(
     assert matching_loss(model, seen, adaptive=False) == ImageLoss(model)
 
 
+@pytest.mark.parametrize(
+    ("chain", "cohort", "count", "form", "each"),
+    [
+        ((SIGN,), 2, 2, "cosine", True),
+        ((MEAN_OF_SIGNS,), 2, 2, "cosine", True),
+        ((SIGN,), 2, 4, "hinge", False),
+        (({"name": "clip", "norm": 1.0},), 2, 2, "cosine", True),
+        (({"name": "clip", "norm": 1.0},), 2, 4, "cosine", False),
+        ((PRUNE,), 2, 2, "support", False),
+        ((INT8,), 2, 2, "cosine", False),
+    ],
+)
+def test_clients_of_a_cohort_defend_alone(
+    victim: Victim,
+    pictures: Pictures,
+    chain: tuple[dict[str, object], ...],
+    cohort: int,
+    count: int,
+    form: str,
+    each: bool,
+) -> None:
+    batch = pictures(count, *range(count))
+    task, seen = victim(batch, defense=chain, cohort=cohort)
+    model, built = replay(seen, task, CPU), build_chain(chain, "defense")
+    loss = matching_loss(model, seen, adaptive=True)
+    assert (loss.form, loss.each) == (form, each)
+    if each:
+        parts = [built.surrogate(model.pure_gradient(batch[i])) for i in range(count)]
+        for name, value in loss.update(batch.inputs, batch.labels).items():
+            torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
+
+
 def test_wrong_share() -> None:
     signs = {"a": torch.tensor([1.0, -1.0, 0.0]), "b": torch.tensor([[-1.0]])}
     guess = {"a": torch.tensor([2.0, 1.0, 9.0]), "b": torch.tensor([[-2.0]])}

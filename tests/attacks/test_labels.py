@@ -11,11 +11,20 @@ import torch
 from torch import nn
 
 from attacks.base import Job
-from attacks.labels import count_labels, find_head, infer_label, known_labels, round_counts
+from attacks.labels import (
+    DUMMIES,
+    count_labels,
+    find_head,
+    infer_label,
+    known_labels,
+    round_counts,
+)
 from fedsim.capture import Observation
+from fedsim.defenses import build_chain
+from fedsim.defenses.clip import squared_norm
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task, state
-from fedsim.types import Batch
+from fedsim.types import Batch, Tensors
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
@@ -85,6 +94,115 @@ def test_auxiliary_rows_help_on_a_trained_model(victim: Victim, pictures: Pictur
     informed = count_labels(trained, task, 16, rng(), public)
     blind = count_labels(trained, task, 16, rng())
     assert 2 * (informed - expected).abs().sum() <= (blind - expected).abs().sum()
+
+
+def test_auxiliary_rows_are_predicted_once_for_the_same_weights(
+    victim: Victim, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = Batch(torch.rand(600, 3, 32, 32), torch.arange(600) % 10)
+    task, seen = victim(pictures(2, 1, 4, size=32, seed=0))
+    known = seen.knowledge.model_copy(update={"auxiliary": True})
+    passes: list[int] = []
+    job, loss = Job(auxiliary=lambda: public), task.loss
+
+    def watched(_: Task, network: nn.Module, batch: Batch) -> torch.Tensor:
+        passes.append(len(batch))
+        return loss(network, batch)
+
+    monkeypatch.setattr(type(task), "loss", watched)
+    first = known_labels(replace(seen, knowledge=known), task, rng(), job)
+    assert sum(passes) == 600
+    assert max(passes) == DUMMIES  # all rows in one pass would not fit
+    half = {name: value / 2 for name, value in seen.received.items()}
+    known_labels(replace(seen, knowledge=known, received=half), task, rng(), job)
+    assert sum(passes) == 600
+    weights = {name: value.clone() for name, value in seen.sent.items()}
+    again = known_labels(replace(seen, knowledge=known, sent=weights), task, rng(), job)
+    assert sum(passes) == 1200
+    assert torch.equal(again, first)
+
+
+def defended(seen: Observation, update: Tensors, *defense: dict[str, object]) -> Observation:
+    """The same client, but for the update that it sends, and what it declares."""
+    sent = {name: seen.sent[name] for name in update}
+    received = update if seen.kind == "gradient" else {k: sent[k] - v for k, v in update.items()}
+    known = seen.knowledge.model_copy(update={"defense": defense})
+    return replace(seen, received={k: v.float() for k, v in received.items()}, knowledge=known)
+
+
+@pytest.mark.parametrize("step_size", [None, 0.05])
+@pytest.mark.parametrize("auxiliary", [False, True])
+@pytest.mark.parametrize("labels", [[0, 1, 1, 1, 4, 4, 6, 9], [0, 0, 1, 2, 3, 4, 5, 6]])
+def test_an_adaptive_attack_counts_in_a_clipped_update(
+    victim: Victim,
+    pictures: Pictures,
+    labels: list[int],
+    auxiliary: bool,
+    step_size: float | None,
+) -> None:
+    batch = pictures(8, *labels, size=32)
+    task, seen = victim(batch, step_size=step_size, auxiliary=auxiliary)
+    update = seen.update()
+    clip = {"name": "clip", "norm": 0.1 * float(squared_norm(update).sqrt())}
+    clipped = defended(seen, build_chain([clip], "").on_update(update, rng()), clip)
+    job = Job(auxiliary=lambda: pictures(20, *range(10), *range(10), size=32, seed=9))
+    assert known_labels(clipped, task, rng(), job, adaptive=True).tolist() == labels
+    # Too short a gradient is taken for one that the prediction explains.
+    assert known_labels(clipped, task, rng(), job).tolist() != labels
+
+
+def test_an_adaptive_attack_counts_where_each_example_is_clipped(
+    victim: Victim, pictures: Pictures
+) -> None:
+    labels = [0, 1, 1, 1, 4, 4, 6, 9]
+    batch = pictures(8, *labels, size=32)
+    task, seen = victim(batch)
+    dp_sgd = {"name": "dp_sgd", "clip": 0.1, "noise_multiplier": 0.0}
+    chain, network = build_chain([dp_sgd], ""), task.model(seen.sent)
+    single = [chain.on_gradient(task.gradient(network, batch[i]), rng()) for i in range(8)]
+    assert all(squared_norm(own) == pytest.approx(0.01) for own in single)
+    mean = {name: torch.stack([own[name] for own in single]).mean(0) for name in single[0]}
+    clipped = defended(seen, mean, dp_sgd)
+    wrong = {}
+    for adaptive in (False, True):
+        found = known_labels(clipped, task, rng(), Job(), adaptive=adaptive)
+        missed = found.bincount(minlength=10) - batch.labels.bincount(minlength=10)
+        wrong[adaptive] = int(missed.abs().sum())
+    # A longer gradient is cut more, and counts for less than one example.
+    assert wrong[True] <= 0.5 * wrong[False]
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_where_no_class_is_surely_absent_a_scaled_update_is_read_by_chance(
+    victim: Victim, pictures: Pictures, classes: int
+) -> None:
+    errors = torch.zeros(2)
+    for seed in range(5):
+        drawn = torch.randint(classes, (16,), generator=torch.Generator().manual_seed(seed))
+        batch = pictures(16, *drawn.tolist(), seed=seed)
+        task, seen = victim(batch, classes=classes)
+        update = {name: 0.1 * value for name, value in seen.update().items()}
+        expected = torch.bincount(drawn, minlength=classes)
+        for index, scaled in enumerate((False, True)):
+            counts = count_labels(replace(seen, received=update), task, 16, rng(), scaled=scaled)
+            errors[index] += (counts - expected).abs().sum()
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_an_update_of_zeros_tells_no_more_than_the_prediction(
+    victim: Victim, pictures: Pictures
+) -> None:
+    task, seen = victim(pictures(4, 7, 7, 7, 1))
+    still = {name: torch.zeros_like(value) for name, value in seen.received.items()}
+    seen = replace(seen, received=still)
+    scaled, plain = (count_labels(seen, task, 4, rng(), scaled=own) for own in (True, False))
+    assert torch.equal(scaled, plain)
+
+
+def test_an_adaptive_attack_needs_the_defense(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(4, 7, 7, 7, 1))
+    with pytest.raises(CannotAttack, match="an adaptive attack needs the client's defense"):
+        known_labels(seen, task, rng(), Job(), adaptive=True)
 
 
 def classes(pictures: Pictures, seed: int) -> Batch:

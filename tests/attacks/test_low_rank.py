@@ -103,6 +103,19 @@ def test_shrinking_without_noise_changes_nothing() -> None:
         torch.testing.assert_close(shrink(matrix), matrix)
 
 
+def test_a_matrix_of_full_rank_keeps_what_is_more_than_the_noise() -> None:
+    matrix = low(60, 50, 50)
+    assert (shrink(matrix) - matrix).norm() > 0.3 * matrix.norm()
+    torch.testing.assert_close(shrink(matrix, 0.0), matrix)
+    noise = 0.5
+    seen = matrix + noise * normal(60, 50, seed=5)
+    bounded = (shrink(seen, noise**2) - matrix).norm()
+    assert bounded < 0.5 * (shrink(seen) - matrix).norm()
+    assert bounded < 1.1 * (seen - matrix).norm()
+    # A bound beyond what is measured changes nothing.
+    assert torch.equal(shrink(seen, 1e9), shrink(seen))
+
+
 @pytest.mark.parametrize("shape", [(300, 200), (200, 200), (50, 400)])
 @pytest.mark.parametrize("noise", [1e-6, 0.5])
 def test_next_to_nothing_is_left_of_noise_alone(shape: tuple[int, int], noise: float) -> None:

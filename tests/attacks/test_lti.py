@@ -176,6 +176,104 @@ def test_noise_is_drawn_anew_with_the_declared_variance(
     assert described(task, seen, 2, defended=False).variance == 0
 
 
+SUMMED: list[list[dict[str, object]]] = [
+    [],
+    [SIGN],
+    [{"name": "prune", "fraction": 0.9}],
+    [{"name": "quantize", "kind": "int8"}],
+    [{"name": "dp_client", "clip": 0.1, "noise_multiplier": 0.0}],
+]
+
+
+@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+@pytest.mark.parametrize("tables", SUMMED)
+def test_what_is_simulated_is_the_mean_of_what_a_cohorts_clients_send(
+    victim: Victim, rows: Batch, tables: list[dict[str, object]], protocol: str
+) -> None:
+    task, other = victim(rows[:1], classes=4)
+    parts = [
+        client(task, other.sent, rows[start : start + 2], *tables, protocol=protocol)
+        for start in (0, 2, 4)
+    ]
+    mean = {
+        name: torch.stack([part.received[name].double() for part in parts]).mean(0)
+        for name in parts[0].received
+    }
+    known = parts[0].knowledge.model_copy(update={"num_examples": 6, "cohort": 3})
+    seen = replace(parts[0], received=mean, knowledge=known)
+    own = described(task, seen, 6)
+    expected = own.coordinates.flatten(observed_gradient(seen)).float()
+    (found,) = SimulatedUpdates(own, rows[:30], rng())(torch.arange(6)[None], rng())
+    near = (found - expected).abs() < 2e-3 * float(expected.abs().max())
+    assert float(near.float().mean()) > 0.99
+    if not tables:
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
+
+
+def training(
+    victim: Victim, rows: Batch, *tables: dict[str, object], **facts: object
+) -> tuple[Task, Observation]:
+    """A FedAvg client whose steps have size 1, or a cohort of such clients."""
+    task, seen = victim(rows, classes=4, step_size=1.0, defense=tables)
+    return task, replace(seen, knowledge=seen.knowledge.model_copy(update=facts))
+
+
+@pytest.mark.parametrize(
+    ("table", "variance"),
+    [
+        # Of two clients' means, each of four steps on two examples: two epochs.
+        ({"name": "dp_sgd", "clip": 0.5, "noise_multiplier": 0.4}, 0.2**2 / 2**2 / 4 / 2),
+        ({"name": "gaussian_noise", "std": 0.2, "stage": "sample"}, 0.2**2 / 2 / 4 / 2),
+        # The update is four times the mean gradient.
+        ({"name": "dp_client", "clip": 0.5, "noise_multiplier": 0.4}, 0.2**2 / 4**2 / 2),
+        ({"name": "gaussian_noise", "std": 0.2}, 0.2**2 / 4**2 / 2),
+    ],
+)
+def test_noise_is_that_of_all_steps_and_clients(
+    victim: Victim, rows: Batch, table: dict[str, object], variance: float
+) -> None:
+    facts = {"batch_size": 2, "local_steps": 4, "cohort": 2}
+    task, seen = training(victim, rows[:8], table, **facts)
+    simulated, draw = SimulatedUpdates(described(task, seen, 8), rows[:20], rng()), rng()
+    group = torch.arange(8)[None]
+    first, second = simulated(group, draw), simulated(group, draw)
+    assert float((first - second).square().mean()) == pytest.approx(2 * variance, rel=0.05)
+
+
+def test_an_example_of_a_small_step_counts_more(victim: Victim, rows: Batch) -> None:
+    task, seen = training(victim, rows[:3], batch_size=2, local_steps=2)
+    own = described(task, seen, 3, defended=False)
+    simulated = SimulatedUpdates(own, rows[:20], rng())
+    assert simulated.kept is not None
+    network = task.model(seen.sent)
+    steps = [own.coordinates.flatten(task.gradient(network, rows[part])) for part in ([4, 9], [7])]
+    found = simulated(torch.tensor([[4, 9, 7]]), rng())
+    torch.testing.assert_close(found[0], (steps[0] + steps[1]) / 2, rtol=1e-3, atol=1e-5)
+
+
+def test_examples_that_cannot_be_told_apart(victim: Victim, rows: Batch) -> None:
+    uneven = {"batch_size": 2, "local_steps": 1, "cohort": 2}
+    unknown = {"batch_size": None, "local_steps": 3}
+    for facts in (uneven, unknown):
+        task, seen = training(victim, rows[:3], SIGN, **facts)
+        with pytest.raises(CannotAttack, match="how 3 examples were spread over"):
+            described(task, seen, 3)
+        assert described(task, seen, 3, defended=False).size == 3
+        task, seen = training(victim, rows[:3], **facts)
+        assert described(task, seen, 3).size == 3
+
+
+def test_a_cohort_of_unknown_shares_is_noted(victim: Victim, rows: Batch) -> None:
+    attack, job = replace(QUICK, epochs=1), owning(rows[100:160])
+    for count, note in (
+        (4, "the 2 clients of a cohort were taken to have equally many examples"),
+        (2, ""),
+    ):
+        task, seen = victim(rows[:count], classes=4, defense=(SIGN,), cohort=2)
+        prepared = attack.prepare(seen, task, job, 0)
+        assert attack.reconstruct([seen], task, [rng()], job, prepared)[0].note == note
+
+
 def test_the_best_of_all_assignments() -> None:
     for size in (1, 2, 4, 5):
         costs = torch.rand(6, size, size, generator=rng(size))

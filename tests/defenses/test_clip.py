@@ -1,4 +1,4 @@
-"""Clipping hides the length of an update, and no attack that ignores it may care."""
+"""Clipping hides the length of an update: who ignores it may not care, who needs it finds it."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from fedsim.defenses.clip import Clip, squared_norm
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
-from tests.apps.cases import IMAGES, TEXT, Make, simulate
+from tests.apps.cases import IMAGES, TEXT, Make, merge, simulate
 
 NORM = 1e-3
 
@@ -72,3 +72,17 @@ def test_the_cosine_of_images_does_not_care(make_run: Make) -> None:
     # Adam steps by signs, and a sign may turn where a slope is next to 0.
     for other in guesses[1:]:
         assert float((guesses[0] - other).abs().mean()) < 1e-3
+
+
+def test_the_labels_of_a_clipped_batch_are_found_by_an_adaptive_attack(make_run: Make) -> None:
+    base = merge(IMAGES, {"federation": {"client_rows": 8, "batch_size": 8}})
+    base = merge(base, {"server_knows": {"auxiliary": False}})
+    task, plain, clipped = pair(make_run, base)
+    assert plain.knowledge.labels is None
+    labels = []
+    for seen, adaptive in ((plain, False), (clipped, True), (clipped, False)):
+        source = [torch.Generator().manual_seed(0)]
+        (found,) = Inverting(steps=1, adaptive=adaptive).reconstruct([seen], task, source, Job())
+        labels.append(found.guess.labels.tolist())
+    assert len(set(labels[0])) > 2
+    assert labels[0] == labels[1] != labels[2]

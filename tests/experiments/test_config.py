@@ -122,6 +122,7 @@ def test_a_cell_is_known_by_what_determines_its_captures() -> None:
     same: list[dict[str, Any]] = [
         {},
         {"federation": {"engine": "in-process", "client_workers": 7, "client_timeout": 1.0}},
+        {"federation": {"client_gpus": 0.5}, "attack_stage": {"gpus": 0.5}},
         {"attacks": [{"name": "prior_only"}], "metrics": ["mse"], "attack_stage": {"workers": 9}},
         {"seeds": [0], "federation": {"rounds": 1}},
         {"task": {"filter": {"tokens_below": 0}}},

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from experiments.pipeline import execute
 from experiments.reporting.tables import Number
 from experiments.rows import read_rows
 from experiments.show import describe
+from fedsim.accountant import noise_multiplier
 from fedsim.files import read_record
 from fedsim.reconstruction_bound import gaussian_bound, success_bound
 from fedsim.records import ScoreRow
@@ -33,7 +35,9 @@ def test_a_private_run_has_bounds_of_success(make_run: Make) -> None:
         assert isinstance(without, Number)
         assert isinstance(one, Number)
         assert isinstance(whole, Number)
-        assert without.value < one.value < whole.value < gaussian_bound(without.value, 2.0)
+        # What is scored was in the batch of its round for certain: sampling hides nothing there.
+        assert one.value == pytest.approx(gaussian_bound(without.value, 1.0))
+        assert one.value < whole.value < gaussian_bound(without.value, 2.0)
     assert len(table.rows) == 4
     kept = read_record(run.root / "limits.json", LimitsRecord)
     assert [one.without for one in kept.successes] == [
@@ -52,6 +56,49 @@ def test_what_a_defense_claims(make_run: Make) -> None:
     exact = success_bound(0.1, steps=2, rate=1.0, noise_multiplier=1.5)
     assert found.bound(0.1, 2) == exact == pytest.approx(gaussian_bound(0.1, math.sqrt(2) / 1.5))
     assert mechanism(make_run(TEXT, folder="b").cells[0].config, 10) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "mu"),
+    [
+        ({"client_rows": 0}, math.sqrt(3)),  # every row is in one step of each epoch
+        ({"client_rows": 2}, math.sqrt(3)),
+        ({"client_rows": 0, "local_steps": 12}, math.sqrt(2)),  # one epoch has eight steps
+        ({"protocol": "fedsgd"}, 1.0),
+    ],
+)
+def test_a_captured_example_is_in_one_sum_of_each_pass(
+    changes: dict[str, Any], mu: float, make_run: Make
+) -> None:
+    federation = {"protocol": "fedavg", "batch_size": 1, "local_epochs": 3, **changes}
+    defense = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 2.0}
+    run = make_run(IMAGES, federation=federation, defenses=[defense])
+    found = mechanism(run.cells[0].config, 8)
+    assert found is not None
+    assert found.bound(0.1, 1) == pytest.approx(gaussian_bound(0.1, mu / 2))
+    both, certain = found.bound(0.1, 2), gaussian_bound(0.1, math.sqrt(2) * mu / 2)
+    if changes == {"client_rows": 0}:
+        assert both == pytest.approx(certain)  # all rows are used in each round
+    elif "local_steps" not in changes:
+        assert found.bound(0.1, 1) < both < certain
+
+
+def test_bounds_hold_for_the_client_with_the_least_noise(make_run: Make) -> None:
+    changes: dict[str, Any] = {
+        "task": {"split": "train[:7]"},  # 3, 2 and 2 rows
+        "auxiliary": None,
+        "federation": {"rounds": 1},
+        "defenses": [{"name": "dp_sgd", "clip": 1.0, "epsilon": 5.0}],
+    }
+    many, few = (
+        noise_multiplier(steps=1, rate=1 / rows, target=5.0, delta=1e-5) for rows in (3, 2)
+    )
+    assert many < few
+    run = make_run(IMAGES, **changes)
+    for line in limits(run, 0).table()["limits-success"]:
+        assert line["noise"] == pytest.approx(many)
+        assert line["one round"] == pytest.approx(gaussian_bound(line["without"], 1 / many))
+        assert line["all rounds"] == line["one round"]
 
 
 def test_a_noisy_run_of_images_has_ceilings(make_run: Make) -> None:

@@ -342,7 +342,7 @@ def test_the_card_tells_the_protocol() -> None:
         "clients": "10, 50% of them in each round, rows dealt by Dirichlet(0.5)",
         "rounds": "1",
         "batch size": "1",
-        "client mode": "train (dropout and batch statistics on)",
+        "client mode": "train, which is eval of a model without dropout and batch statistics",
         "first weights": "random for a built-in model, else pretrained",
         "private rows": "shapes, train",
         "local training": "4 steps of 8 rows, adam of step size 0.001",
@@ -351,3 +351,7 @@ def test_the_card_tells_the_protocol() -> None:
         "captured": "rounds 1, 3; clients all",
         "seed": "0",
     }
+    task = config.task.model_copy(update={"model": "resnet20"})
+    with_statistics = threat_model([config.model_copy(update={"task": task})])
+    mode = dict(with_statistics.protocol)["client mode"]
+    assert mode == "train (dropout and batch statistics on)"

@@ -131,6 +131,8 @@ def test_both_sides_of_equal_utility_are_of_the_same_victims() -> None:
     wider = Point(point.place, point.name, point.loss, more)
     (found,) = equal_utility([*rest, wider])
     assert found.difference is not None
+    assert found.leakage is not None
+    assert found.dp_sgd is not None
     assert found.leakage == pytest.approx(0.4 + OFFSET)
     assert found.leakage - found.dp_sgd == pytest.approx(found.difference.mean)
 

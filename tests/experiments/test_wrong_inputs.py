@@ -85,6 +85,7 @@ def at_shop(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.chdir(shop)
     monkeypatch.delenv("FEDSIM_HUB", raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     return shop
 
@@ -189,13 +190,15 @@ def test_the_experiments_of_the_table_are_right(at_shop: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["--help"], 0, "Usage: fedsim"),
+        (["run", "--help"], 0, "RUN_OR_EXPERIMENT"),
+        (["describe", "federation"], 0, "secure_aggregation: whole number at least 0, default 0"),
         (
             ["run", "quickstart", "--set", "federation.roundss=3"],
             2,
             "fedsim: federation.roundss: no such option. Did you mean 'rounds'?",
         ),
     ],
-    ids=["help", "wrong key"],
+    ids=["help", "help of a command", "a section", "wrong key"],
 )
 def test_light_commands_import_nothing_heavy(
     arguments: list[str], code: int, said: str, tmp_path: Path

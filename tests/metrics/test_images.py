@@ -90,7 +90,7 @@ def test_ssim_refuses_tiny_images() -> None:
 def test_lpips_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert PerceptualDistance().available() == (
-        "torchvision is not installed; pip install 'fedsim[lpips]'"
+        "torchvision is not installed; pip install -e '.[lpips]'"
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))

@@ -105,7 +105,7 @@ def test_the_two_have_names_of_their_own_and_the_missing_one_says_what_it_needs(
     )
     present.clear()
     assert METRICS["nerr"]().available() == (
-        "spaCy is not installed; pip install 'fedsim[entities]', or take 'nerr_rules'"
+        "spaCy is not installed; pip install -e '.[entities]', or take 'nerr_rules'"
     )
 
 

@@ -1,0 +1,92 @@
+"""Declared noise and rounding, taken off gradients of few tokens by their low rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from attacks.adaptive import declared
+from attacks.local_steps import LocalSteps
+from attacks.texts.low_rank import shrink
+from attacks.words.bag import granted_noise
+from fedsim.capture import Observation
+from fedsim.defenses.chain import Chain
+from fedsim.types import Tensors
+
+_SMALLEST = 32
+"""Rows and columns below which singular values tell nothing of the noise."""
+_MEASURED = 1.1
+"""Of the declared noise, which is itself measured on a few thousand draws."""
+
+
+def denoised(
+    gradient: Tensors,
+    weights: frozenset[str],
+    observation: Observation,
+    rank: int,
+    length: float = 1.0,
+) -> Tensors:
+    """The gradient with declared noise and rounding taken off its ``weights``, of low rank.
+
+    The zeros of a pruned update stay zeros. Where it is not known how much noise there is, it is
+    measured, and weights whose rank may be too high for that are left as they are.
+
+    Args:
+        gradient: the update divided by ``length``, float64.
+        weights: names of those that are sums of one outer product a token and step.
+        observation: of the client.
+        rank: tokens in all local steps.
+        length: of the step, see ``attacks.replay.step_length``.
+    """
+    chain = declared(observation)
+    if not {"noise", "rounding"} & chain.distortions:
+        return gradient
+    kept = "sparsity" in chain.distortions
+    noise = _noise(chain, observation)
+    slack = chain.slack({name: length * gradient[name] for name in weights & gradient.keys()})
+    clean = gradient.copy()
+    for name, bound in slack.items():
+        value = gradient[name]
+        side = min(value.shape)
+        if side < _SMALLEST or (noise is None and 2 * rank > side):
+            continue
+        # An error that is uniform within +-s has the variance s^2 / 3.
+        rounding = float(bound.square().mean()) / 3
+        most = math.inf if noise is None else (noise + rounding) / length**2
+        shrunk = shrink(value, most)
+        clean[name] = shrunk.where(value != 0, 0) if kept else shrunk
+    return clean
+
+
+def _noise(chain: Chain, observation: Observation) -> float | None:
+    """Variance of the noise in a coordinate of the update; None where it is not known.
+
+    As where it depends on the update, which shows by there being none on an update of zeros.
+    """
+    known, lost = observation.knowledge, chain.distortions
+    if "sign" in lost or ("rounding" in lost and known.cohort > 1):
+        return None
+    total = 0.0
+    for defense, table in zip(chain.defenses, chain.tables, strict=True):
+        if "noise" in defense.distortions:
+            alone = replace(observation, knowledge=known.model_copy(update={"defense": (table,)}))
+            variance = _of_steps(alone) if defense.per_example else (granted_noise(alone) or 0) ** 2
+            if not variance:
+                return None
+            total += _MEASURED * variance
+    return total
+
+
+def _of_steps(observation: Observation) -> float | None:
+    """``_noise`` of a defense of single examples, which adds it in every local step."""
+    known, steps = observation.knowledge, LocalSteps.of(observation)
+    rate = known.learning_rate if known.optimizer == "sgd" else None
+    rate = 1.0 if observation.kind == "gradient" else rate
+    if steps is None or rate is None:
+        return None
+    total = 0.0
+    for rows, count in steps.batches:
+        size = {"num_examples": known.cohort * (rows.stop - rows.start)}
+        alone = replace(observation, kind="gradient", knowledge=known.model_copy(update=size))
+        total += count * (rate * (granted_noise(alone) or 0)) ** 2
+    return total

@@ -1,0 +1,54 @@
+"""What the command line prints about itself."""
+
+import json
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from attacks import ATTACKS
+from experiments import cli
+from experiments.catalog import CATALOGS
+from experiments.config import shipped
+from fedsim.models import MODELS
+
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
+    """``said("list", "attacks")``: what a command prints that ends well."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["fedsim", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["run", "simulate", "attack", "prior", "bench", "describe"])
+def test_help_escapes_nothing(command: str, said: Said) -> None:
+    """Brackets of a help text are for people, not for rich."""
+    assert "\\" not in said(command, "--help")
+
+
+def test_help_names_what_is_needed_and_where_gpus_are_given(said: Said) -> None:
+    text = said("attack", "--help")
+    assert "[required]" in text
+    assert "--gpus" in text
+    assert "default: 30" in said("prior", "--help")
+    assert "images" in next(line for line in said("--help").splitlines() if " bench " in line)
+
+
+def test_list_alone_says_which_lists_there_are(said: Said) -> None:
+    lines = dict(line.split(maxsplit=1) for line in said("list").splitlines())
+    assert lines.keys() == CATALOGS.keys()
+    counts = {what: int(line.split()[0]) for what, line in lines.items()}
+    assert counts["attacks"] == len(ATTACKS)
+    assert counts["models"] == len(MODELS)  # a hub id is a place for more, and no model
+    assert counts["experiments"] == len(shipped())
+    assert all(line.endswith(f"fedsim list {what}") for what, line in lines.items())
+    assert json.loads(said("list", "--json")).keys() == lines.keys()
