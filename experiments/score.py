@@ -101,13 +101,14 @@ class Scorer:
 
     def rows(self) -> Iterator[ScoreRow]:
         """All rows of the cell."""
+        others = {key: self._others(key) for key in self.keys}
         for entry in entries(self.cell.experiment):
             guesses = {key: self.guess(entry.label, key) for key in self.keys}
             for key, guess in guesses.items():
                 yield from self._score(entry, key, guess, "none")
                 if entry.table["name"] != PRIOR_ONLY:
-                    controls = (OTHER_CLIENT, SECOND_CLIENT)
-                    for control, other in zip(controls, self._others(key), strict=False):
+                    controls = zip((OTHER_CLIENT, SECOND_CLIENT), others[key], strict=False)
+                    for control, other in controls:
                         yield from self._score(entry, key, guesses[other], control)
 
     def _others(self, key: CaptureKey) -> list[CaptureKey]:

@@ -15,6 +15,7 @@ FEW = 5
 """Clients below which intervals by client are not to be relied on."""
 RARE = 0.05
 """The share of clients that may score otherwise where all that were attacked score alike."""
+_ROUNDING = 1e-9
 NULLS = {PRIOR_ONLY: "prior only", OTHER_CLIENT: "another client's update"}
 
 
@@ -33,7 +34,7 @@ class Match:
     def beats(self) -> bool:
         """Whether it beats every baseline by every metric."""
         differences = [one for by_null in self.against.values() for one in by_null.values()]
-        return bool(differences) and all(_low(one) > 0 for one in differences)
+        return bool(differences) and all(_low(one) > _ROUNDING for one in differences)
 
     def within(self, margin: float) -> bool:
         """Whether by some metric it beats no baseline by the margin, and by none surely all."""
@@ -49,7 +50,7 @@ class Match:
 
     def beaten(self, metric: str) -> list[str]:
         """The baselines that it beats by one metric."""
-        return [kind for kind, found in self.against[metric].items() if _low(found) > 0]
+        return [kind for kind, found in self.against[metric].items() if _low(found) > _ROUNDING]
 
     @property
     def called(self) -> str:
@@ -104,7 +105,7 @@ def _ends_below(found: Difference, margin: float) -> bool:
 
 
 def _alike(found: Difference) -> bool:
-    return found.low == found.high
+    return _high(found) - _low(found) < _ROUNDING
 
 
 def _low(found: Difference) -> float:

@@ -174,8 +174,9 @@ def test_what_was_not_attacked_or_has_no_baseline() -> None:
 def test_words_leak_where_both_precision_and_recall_do() -> None:
     def words(precision: float, recall: float, **more: Any) -> Iterator[ScoreRow]:
         spread = {"metric": WORDS[0], **more}, {"metric": WORDS[1], **more}
-        yield from rows(lambda c, r: precision + c / 100 + r / 100, **spread[0])
-        yield from rows(lambda c, r: recall + c / 100 + r / 100, **spread[1])
+        scatter = 0.0 if more else 0.001  # of the attack alone
+        yield from rows(lambda c, r: precision + c / 100 + r / 100 + scatter * (c % 2), **spread[0])
+        yield from rows(lambda c, r: recall + c / 100 + r / 100 + scatter * (c % 2), **spread[1])
 
     floor = words(0.3, 0.1, attack=PRIOR_ONLY, attack_options="{}")
     nulls = [*prior(), *other(), *floor, *words(0.1, 0.1, control=OTHER_CLIENT)]
@@ -197,6 +198,9 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
         "inconclusive",
         "too few clients, all alike over prior only and another client's update",
     )
+    near = [rows(lambda *_: 0.1 + 0.2), rows(lambda *_: 0.3, control=OTHER_CLIENT)]
+    level = rows(lambda c, _: 0.3 + 1e-17 * c, attack=PRIOR_ONLY, attack_options="{}")
+    assert verdict_of(*near, level).word == "inconclusive"
     # Seventy-three are enough for one in twenty.
     zero = dict.fromkeys(((0, client, 0, 0, -1) for client in range(73)), 0.0)
     many = [
