@@ -11,10 +11,11 @@ Word: TypeAlias = Literal["leaks", "no leak found", "inconclusive", "not attacke
 
 
 class Reached(Data):
-    """What one attack got from all victims of a place, see ``Scored.values``."""
+    """What one attack got from all victims of a place, see ``Scored``."""
 
     attacker: Attacker
     leakage: Estimate
+    refused: int
 
 
 class Verdict(Placed):
@@ -31,6 +32,7 @@ class Verdict(Placed):
         null: the baseline that it beats by less.
         nulls: the mean of each baseline of the strongest attack, on its victims.
         over_null: strongest less that baseline on the same victims, at the corrected level.
+        beating: the attacks that beat every null.
         oblivious: the attack with the highest mean among those that ignore the defense.
         adaptive: likewise among those that use it.
         gained: the attack whose two variants ``gain`` compares, the one with the highest mean.
@@ -50,6 +52,7 @@ class Verdict(Placed):
     null: str | None
     nulls: dict[str, float]
     over_null: Difference | None
+    beating: tuple[Attacker, ...]
     oblivious: Reached | None
     adaptive: Reached | None
     gained: Attacker | None

@@ -37,7 +37,9 @@ def evidence(
     for row in rows:
         by_place[labels[row.cell], row.defense, row.defense_options].append(row)
     attacks = [one for one in found if one.control == "none"]
-    verdicts = tuple(judge(place, mine, by_metric, modality) for place, mine in by_place.items())
+    verdicts = _with_control(
+        [judge(place, mine, by_metric, modality) for place, mine in by_place.items()], attacks
+    )
     line = points(verdicts, attacks, utility)
     return Evidence(
         verdicts=verdicts,
@@ -52,6 +54,23 @@ def evidence(
         at_loss=tuple(at_loss(line)),
         equal_utility=tuple(equal_utility(line)),
     )
+
+
+def _with_control(verdicts: Sequence[Verdict], attacks: Iterable[Scored]) -> tuple[Verdict, ...]:
+    """Say where no adaptive attack works without a defense either: its failure proves nothing."""
+    adaptive: dict[Place, set[Attacker]] = defaultdict(set)
+    for one in attacks:
+        if one.attacker.adaptive:
+            adaptive[one.place].add(one.attacker)
+    works = {one.setting: one.beating for one in verdicts if one.defense == "none"}
+    note = "no adaptive attack works even without a defense"
+    told = []
+    for verdict in verdicts:
+        mine, held = adaptive[verdict.place], verdict.word in ("inconclusive", "no leak found")
+        if held and mine and mine.isdisjoint(works.get(verdict.setting, mine)):
+            verdict = verdict.model_copy(update={"notes": (*verdict.notes, note)})
+        told.append(verdict)
+    return tuple(told)
 
 
 def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Iterator[Gap]:

@@ -121,10 +121,12 @@ def _utility(found: Spread | None, name: str) -> Number | None:
 
 
 def reached(section: Section, found: Reached | None) -> tuple[str, Number | None]:
-    """The name of an attack, and the mean of the main metric that it got from all victims."""
+    """An attack, with the victims it refused, and the mean of the main metric over all."""
     if found is None:
         return "", None
-    return attack_label(section, found.attacker), number(section, found.leakage)
+    name = attack_label(section, found.attacker)
+    told = f"{name}, {found.refused} refused" if found.refused else name
+    return told, number(section, found.leakage)
 
 
 def told_labels(section: Section, verdict: Verdict) -> Number | None:

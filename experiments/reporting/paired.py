@@ -25,12 +25,14 @@ class Scored:
     Attributes:
         values: of all victims. One that the attack refused counts with the prior's guess, which is
             what an attacker has left; it is left out where there is no prior.
+        refused: how many of these there are.
     """
 
     place: Place
     attacker: Attacker
     control: str
     values: Values
+    refused: int = 0
 
     @property
     def mean(self) -> float:
@@ -67,7 +69,7 @@ def scored(rows: Iterable[ScoreRow], labels: Mapping[str, str], metric: str) -> 
         known = priors.get(place, {})
         instead = {victim: known[victim] for victim in refused[group] & known.keys()}
         attacker = Attacker(attack=attack, attack_options=options, adaptive=adaptive)
-        found.append(Scored(place, attacker, control, {**values, **instead}))
+        found.append(Scored(place, attacker, control, {**values, **instead}, len(instead)))
     return found
 
 

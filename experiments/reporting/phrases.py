@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from experiments.reporting.findings import PRIOR_ONLY, Problem, Result, Section
-from experiments.reporting.labels import duration
+from experiments.reporting.labels import duration, show, title, utility_unit
 from experiments.reporting.results import attack_label
 from fedsim.records import STATUSES
 
@@ -31,6 +31,24 @@ def scope(section: Section) -> str:
         f"{_count(len(attacks), 'attack')}: {_count(sum(jobs.values()), 'job')}, {became}, "
         f"{duration(sum(result.seconds for result in attacked))} of work in all."
     )
+
+
+def trained(section: Section) -> str:
+    """What to know of the utility: how many trainings there were, and what came before them."""
+    name = section.utility_name
+    if name is None:
+        return ""
+    alone = max(one.seeds for one in section.utility) == 1
+    start = {one.values[name] for one in section.utility if one.round == 0 and name in one.values}
+    parts = [
+        "Utility is that of one training under each defense: small changes may be chance."
+        if alone
+        else "",
+        f"Before training, {title(name)} was {show(start.pop(), utility_unit(name))}."
+        if len(start) == 1
+        else "",
+    ]
+    return " ".join(filter(None, parts))
 
 
 def _count(number: int, noun: str) -> str:

@@ -41,7 +41,7 @@ from experiments.reporting.matrix import (
     verdict_tables,
 )
 from experiments.reporting.pareto import pictures
-from experiments.reporting.phrases import scope, told
+from experiments.reporting.phrases import scope, told, trained
 from experiments.reporting.results import (
     attack_label,
     attack_name,
@@ -225,6 +225,7 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
         "show": show,
         "told": told,
         "told_labels": told_labels,
+        "trained": trained,
         "title": title,
         "unit_of": unit_of,
         "utility_unit": utility_unit,

@@ -77,6 +77,7 @@ def judge(
             for kind, one in (_nulls(known[best.attacker], here[main]) if best else {}).items()
         },
         over_null=best.against[main][null] if best and null else None,
+        beating=tuple(dict.fromkeys(one.attacker for one in (*matches, *words) if one.beats)),
         oblivious=_strongest([one for one in attacks if not one.attacker.adaptive]),
         adaptive=_strongest([one for one in attacks if one.attacker.adaptive]),
         gained=gap.attacker if gap else None,
@@ -165,7 +166,7 @@ def _strongest(attacks: Sequence[Scored]) -> Reached | None:
 
 
 def _reached(one: Scored) -> Reached:
-    return Reached(attacker=one.attacker, leakage=estimate(one.values))
+    return Reached(attacker=one.attacker, leakage=estimate(one.values), refused=one.refused)
 
 
 def _jobs(rows: Iterable[ScoreRow]) -> dict[str, int]:

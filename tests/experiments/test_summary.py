@@ -9,7 +9,7 @@ import pytest
 from experiments.reporting.curves import curves, running_mean, window
 from experiments.reporting.figures import INK, strokes
 from experiments.reporting.findings import OTHER_CLIENT, PRIOR_ONLY, Section
-from experiments.reporting.phrases import scope, told
+from experiments.reporting.phrases import scope, told, trained
 from experiments.reporting.report import canonical
 from experiments.reporting.results import attack_name, headline, leakage, problems
 from experiments.reporting.summary import summarise
@@ -114,6 +114,19 @@ def test_seeds_are_pooled_and_clients_of_other_seeds_are_other_clients() -> None
     assert result.cells == ("c0", "c1")
     assert (section.victims, section.clients) == (3, 3)
     assert result.jobs == {"done": 3, "skipped": 0, "failed": 0, "timeout": 0}
+
+
+def test_a_sentence_says_how_often_was_trained_and_from_where() -> None:
+    rows = [row()]
+    start, end = use(value=0.1), use(round=1, value=0.4)
+    assert trained(only_section(rows)) == ""
+    assert trained(only_section(rows, [end])) == (
+        "Utility is that of one training under each defense: small changes may be chance."
+    )
+    again = [one.model_copy(update={"cell": "c1", "seed": 1}) for one in (start, end)]
+    assert trained(only_section(rows, [start, end, *again])) == (
+        "Before training, accuracy was 0.100."
+    )
 
 
 def test_an_example_that_is_attacked_twice_is_one_private_example() -> None:

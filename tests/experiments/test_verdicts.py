@@ -101,7 +101,7 @@ def test_a_leak_has_to_beat_every_baseline() -> None:
     unbeaten = verdict_of(rows(strong), other(), level)
     assert unbeaten.word == "inconclusive"
     assert unbeaten.null == PRIOR_ONLY
-    told = "beats another client's update, too few clients, all alike over prior only"
+    told = "beats another client's update, every client alike over prior only, which is too few"
     assert unbeaten.notes[0] == told
     below = rows(lambda c, r: strong(c, r) + 0.1 + c / 100, attack=PRIOR_ONLY, attack_options="{}")
     told = "beats another client's update, not prior only"
@@ -196,7 +196,7 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
     found = verdict_of(*missed, empty)
     assert (found.word, found.notes[0]) == (
         "inconclusive",
-        "too few clients, all alike over prior only and another client's update",
+        "every client alike over prior only and another client's update, which is too few",
     )
     near = [rows(lambda *_: 0.1 + 0.2), rows(lambda *_: 0.3, control=OTHER_CLIENT)]
     level = rows(lambda c, _: 0.3 + 1e-17 * c, attack=PRIOR_ONLY, attack_options="{}")
@@ -225,8 +225,24 @@ def test_an_attack_that_refuses_victims_falls_back_to_the_prior() -> None:
     assert (verdict.victims, verdict.strongest.leakage.n) == (12, 12)
     alone = verdict_of(daring, other(), prior())
     assert alone.strongest is not None
+    assert (alone.strongest.refused, verdict.strongest.refused) == (10, 0)
     assert alone.strongest.leakage.mean == pytest.approx((1 + 0.11 + 0.12 + 0.13 + 0.14 + 0.15) / 6)
     assert alone.nulls[PRIOR_ONLY] == pytest.approx(0.125)
+
+
+def test_an_adaptive_attack_that_never_works_proves_nothing() -> None:
+    def cell(defense: str, value: float) -> list[ScoreRow]:
+        mine = {"attack_options": ADAPTIVE, "adaptive": True, "defense": defense}
+        near = rows(lambda c, r: value + c % 2 / 1000 + r / 1000, **mine)
+        return [*near, *other(**mine), *prior(defense=defense)]
+
+    note = "no adaptive attack works even without a defense"
+    for undefended, told in ((0.11, True), (0.9, False)):
+        found = verdict_of(cell("sign", 0.11), cell("none", undefended))
+        assert found.word == "no leak found"
+        assert (note in found.notes) == told
+    assert note not in verdict_of(cell("sign", 0.9), cell("none", 0.11)).notes
+    assert note not in verdict_of(cell("sign", 0.11)).notes
 
 
 def test_a_lone_client_is_said_to_be_alone() -> None:
