@@ -62,7 +62,8 @@ def matrix(section: Section, where: str) -> Table:
         *("setting", "defense", "realism", title(name or "utility"), "change to none", "epsilon"),
         *("verdict", "why", "victims", "clients", "attacks", *STATUSES),
         *("oblivious attack", f"oblivious {metric}", "adaptive attack", f"adaptive {metric}"),
-        *("compared both ways", "adaptive less oblivious", f"best of portfolio {metric}"),
+        *("refused by the oblivious", "refused by the adaptive", "compared both ways"),
+        *("adaptive less oblivious", f"best of portfolio {metric}"),
         *("strongest attack", "prior only", "other client", "over the stronger null"),
         *("null", "level of the interval", "label attack", title(LABELS)),
     )
@@ -90,6 +91,7 @@ def _matrix_row(section: Section, verdict: Verdict) -> tuple[Value, ...]:
         *(verdict.jobs[status] for status in STATUSES),
         *reached(section, verdict.oblivious),
         *reached(section, verdict.adaptive),
+        *(one.refused if one else None for one in (verdict.oblivious, verdict.adaptive)),
         attack_label(section, verdict.gained),
         number(section, verdict.gain),
         number(section, verdict.portfolio),
@@ -121,12 +123,10 @@ def _utility(found: Spread | None, name: str) -> Number | None:
 
 
 def reached(section: Section, found: Reached | None) -> tuple[str, Number | None]:
-    """An attack, with the victims it refused, and the mean of the main metric over all."""
+    """The name of an attack, and the mean of the main metric that it got from all victims."""
     if found is None:
         return "", None
-    name = attack_label(section, found.attacker)
-    told = f"{name}, {found.refused} refused" if found.refused else name
-    return told, number(section, found.leakage)
+    return attack_label(section, found.attacker), number(section, found.leakage)
 
 
 def told_labels(section: Section, verdict: Verdict) -> Number | None:
