@@ -19,7 +19,8 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
             "at-loss",
             f"The least leakage of each family of defenses at a cost of at most {loss} of the "
             f"utility without a defense: mean {title(section.main)} of the strongest attack, "
-            "interpolated linearly between members of the family; utility counts as known, and the "
+            "interpolated linearly between members of the family, which is of no setting that was "
+            "run; utility counts as known, and the "
             f"interval does not count that the member was chosen on these victims: {where}.",
             ("setting", "defense", "leakage", "victims", "how"),
             tuple(
