@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from experiments.config import read_toml, shipped
 from fedsim.build import registry
@@ -19,22 +20,29 @@ def _first_sentence(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
-def _attacks() -> dict[str, str]:
+def attacks() -> Mapping[str, Any]:
+    """The classes of the attacks."""
     from attacks import attack_classes
 
-    return _sentences(attack_classes())
+    return attack_classes()
 
 
-def _defenses() -> dict[str, str]:
+def defenses() -> Mapping[str, Any]:
+    """The classes of the defenses."""
     from fedsim.defenses import DEFENSES
 
-    return _sentences(registry(DEFENSES, "fedsim.defenses"))
+    return registry(DEFENSES, "fedsim.defenses")
+
+
+def metrics() -> Mapping[str, Any]:
+    """The classes of the metrics."""
+    from fedsim.metrics import METRICS
+
+    return registry(METRICS, "fedsim.metrics")
 
 
 def _metrics() -> dict[str, str]:
-    from fedsim.metrics import METRICS
-
-    classes = registry(METRICS, "fedsim.metrics")
+    classes = metrics()
     said = _sentences(classes)
     return {
         name: f"{said[name]} The attacker wants it {cls.attacker_wants}."
@@ -78,8 +86,8 @@ def _experiments() -> dict[str, str]:
 
 
 CATALOGS: dict[str, Callable[[], dict[str, str]]] = {
-    "attacks": _attacks,
-    "defenses": _defenses,
+    "attacks": lambda: _sentences(attacks()),
+    "defenses": lambda: _sentences(defenses()),
     "metrics": _metrics,
     "models": _models,
     "datasets": _datasets,

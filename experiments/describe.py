@@ -12,8 +12,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
+from experiments.catalog import attacks, defenses, metrics
 from experiments.config import ExperimentConfig
-from fedsim.build import registry, suggest
+from fedsim.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.section import Section
 
@@ -100,30 +101,12 @@ def _sections(section: type[BaseModel] = ExperimentConfig, prefix: str = "") -> 
     return found
 
 
-def _attacks() -> Mapping[str, Any]:
-    from attacks import attack_classes
-
-    return attack_classes()
-
-
-def _defenses() -> Mapping[str, Any]:
-    from fedsim.defenses import DEFENSES
-
-    return registry(DEFENSES, "fedsim.defenses")
-
-
-def _metrics() -> Mapping[str, Any]:
-    from fedsim.metrics import METRICS
-
-    return registry(METRICS, "fedsim.metrics")
-
-
 _SHELVES: tuple[tuple[str, Callable[[], Mapping[str, Any]]], ...] = (
     ("the file itself", lambda: {"experiment": ExperimentConfig}),
     ("a section, [{name}]", _sections),
-    ('an attack; under [[attacks]], name = "{name}"', _attacks),
-    ('a defense; under [[defenses]], name = "{name}"', _defenses),
-    ('a metric; metrics = ["{name}"]', _metrics),
+    ('an attack; under [[attacks]], name = "{name}"', attacks),
+    ('a defense; under [[defenses]], name = "{name}"', defenses),
+    ('a metric; metrics = ["{name}"]', metrics),
 )
 
 

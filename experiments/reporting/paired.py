@@ -25,14 +25,14 @@ class Scored:
     Attributes:
         values: of all victims. One that the attack refused counts with the prior's guess, which is
             what an attacker has left; it is left out where there is no prior.
-        refused: how many of these there are.
+        refused: these victims.
     """
 
     place: Place
     attacker: Attacker
     control: str
     values: Values
-    refused: int = 0
+    refused: frozenset[Victim] = frozenset()
 
     @property
     def mean(self) -> float:
@@ -69,7 +69,7 @@ def scored(rows: Iterable[ScoreRow], labels: Mapping[str, str], metric: str) -> 
         known = priors.get(place, {})
         instead = {victim: known[victim] for victim in refused[group] & known.keys()}
         attacker = Attacker(attack=attack, attack_options=options, adaptive=adaptive)
-        found.append(Scored(place, attacker, control, {**values, **instead}, len(instead)))
+        found.append(Scored(place, attacker, control, {**values, **instead}, frozenset(instead)))
     return found
 
 
@@ -112,10 +112,14 @@ def portfolio(attacks: Sequence[Scored]) -> Values:
     for client in sorted({victim[:2] for victim in victims}):
         elsewhere = [(_mean_elsewhere(attack.values, client), attack) for attack in attacks]
         known = [(mean, attack) for mean, attack in elsewhere if mean is not None]
-        # The best first; where it has no value, the next best stands in.
-        for _, attack in sorted(known, key=lambda pair: -pair[0]):
-            mine = {v: value for v, value in attack.values.items() if v[:2] == client}
-            chosen |= {v: value for v, value in mine.items() if v not in chosen}
+        best = [attack for _, attack in sorted(known, key=lambda pair: -pair[0])]
+        # Where the best refused, the next best stands in, and the prior where all did.
+        for values in (
+            *({v: x for v, x in one.values.items() if v not in one.refused} for one in best),
+            *(one.values for one in best),
+        ):
+            mine = {v: x for v, x in values.items() if v[:2] == client and v not in chosen}
+            chosen |= mine
     return chosen
 
 

@@ -18,7 +18,7 @@ from experiments.reporting.curves import curves
 from experiments.reporting.defense_names import defense_name, family, short_options
 from experiments.reporting.extras import extras
 from experiments.reporting.figures import INK, Figure
-from experiments.reporting.findings import OTHER_CLIENT, PRIOR_ONLY, Findings, Section
+from experiments.reporting.findings import PRIOR_ONLY, Findings, Section
 from experiments.reporting.footer import cost, definition, read_json, read_text
 from experiments.reporting.gallery import Example, Strip, data_uri, mark, strips
 from experiments.reporting.heatmap import heatmaps
@@ -202,9 +202,7 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
     environment.globals |= {
         "attack_label": attack_label,
         "attack_name": attack_name,
-        "nulls": lambda section, verdict: [
-            (kind, null_of(section, verdict, kind)) for kind in (PRIOR_ONLY, OTHER_CLIENT)
-        ],
+        "null_of": null_of,
         "number": number,
         "reached": reached,
         "rule": rule,

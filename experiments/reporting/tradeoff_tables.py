@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiments.reporting.defense_names import family
 from experiments.reporting.findings import Section
 from experiments.reporting.labels import title
-from experiments.reporting.matrix import unit_of_main
+from experiments.reporting.matrix import number, unit_of_main
 from experiments.reporting.results import named_place, place_of
 from experiments.reporting.tables import Number, Table
 
@@ -26,9 +26,7 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
             tuple(
                 (
                     *(one.setting, family(one.defense)),
-                    Number(one.leakage.mean, unit, one.leakage.low, one.leakage.high)
-                    if one.leakage
-                    else None,
+                    number(section, one.leakage),
                     one.leakage.n if one.leakage else None,
                     one.how,
                 )
@@ -48,9 +46,7 @@ def tradeoff_tables(section: Section) -> tuple[Table, Table]:
                     *named_place(one.place),
                     None if one.leakage is None else Number(one.leakage, unit),
                     None if one.dp_sgd is None else Number(one.dp_sgd, unit),
-                    Number(one.difference.mean, unit, one.difference.low, one.difference.high)
-                    if one.difference
-                    else None,
+                    number(section, one.difference),
                     one.difference.n if one.difference else None,
                     one.how,
                 )

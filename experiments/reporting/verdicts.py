@@ -166,7 +166,7 @@ def _strongest(attacks: Sequence[Scored]) -> Reached | None:
 
 
 def _reached(one: Scored) -> Reached:
-    return Reached(attacker=one.attacker, leakage=estimate(one.values), refused=one.refused)
+    return Reached(attacker=one.attacker, leakage=estimate(one.values), refused=len(one.refused))
 
 
 def _jobs(rows: Iterable[ScoreRow]) -> dict[str, int]:

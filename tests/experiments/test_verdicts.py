@@ -306,6 +306,21 @@ def test_the_portfolio_is_chosen_on_other_clients() -> None:
     assert portfolio([one("a", [1.0])]) == {}
 
 
+def test_the_portfolio_goes_to_the_next_best_where_the_best_refuses() -> None:
+    victims: list[Victim] = [(0, client, 0, 0, -1) for client in range(3)]
+    # Exact but where it refuses; the prior has .1, and the search .4.
+    exact = Scored(
+        *(PLACE, attacker("a"), "none"),
+        dict(zip(victims, (0.1, 1.0, 1.0), strict=True)),
+        frozenset(victims[:1]),
+    )
+    search = Scored(PLACE, attacker("b"), "none", dict.fromkeys(victims, 0.4))
+    assert list(portfolio([exact, search]).values()) == [0.4, 1.0, 1.0]
+    # Where all refuse, the prior is left.
+    both = Scored(PLACE, attacker("b"), "none", dict.fromkeys(victims, 0.1), frozenset(victims))
+    assert list(portfolio([exact, both]).values()) == [0.1, 1.0, 1.0]
+
+
 def test_a_portfolio_of_null_attacks_gains_nothing() -> None:
     rng = np.random.default_rng(3)
     chosen, best = [], []
