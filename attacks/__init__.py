@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from attacks.april import APRIL
 from attacks.base import Attack
-from attacks.closed_form import ClosedForm
-from attacks.dlg import DLG, IDLG
-from attacks.dlg_text import DLGText
-from attacks.embedding_rows import EmbeddingRows
-from attacks.film import FILM
-from attacks.gi_gip import GIGIP
-from attacks.inverting import Inverting
-from attacks.lamp import LAMP
-from attacks.lti import LTI
+from attacks.film.film import FILM
+from attacks.images.dlg import DLG, IDLG
+from attacks.images.gi_gip import GIGIP
+from attacks.images.inverting import Inverting
+from attacks.learned.lti import LTI
 from attacks.prior_only import PriorOnly
-from attacks.ratio import Ratio
-from attacks.span import Span
-from attacks.spear import Spear
-from attacks.tag import TAG
+from attacks.solved.closed_form import ClosedForm
+from attacks.solved.embedding_rows import EmbeddingRows
+from attacks.solved.ratio import Ratio
+from attacks.solved.spear import Spear
+from attacks.spans.april import APRIL
+from attacks.spans.span import Span
+from attacks.texts.dlg_text import DLGText
+from attacks.texts.lamp import LAMP
+from attacks.texts.tag import TAG
 from fedsim.build import registry
 
 ATTACKS: dict[str, type[Attack]] = {

@@ -57,7 +57,8 @@ class Job:
         auxiliary: reads the attacker's own rows; raises ``CannotAttack`` where there are none.
         keep: while preparing, stores a checkpoint in the place of the one before.
         resume: the checkpoint of a preparation that was cut off; empty where there is none.
-        predicted: what ``attacks.labels`` computed once for all observations of the same weights.
+        predicted: what ``attacks.observed.labels`` computed once for all observations of the same
+            weights.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from experiments.folder import STAGES, Stage
 from experiments.invocation import Invocation
 from experiments.origin import check_origin
+from experiments.plan.folder import STAGES, RunStage
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
 
@@ -51,7 +51,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="print errors and the last 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
-def _command(stages: tuple[Stage, ...]) -> Callable[..., None]:
+def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
     def command(
         experiment: Target,
         sets: Sets = None,
@@ -87,7 +87,7 @@ for _name, _chosen, _sentence in (
 def doctor(experiment: Target, as_json: Json = False) -> None:
     """Replay the clients' steps on the true data: is each capture what it claims to be?"""
     folder = Invocation(experiment).run(())
-    from experiments.doctor import examine
+    from experiments.checks.doctor import examine
 
     checkup = examine(folder)
     print(json.dumps(checkup.table()) if as_json else checkup.text())
@@ -108,8 +108,9 @@ def limits(
     """
     run = Invocation(experiment).run(())
     from experiments.bounds.limits import limits as examine
+    from experiments.report.limit_tables import limit_tables
 
-    found = examine(run, victims)
+    found = limit_tables(run, examine(run, victims))
     print(json.dumps(found.table()) if as_json else found.text())
 
 
@@ -125,7 +126,7 @@ def show(
     invocation = Invocation(experiment, sets or [], None, seed, workers)
     opened = invocation.opened()
     plan = invocation.plan() if opened is None else opened.plan
-    from experiments.show import describe
+    from experiments.preview.show import describe
 
     description = describe(plan)
     print(json.dumps(description.table()) if as_json else description.text())
@@ -155,7 +156,7 @@ def prior(
     invocation = Invocation(experiment, sets or [], None, seed)
     opened = invocation.opened()
     plan = invocation.plan() if opened is None else opened.plan
-    from experiments.prior import train_prior
+    from experiments.priors.prior import train_prior
 
     folder = out or Path("priors") / plan.name
     trained = train_prior(plan, folder, width=width, layers=layers, epochs=epochs, quiet=quiet)
@@ -195,7 +196,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Attacks, defenses, metrics, models, datasets or experiments; or how many of each."""
-    from experiments.catalog import CATALOGS, counts
+    from experiments.preview.catalog import CATALOGS, counts
 
     if what and what not in CATALOGS:
         raise ConfigError(f"list {what!r}: there is no such list. {suggest(what, CATALOGS)}")
@@ -216,7 +217,7 @@ def describe_(
     as_json: Json = False,
 ) -> None:
     """What an attack, defense, metric or section is, and its options."""
-    from experiments.describe import manual
+    from experiments.preview.describe import manual
 
     found = manual(name)
     print(json.dumps(found.table()) if as_json else found.text())
@@ -244,3 +245,7 @@ def main() -> None:
 def _complain(message: str, code: int = 2) -> int:
     print(f"fedsim: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+if __name__ == "__main__":
+    main()

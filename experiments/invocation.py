@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.config import Plan, load_plan
-from experiments.folder import Run, Stage
-from experiments.gpus import check_gpus
+from experiments.plan.config import Plan, load_plan
+from experiments.plan.folder import Run, RunStage
+from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
 
 
@@ -53,7 +53,7 @@ class Invocation:
             )
         return Run.open(Path(self.target), self._machine())
 
-    def run(self, stages: Sequence[Stage]) -> Run:
+    def run(self, stages: Sequence[RunStage]) -> Run:
         """The run to work on; nothing is written unless the stages can start."""
         if (opened := self.opened()) is not None:
             run = opened
@@ -71,7 +71,7 @@ class Invocation:
                 experiment, training=experiment.name in training, attacking="attack" in stages
             )
         if pending:
-            from experiments.rehearsal import rehearse
+            from experiments.plan.rehearsal import rehearse
 
             rehearse(pending)
         if opened is None:

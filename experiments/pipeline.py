@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from attacks.scheduling.ledger import Ledger
-from experiments.attack import Attackers, attackers
-from experiments.cells import Cell
 from experiments.console import Console
-from experiments.folder import Run, Stage, note_provenance
-from experiments.simulate import Simulator
+from experiments.plan.cells import Cell
+from experiments.plan.folder import Run, RunStage, note_provenance
+from experiments.stages.attack import Attackers, attackers
+from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """What a command did.
 
     Attributes:
@@ -28,7 +28,7 @@ class Outcome:
     """
 
     run: Path
-    stages: tuple[Stage, ...]
+    stages: tuple[RunStage, ...]
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
     page: Path | None = None
@@ -63,9 +63,9 @@ class Outcome:
         return "; ".join(words)
 
 
-def execute(run: Run, stages: Sequence[Stage], *, quiet: bool) -> Outcome:
+def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool) -> RunOutcome:
     """Run the stages; what is done already is not done again."""
-    outcome = Outcome(run.root, tuple(stages))
+    outcome = RunOutcome(run.root, tuple(stages))
     started = time.monotonic()
     with Console(quiet) as console, Ledger(run.root / "jobs.sqlite") as ledger:
         if "simulate" in stages or "attack" in stages:
@@ -74,12 +74,12 @@ def execute(run: Run, stages: Sequence[Stage], *, quiet: bool) -> Outcome:
             names = {cell.name for cell in run.cells}
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
-            from experiments.score import score
+            from experiments.stages.score import score
 
             _timed(run, "score", lambda: score(run))
         if "report" in stages:
-            from experiments.reporting.report import write_report
-            from experiments.reporting.victims import victims
+            from experiments.report.report import write_report
+            from experiments.report.victims import victims
 
             _timed(run, "report", lambda: write_report(run.root, victims(run)))
             outcome.page = run.root / "report" / "index.html"
@@ -93,14 +93,16 @@ def _timed(run: Run, stage: str, work: Any) -> None:  # noqa: ANN401
     note_provenance(run, stage, time.monotonic() - started)
 
 
-def _listener(cell: Cell, stages: Sequence[Stage], team: Attackers) -> Callable[[int], None] | None:
+def _listener(
+    cell: Cell, stages: Sequence[RunStage], team: Attackers
+) -> Callable[[int], None] | None:
     if "attack" in stages and cell.experiment.attack_stage.when == "round":
         return lambda round_: team.submit(cell, round_)
     return None
 
 
 def _simulate_and_attack(
-    run: Run, stages: Sequence[Stage], team: Attackers, console: Console
+    run: Run, stages: Sequence[RunStage], team: Attackers, console: Console
 ) -> None:
     if "simulate" in stages:
         started = time.monotonic()

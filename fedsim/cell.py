@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import FACTS, Fact
-from fedsim.section import Section
+from fedsim.section import ConfigSection
 
 TaskKind = Literal[
     "image-classification",
@@ -19,7 +19,7 @@ TaskKind = Literal[
 KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 
 
-class FilterConfig(Section):
+class FilterConfig(ConfigSection):
     """``[task.filter]``: which texts count, as in Gupta et al. 2022 ("FILM"); all, by default.
 
     They apply one after another, to the private rows, those held out and auxiliary ones of the
@@ -44,7 +44,7 @@ class FilterConfig(Section):
     perplexity_below: float = Field(default=0.0, ge=0)
 
 
-class TaskConfig(Section):
+class TaskConfig(ConfigSection):
     """``[task]``: the model, the private rows and the rows held out for utility.
 
     Attributes:
@@ -94,7 +94,7 @@ class TaskConfig(Section):
     filter: FilterConfig = FilterConfig()
 
 
-class AuxiliaryConfig(Section):
+class AuxiliaryConfig(ConfigSection):
     """``[auxiliary]``: public rows that the attacker may own; the task's data set where empty.
 
     Attributes:
@@ -111,7 +111,7 @@ class AuxiliaryConfig(Section):
     overlap: float = Field(default=0.0, ge=0, le=1)
 
 
-class CaptureConfig(Section):
+class CaptureConfig(ConfigSection):
     """``[capture]``: which rounds and clients the server keeps; empty for all.
 
     Attributes:
@@ -139,7 +139,7 @@ class CaptureConfig(Section):
         return values
 
 
-class ProbesConfig(Section):
+class ProbesConfig(ConfigSection):
     """``[probes]``: client steps on the same rows in each captured round, never aggregated.
 
     The rows of a round's clients differ from round to round; those of a probe do not, so that
@@ -159,7 +159,7 @@ class ProbesConfig(Section):
         return self.member + self.fresh
 
 
-class ServerKnows(Section):
+class ServerKnows(ConfigSection):
     """``[server_knows]``: the threat model. The public protocol is known unless it is withheld.
 
     Attributes:
@@ -191,7 +191,7 @@ class ServerKnows(Section):
         return frozenset(fact for fact in FACTS if getattr(self, fact))
 
 
-class CellConfig(Section):
+class CellConfig(ConfigSection):
     """``cell.json``: all that determines the captures of one cell, and thus its hash."""
 
     seed: int

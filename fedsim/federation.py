@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fedsim.section import Section
+from fedsim.section import ConfigSection
 
 
-class FederationConfig(Section):
+class FederationConfig(ConfigSection):
     """``[federation]``: the protocol.
 
     Attributes:

@@ -12,6 +12,13 @@ STATUSES: tuple[Status, ...] = ("done", "skipped", "failed", "timeout")
 Certificate: TypeAlias = Literal["certified", "in_span", "guess"]
 ProbeKind: TypeAlias = Literal["none", "member", "fresh"]
 """A client's own step, or a probe on rows that a client owns, or on rows that none owns."""
+Modality: TypeAlias = Literal["image", "text"]
+MAIN: dict[Modality, str] = {"image": "psnr", "text": "rougeL"}
+"""The metric by which attacks and examples are ranked; the higher, the more leaked."""
+PRIOR_ONLY = "prior_only"
+OTHER_CLIENT = "other_client"
+SECOND_CLIENT = "second_client"
+"""A second mismatched update. The null test compares the two; neither is privileged."""
 
 
 class JobRecord(Record):

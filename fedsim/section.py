@@ -7,7 +7,7 @@ from pydantic import ConfigDict
 from fedsim.files import Record
 
 
-class Section(Record):
+class ConfigSection(Record):
     """A table of an experiment file: typed strictly, and every number finite."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)

@@ -72,7 +72,7 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
         grid = cast(Grid, OrderedGrid(grid, federation.clients + config.probes.count))
     if federation.cohort > 1:
         grid = cast(Grid, SecureAggregation(grid, federation.cohort, config.seed))
-    utility = Utility(task, task.encode(holdings.heldout))
+    utility = UtilityMeter(task, task.encode(holdings.heldout))
     strategy.start(
         grid,
         to_arrays(initial_weights(task, config.task, config.seed)),
@@ -107,7 +107,7 @@ def aggregation(federation: FederationConfig, task: Task) -> Strategy:
 
 
 @dataclass
-class Utility:
+class UtilityMeter:
     """Measures the global model on held-out rows before the first and after each round."""
 
     task: Task

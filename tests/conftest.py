@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.config import Plan, parse_experiment
-from experiments.folder import Run
+from experiments.plan.config import Plan, parse_experiment
+from experiments.plan.folder import Run
 from tests.apps.cases import Make, merge
 
 FAKES = Path(__file__).parent / "fakes"

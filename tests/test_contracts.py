@@ -14,7 +14,8 @@ import torch
 from attacks import ATTACKS
 from fedsim.build import build, options_of
 from fedsim.cell import TaskConfig
-from fedsim.data import DATASETS, load_rows
+from fedsim.data import DATASETS
+from fedsim.data.rows import load_rows
 from fedsim.defenses import DEFENSES
 from fedsim.metrics import METRICS
 from fedsim.models import IMAGE_MODELS, MODELS

@@ -10,7 +10,7 @@ import torch
 
 from fedsim.cell import CellConfig, TaskConfig
 from fedsim.criteria import make_filter
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 from fedsim.setting import load_setting

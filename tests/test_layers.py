@@ -19,7 +19,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 BORDERS = {
     "flwr": {
         "clients/app.py",
-        "experiments/simulate.py",
+        "experiments/stages/simulate.py",
         "fedsim/wire.py",
         *(str(path.relative_to(ROOT)) for path in (ROOT / "server").rglob("*.py")),
     },

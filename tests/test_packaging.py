@@ -15,10 +15,10 @@ import pytest
 
 import fedsim
 from experiments import origin
-from experiments.cells import make_cells
-from experiments.config import load_plan, read_toml, shipped
-from experiments.entries import entries
 from experiments.origin import PACKAGES, check_origin
+from experiments.plan.cells import make_cells
+from experiments.plan.config import load_plan, read_toml, shipped
+from experiments.plan.entries import entries
 from fedsim.errors import ConfigError
 from fedsim.files import SCHEMA
 
@@ -78,9 +78,9 @@ def test_a_shadowing_package_is_one_line_of_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "name"),
     [
-        ("experiments", "configs/quickstart.toml"),
-        ("experiments.reporting", "report.html.j2"),
-        ("experiments.reporting", "report.css"),
+        ("experiments", "configs/quickstart/quickstart.toml"),
+        ("experiments.report", "report.html.j2"),
+        ("experiments.report", "report.css"),
         ("fedsim.data", "sentences.json"),
         *(
             ("fedsim.models", f"{model}/{name}")

@@ -14,9 +14,9 @@ from attacks import ATTACKS
 from attacks.base import Attack, Job, Reconstruction
 from attacks.scheduling.jobs import JobSpec, plan
 from attacks.scheduling.worker import run_job
-from experiments.config import Plan, parse_experiment
-from experiments.folder import Run
-from experiments.simulate import Simulator
+from experiments.plan.config import Plan, parse_experiment
+from experiments.plan.folder import Run
+from experiments.stages.simulate import Simulator
 from fedsim.capture import CaptureStore, Observation
 from fedsim.files import load_tensors
 from fedsim.records import JobRecord

@@ -1,1 +1,1 @@
-"""The search of images, and the equations of first layers and convolutions."""
+"""Image attacks that match gradients."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from attacks.distance import EPSILON
 from attacks.images.image_losses import ImageLoss
+from attacks.observed.distance import EPSILON
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.types import Batch, Tensors

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from attacks.adaptive import declared
-from attacks.distance import EPSILON, cosine_distance
-from attacks.replay import Replay
+from attacks.observed.declared import declared
+from attacks.observed.distance import EPSILON, cosine_distance
+from attacks.observed.replay import Replay
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
 from fedsim.types import Batch, Tensors
 
-Form: TypeAlias = Literal["cosine", "support", "hinge", "interval"]
+ImageForm: TypeAlias = Literal["cosine", "support", "hinge", "interval"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ImageLoss:
     """
 
     model: Replay
-    form: Form = "cosine"
+    form: ImageForm = "cosine"
     chain: Chain = field(default_factory=Chain)
     each: bool = False
 
@@ -88,7 +88,7 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     # A mean over a cohort has no common steps.
     alone = not signs and known.cohort == 1
     sharp = alone and {"rounding", "noise"} & chain.distortions == {"rounding"}
-    form: Form = "interval" if sharp else "cosine"
+    form: ImageForm = "interval" if sharp else "cosine"
     apart = singles and bool({"sign", "scale"} & chain.distortions)
     return ImageLoss(model, form, chain, each=apart or (several and chain.per_example))
 

@@ -16,9 +16,9 @@ from torch.func import grad_and_value, vmap
 from attacks.base import Attack, Grouping, Job, Reconstruction, Trace
 from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
 from attacks.images.image_losses import ImageLoss, matching_loss
-from attacks.labels import known_labels
-from attacks.replay import replay
-from attacks.search import Best, Progress
+from attacks.observed.labels import known_labels
+from attacks.observed.replay import replay
+from attacks.observed.search import Best, SearchProgress
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
@@ -27,7 +27,7 @@ from fedsim.types import Tensors
 NOTED = 100
 """Steps between two entries of the trace: reading an objective waits for the GPU."""
 
-Objective: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+ImageObjective: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
 """(variables, labels, observed, what else is fixed) of one lane -> what is minimised, (images,
 matching loss, what else is wanted of the best iterate)."""
 
@@ -54,7 +54,7 @@ class Victims:
 
 
 @dataclass(frozen=True)
-class Found:
+class BestIterates:
     """The best iterate of each lane.
 
     Attributes:
@@ -155,7 +155,7 @@ class ImageMatching(Attack):
 
 
 def descend(
-    objective: Objective,
+    objective: ImageObjective,
     variables: Tensors,
     lanes: tuple[Tensor | Tensors, ...],
     job: Job,
@@ -163,7 +163,7 @@ def descend(
     steps: int,
     learning_rate: float,
     pixels: bool = False,
-) -> Found:
+) -> BestIterates:
     """Adam on all lanes at once, its rate times 0.1 at 3/8, 5/8 and 7/8 of the steps.
 
     Args:
@@ -180,7 +180,7 @@ def descend(
     optimizer = torch.optim.Adam(list(variables.values()), lr=learning_rate)
     milestones = [steps * eighths // 8 for eighths in (3, 5, 7)]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
-    progress, best = Progress(job), None
+    progress, best = SearchProgress(job), None
     for step in range(steps + 1):
         directions, (value, kept) = slope(variables, *lanes)
         best = best or Best(*kept)
@@ -201,4 +201,4 @@ def descend(
     assert best is not None
     images, matching, *others = best.candidate
     traces = tuple(progress.trace(lane) for lane in range(len(matching)))
-    return Found(images, matching, tuple(others), step, traces, expired)
+    return BestIterates(images, matching, tuple(others), step, traces, expired)

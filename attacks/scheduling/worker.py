@@ -33,7 +33,7 @@ from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
-Outcome: TypeAlias = Reconstruction | Exception
+AttackOutcome: TypeAlias = Reconstruction | Exception
 _TRACE_POINTS = 200
 _REPORT_EVERY = 0.25
 """Seconds between two progress messages of one job."""
@@ -129,9 +129,9 @@ def _resident() -> int:
 
 def _attack(
     spec: JobSpec, device: torch.device, report: Report
-) -> tuple[dict[CaptureKey, Outcome], float]:
+) -> tuple[dict[CaptureKey, AttackOutcome], float]:
     """For each key its guess or the exception that ended it; seconds of the reconstruction."""
-    outcomes: dict[CaptureKey, Outcome] = {}
+    outcomes: dict[CaptureKey, AttackOutcome] = {}
     start = time.monotonic()
     observations: list[Observation] = []
     try:
@@ -149,7 +149,7 @@ def _attack(
             start = time.monotonic()
             job = job_of(spec, observations[0], device, report)
 
-            def reconstruct(group: Sequence[Observation]) -> Sequence[Outcome]:
+            def reconstruct(group: Sequence[Observation]) -> Sequence[AttackOutcome]:
                 rngs = [
                     generator(spec.seed, "attack", o.key.round, o.key.client, spec.label)
                     for o in group
@@ -187,7 +187,7 @@ def _load(
 
 
 def _write(
-    spec: JobSpec, key: CaptureKey, outcome: Outcome, seconds: float, peak: int
+    spec: JobSpec, key: CaptureKey, outcome: AttackOutcome, seconds: float, peak: int
 ) -> JobRecord:
     record = JobRecord(
         attack=spec.label,

@@ -1,1 +1,1 @@
-"""Exact texts from what the first block's gradients span."""
+"""Attacks on the span of the first block's gradients."""

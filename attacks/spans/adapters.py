@@ -18,7 +18,7 @@ _ROUNDED = 0.3  # mean error of a rounded number, in units of its last place
 
 
 @dataclass(frozen=True)
-class Block:
+class AdapterBlock:
     """A span of inputs ``x``, or of ``A x`` with the adapter's ``A (rank, width)``.
 
     Attributes:
@@ -56,7 +56,7 @@ class AdapterSpan(Subspace):
         reason: what was looked at.
     """
 
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[AdapterBlock, ...] = ()
     reason: str = ""
 
     @property
@@ -76,7 +76,7 @@ class AdapterSpan(Subspace):
 
     def widened(self, inputs: Tensor) -> Subspace:
         """The same with what further inputs ``(input, width)`` span, where there is room."""
-        wider = [Block(b.seen.widened(b.of(inputs)), b.a) for b in self.blocks]
+        wider = [AdapterBlock(b.seen.widened(b.of(inputs)), b.a) for b in self.blocks]
         roomy = tuple(block for block in wider if block.seen.rank < block.seen.width)
         return AdapterSpan(self.basis, self.most, roomy, self.reason)
 
@@ -85,7 +85,7 @@ class AdapterSpan(Subspace):
         return all(block.seen.filled(block.of(inputs)) for block in self.blocks)
 
 
-def combine(blocks: Sequence[Block], reason: str) -> AdapterSpan:
+def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
     """All spans with room for every token; rank and width are those of the one with the most.
 
     A span that is smaller than another one lacks tokens whose gradient is too small to show.
@@ -120,21 +120,21 @@ def read_adapters(
     if sides := [_side(observation, update, name) for name, _ in pairs if name in update]:
         whole = torch.cat([side for side, _ in sides], 1)
         found = span(whole, max(noise for _, noise in sides), blurred=False)
-        blocks.append(Block(Subspace(found.basis, min(found.most, rank))))
+        blocks.append(AdapterBlock(Subspace(found.basis, min(found.most, rank))))
         said.append(f"dL/dA has rank {found.rank} of {blocks[-1].seen.most}")
     else:
         said.append("dL/dA is 0" + (", as B is" if not rank else ""))
     for a, b in pairs:
         if b in update:
             seen = span(*_side(observation, update, b), blurred=False)
-            blocks.append(Block(seen, observation.sent[a].double().to(device)))
+            blocks.append(AdapterBlock(seen, observation.sent[a].double().to(device)))
             said.append(f"dL/dB has rank {seen.rank} of {seen.most}")
     if several and sides:
         blocks = _constant(blocks)
     return combine(blocks, "; ".join(dict.fromkeys(said))) if blocks else None
 
 
-def _constant(blocks: list[Block]) -> list[Block]:
+def _constant(blocks: list[AdapterBlock]) -> list[AdapterBlock]:
     """That of ``dL/dA`` alone, if it shows all: several steps move ``A``, and with it ``A x``."""
     first, *others = blocks
     shown = max((block.seen.rank for block in others if not block.full), default=0)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 
-from attacks.labels import find_head
+from attacks.observed.labels import find_head
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
@@ -22,7 +22,7 @@ _MOST = 0.01  # a wire so coarse that more than this is rounding proves nothing
 
 
 @dataclass(frozen=True)
-class Match:
+class GradientMatch:
     """Sentences with their classes, and how far their gradient is from the observed one.
 
     Attributes:
@@ -51,7 +51,7 @@ def match(
     sentences: Sequence[tuple[int, ...]],
     first: Sequence[str],
     tolerance: float,
-) -> Match:
+) -> GradientMatch:
     """Give the sentences their labels and multiplicities, and compare gradients.
 
     Args:
@@ -71,7 +71,7 @@ def match(
     if task.spec.num_classes:
         shares = _shares(observation, task, network, likely)
         if shares is None:
-            return Match(likely, labels, 1.0, tolerance)
+            return GradientMatch(likely, labels, 1.0, tolerance)
         labels = [label for label, _ in shares]
     found = _compare(observation, task, network, likely, labels, first, tolerance)
     if not found.exact:
@@ -178,9 +178,9 @@ def _compare(
     labels: list[int],
     first: Sequence[str],
     tolerance: float,
-) -> Match:
+) -> GradientMatch:
     if not lines:
-        return Match(lines, labels, 1.0, tolerance)
+        return GradientMatch(lines, labels, 1.0, tolerance)
     batch = batch_of(lines, task, labels).to(next(network.parameters()).device)
     guessed = task.gradient(network, batch)
     sums = {False: [0.0] * 4, True: [0.0] * 4}
@@ -196,11 +196,11 @@ def _compare(
     errors, bounds = [], []
     for seen, made, both, rounding in sums.values():
         if both <= 0:
-            return Match(lines, labels, 1.0, tolerance)
+            return GradientMatch(lines, labels, 1.0, tolerance)
         errors.append(max(0.0, 1 - both**2 / (seen * made)) ** 0.5)
         bounds.append(tolerance + 2 * (rounding / seen) ** 0.5)
     worst = max(range(2), key=lambda i: errors[i] / bounds[i])
-    return Match(lines, labels, errors[worst], bounds[worst])
+    return GradientMatch(lines, labels, errors[worst], bounds[worst])
 
 
 def _rounding(observation: Observation, name: str) -> float:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.spans.sentences import Found, Judge
+from attacks.spans.sentences import Judge, SpanSentence
 
-Line: TypeAlias = tuple[int, ...]
+TokenIds: TypeAlias = tuple[int, ...]
 
 _ENUMERATED = 512  # combinations that are all tried
 _LOOKED_AT = 32  # the best of them, whose neighbours are measured too
@@ -47,8 +47,8 @@ class Descent:
         self._tokens = inner[: self._lengths[-1] - 1]
         # Where only the end fits, longer sentences do not.
         self._lengths = [n for n in self._lengths if all(self._tokens[: n - 1])]
-        self._seen: dict[Line, float] = {}
-        self.found: list[Found] = []
+        self._seen: dict[TokenIds, float] = {}
+        self.found: list[SpanSentence] = []
 
     def run(self, starts: int, most: int | None, rng: torch.Generator, job: Job) -> bool:
         """Fill ``found`` by at most ``starts`` descents; returns whether time ran out."""
@@ -57,7 +57,7 @@ class Descent:
         if sum(prod(map(len, self._tokens[: n - 1])) for n in self._lengths) <= _ENUMERATED:
             self._try_all(job)
             return job.expired
-        best: Found | None = None
+        best: SpanSentence | None = None
         for _ in range(starts):
             if job.expired or self._complete(most):
                 break
@@ -77,7 +77,7 @@ class Descent:
         self.found += [best] if best is not None else []
         return job.expired
 
-    def _note(self, lines: Sequence[Found]) -> None:
+    def _note(self, lines: Sequence[SpanSentence]) -> None:
         known = {one.ids for one in self.found}
         self.found += [one for one in lines if one.ids not in known]
 
@@ -89,7 +89,7 @@ class Descent:
         for i in sorted(range(len(lines)), key=scores.__getitem__)[:_LOOKED_AT]:
             self._note(self._settle(lines[i], job))
 
-    def _draw(self, length: int, rng: torch.Generator) -> Line:
+    def _draw(self, length: int, rng: torch.Generator) -> TokenIds:
         """Random tokens; those that sentences found already have there only if need be."""
         used = {place for one in self.found for place in enumerate(one.ids)}
         line = []
@@ -98,7 +98,7 @@ class Descent:
             line.append(fresh[int(torch.randint(len(fresh), (1,), generator=rng))])
         return (*line, self._stop)
 
-    def _kick(self, line: Line, rng: torch.Generator) -> Line:
+    def _kick(self, line: TokenIds, rng: torch.Generator) -> TokenIds:
         """The line with its worst tokens drawn anew, and others with less probability."""
         sines = self._judge.tokens(line)
         odds = (sines / sines.max()).tolist()
@@ -117,12 +117,12 @@ class Descent:
         inputs = torch.cat([self._judge.inputs(one.ids) for one in self.found])
         return self._judge.subspace.filled(inputs)
 
-    def _settle(self, line: Line, job: Job) -> list[Found]:
+    def _settle(self, line: TokenIds, job: Job) -> list[SpanSentence]:
         """Where passes from this line end; and if it is in the span, neighbours as near."""
         (score,) = self._score([line])
         while True:
             before = line
-            rivals: dict[Line, float] = {}
+            rivals: dict[TokenIds, float] = {}
             for position in range(1, len(line)):
                 near = self._neighbours(line, position)
                 rivals |= zip(near, self._score(near), strict=True)
@@ -134,12 +134,14 @@ class Descent:
             if line == before or job.expired:
                 break
         twins = [
-            Found(other, near, True) for other, near in rivals.items() if near < _CLEAR * score
+            SpanSentence(other, near, True)
+            for other, near in rivals.items()
+            if near < _CLEAR * score
         ]
         clear = line == before and score <= _FAR and len(twins) <= _TWINS
-        return [Found(line, score, clear), *(twins if clear else [])]
+        return [SpanSentence(line, score, clear), *(twins if clear else [])]
 
-    def _neighbours(self, line: Line, position: int) -> list[Line]:
+    def _neighbours(self, line: TokenIds, position: int) -> list[TokenIds]:
         """Other tokens at this position; at the last one, other lengths."""
         if position == len(line) - 1:
             shorter = [(*line[: n - 1], self._stop) for n in self._lengths if n < len(line)]
@@ -159,7 +161,7 @@ class Descent:
                     near.append(tuple(swapped))
         return near
 
-    def _score(self, lines: Sequence[Line]) -> list[float]:
+    def _score(self, lines: Sequence[TokenIds]) -> list[float]:
         fresh = [line for line in lines if line not in self._seen]
         if fresh:
             lengths = torch.tensor([len(line) for line in fresh])

@@ -64,7 +64,7 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Found:
+class SpanSentence:
     """A sentence, its mean sine, and whether the span singles it out."""
 
     ids: tuple[int, ...]
@@ -74,7 +74,7 @@ class Found:
 
 def grow(
     judge: Judge, tokens: Sequence[Tensor], limit: float, beam: int, job: Job
-) -> tuple[list[Found], bool]:
+) -> tuple[list[SpanSentence], bool]:
     """Sentences of a causal network, token by token: a token's input depends on its prefix alone.
 
     A prefix that no token goes on from is a sentence. Where more than ``beam`` prefixes fit, the
@@ -90,7 +90,7 @@ def grow(
     prefixes = tokens[0][:, None]
     total = judge.sentences(prefixes, torch.ones_like(prefixes[:, 0]))
     prefixes, total = prefixes[total <= limit][:beam], total[total <= limit][:beam]
-    done: list[Found] = []
+    done: list[SpanSentence] = []
     for position in range(1, len(tokens) + 1):
         if not len(prefixes) or job.expired:
             break
@@ -102,14 +102,16 @@ def grow(
         ended = ~fits.any(1)
         means = (total / position).tolist()
         for row in torch.nonzero(ended)[:, 0].tolist():
-            done.append(Found(tuple(prefixes[row].tolist()), means[row], True))
+            done.append(SpanSentence(tuple(prefixes[row].tolist()), means[row], True))
         rows, columns = torch.nonzero(fits, as_tuple=True)
         best = sines[rows, columns].argsort()[:beam]
         rows, columns = rows[best], columns[best]
         if position < len(tokens):
             total = total[rows] + sines[rows, columns]
             prefixes = torch.cat([prefixes[rows], tokens[position][columns][:, None]], 1)
-    left = [Found(tuple(line), 1.0, False) for line in prefixes.tolist()] if job.expired else []
+    left = (
+        [SpanSentence(tuple(line), 1.0, False) for line in prefixes.tolist()] if job.expired else []
+    )
     return done + left, job.expired
 
 
@@ -118,7 +120,7 @@ def proven(
     task: TextTask,
     network: nn.Module,
     first: Sequence[str],
-    found: Sequence[Found],
+    found: Sequence[SpanSentence],
     tolerance: float,
 ) -> Reconstruction:
     """The sentences with what can be said for them, those in the span first.

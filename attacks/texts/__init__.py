@@ -1,1 +1,1 @@
-"""The search of a text whose gradient matches: DLG, TAG and LAMP."""
+"""Text attacks that match gradients."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from attacks.adaptive import declared
-from attacks.local_steps import LocalSteps
+from attacks.observed.declared import declared, granted_noise
+from attacks.observed.local_steps import LocalSteps
 from attacks.texts.low_rank import shrink
-from attacks.words.bag import granted_noise
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
 from fedsim.types import Tensors
@@ -36,7 +35,7 @@ def denoised(
         weights: names of those that are sums of one outer product a token and step.
         observation: of the client.
         rank: tokens in all local steps.
-        length: of the step, see ``attacks.replay.step_length``.
+        length: of the step, see ``attacks.observed.replay.step_length``.
     """
     chain = declared(observation)
     if not {"noise", "rounding"} & chain.distortions:

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from attacks.base import Job
-from attacks.embedding_rows import noise_variance, standing_out
-from attacks.labels import known_labels
+from attacks.observed.labels import known_labels
+from attacks.observed.word_rows import noise_variance, standing_out
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.base import Task
 
-Labels: TypeAlias = Literal["auto", "enumerate", "joint"]
+LabelSource: TypeAlias = Literal["auto", "enumerate", "joint"]
 
 _SHORTEST = 3
 """Tokens of a sentence of one word, between start and end."""
@@ -41,7 +41,7 @@ def hypotheses(
     observation: Observation,
     task: Task,
     network: nn.Module,
-    labels: Labels,
+    labels: LabelSource,
     most: int,
     rng: torch.Generator,
     job: Job,

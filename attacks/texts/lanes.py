@@ -30,7 +30,7 @@ class Lanes:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class LossWeights:
     """How much counts beside the gradient, and how much is computed at once.
 
     Attributes:

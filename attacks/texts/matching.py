@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from attacks.distance import EPSILON
+from attacks.observed.distance import EPSILON
 from attacks.texts.dense import (
     Rule,
     coordinate_sum,
@@ -24,14 +24,14 @@ from attacks.texts.targets import Target, make_targets
 from fedsim.types import Batch, Tensors
 
 Distance: TypeAlias = Literal["cosine", "l2", "l2l1"]
-Form: TypeAlias = Literal["plain", "support", "hinge", "tanh"]
+TextForm: TypeAlias = Literal["plain", "support", "hinge", "tanh"]
 
 SOFTNESS = 0.3
 """Width of the tanh that stands for a sign, in root mean squares of the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class TextObjective:
     """What is compared, and how.
 
     Attributes:
@@ -48,7 +48,7 @@ class Objective:
 
     distance: Distance = "cosine"
     alpha_l1: float = 0.01
-    form: Form = "plain"
+    form: TextForm = "plain"
 
     @property
     def is_mean(self) -> bool:
@@ -68,7 +68,7 @@ class Matching:
     """
 
     def __init__(
-        self, model: Factored, observed: Iterable[Tensors], objective: Objective, rank: int
+        self, model: Factored, observed: Iterable[Tensors], objective: TextObjective, rank: int
     ) -> None:
         """Observed gradients of a rank below ``rank`` are kept as factors: half the work a step.
 
@@ -139,7 +139,7 @@ class _Terms:
             self._left = group.values.unflatten(1, (victims, -1))
             self._size = self._left.shape[-1]
 
-    def distance(self, objective: Objective) -> Tensor:
+    def distance(self, objective: TextObjective) -> Tensor:
         """Of each layer."""
         if objective.form == "hinge":
             # All is wrong of a guess without a gradient.

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from attacks.adaptive import adapted
 from attacks.base import Job
-from attacks.embedding_rows import noise_variance, standing_out, tables
-from attacks.replay import Replay, observed_gradient, replay, step_length
+from attacks.observed.replay import Replay, observed_gradient, replay, step_length
+from attacks.observed.word_rows import noise_variance, standing_out, tables
+from attacks.texts.adapted_objective import adapted
 from attacks.texts.denoising import denoised
 from attacks.texts.factored import Factored
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
-from attacks.texts.lanes import Lanes, Weights
+from attacks.texts.lanes import Lanes, LossWeights
 from attacks.texts.language_prior import LanguagePrior
-from attacks.texts.matching import Matching, Objective
+from attacks.texts.matching import Matching, TextObjective
 from attacks.texts.surrogate_model import SurrogateModel
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
@@ -55,7 +55,7 @@ class TextGroup:
             CannotAttack: nothing was sent that a text could be matched to.
         """
         options, model = self.options, self._model()
-        objective = Objective(options.distance, options.alpha_l1, options.form)
+        objective = TextObjective(options.distance, options.alpha_l1, options.form)
         if options.adaptive and options.form == "plain":
             objective = adapted(objective, self.observations[0])
         lanes = self._lanes(model)
@@ -72,7 +72,7 @@ class TextGroup:
             Matching(model, observed, objective, rank + 4),
             self._vocabularies(model),
             lanes,
-            Weights(options.alpha_reg, options.alpha_lm, options.lanes),
+            LossWeights(options.alpha_reg, options.alpha_lm, options.lanes),
             self.job,
             prior=self.prior,
             surrogates=surrogates,
@@ -94,7 +94,7 @@ class TextGroup:
         return factored
 
     def _observed(
-        self, seen: Observation, model: Factored, objective: Objective, rank: int
+        self, seen: Observation, model: Factored, objective: TextObjective, rank: int
     ) -> Tensors:
         """The gradient to match; its scale does not matter to a mean of cosines."""
         names = {name for group in model.layout for name in group}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.search import Progress
+from attacks.observed.search import SearchProgress
 from attacks.texts.hypotheses import hypotheses
 from attacks.texts.language_prior import load_prior
 from attacks.texts.text_group import TextGroup
@@ -80,7 +80,7 @@ class TextMatching(TextOptions):
 
     def _together(self, group: TextGroup) -> list[Reconstruction]:
         """One guess a victim."""
-        search, progress, job = group.search(), Progress(group.job), group.job
+        search, progress, job = group.search(), SearchProgress(group.job), group.job
         search.start(self.starts, group.rngs, rescale=self.rescale)
         search.optimizer = self._optimizer(search)
         step, note = 0, ""
@@ -121,7 +121,7 @@ class TextMatching(TextOptions):
         step: int,
         expired: bool,
         note: str,
-        progress: Progress,
+        progress: SearchProgress,
     ) -> Reconstruction:
         ids, labels, lane, distance = search.tokens(victim)
         mask = search.lanes.mask[victim, lane]

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from attacks.base import Attack, Grouping
-from attacks.texts.hypotheses import Labels
-from attacks.texts.matching import Distance, Form
+from attacks.texts.hypotheses import LabelSource
+from attacks.texts.matching import Distance, TextForm
 from fedsim.knowledge import Fact
 
 Discrete: TypeAlias = Literal["alternate", "end", "none"]
@@ -58,7 +58,7 @@ class TextOptions(Attack):
 
     distance: Distance = "cosine"
     alpha_l1: Annotated[float, Field(ge=0)] = 0.01
-    form: Form = "plain"
+    form: TextForm = "plain"
     steps: Annotated[int, Field(ge=1)] = 2000
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     optimizer: Literal["adam", "adamw"] = "adam"
@@ -74,7 +74,7 @@ class TextOptions(Attack):
     discrete: Discrete = "alternate"
     discrete_every: Annotated[int, Field(ge=1)] = 75
     proposals: Annotated[int, Field(ge=2)] = 200
-    labels: Labels = "auto"
+    labels: LabelSource = "auto"
     hypotheses: Annotated[int, Field(ge=1)] = 16
     tokens: Literal["vocabulary", "rows"] = "vocabulary"
     layers: tuple[str, ...] = ()

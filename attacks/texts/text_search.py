@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.base import Job
-from attacks.search import Best
-from attacks.texts.lanes import Lanes, Lowest, Weights, ordered
+from attacks.observed.search import Best
+from attacks.texts.lanes import Lanes, LossWeights, Lowest, ordered
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching
 from attacks.texts.surrogate_model import SurrogateModel
@@ -27,7 +27,7 @@ class Search:
         matching: Matching,
         vocabularies: Sequence[Vocabulary],
         lanes: Lanes,
-        weights: Weights,
+        weights: LossWeights,
         job: Job,
         *,
         prior: LanguagePrior | None,

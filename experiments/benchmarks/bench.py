@@ -16,15 +16,15 @@ from attacks.scheduling.cluster import start_ray
 from attacks.scheduling.jobs import plan
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.pool import RayPool
-from experiments.attack import demand
 from experiments.benchmarks.bench_images import image_speed
 from experiments.benchmarks.bench_ranks import rank_tables
 from experiments.benchmarks.bench_text import text_speed
 from experiments.benchmarks.measure import PARTS, Measure
-from experiments.cells import Cell
-from experiments.config import Plan, parse_experiment
-from experiments.folder import Run
-from experiments.simulate import Simulator
+from experiments.plan.cells import Cell
+from experiments.plan.config import Plan, parse_experiment
+from experiments.plan.folder import Run
+from experiments.stages.attack import demand
+from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError
 from server.overhead import round_seconds, update_bytes
 
@@ -40,7 +40,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-class Line(Protocol):
+class BenchLine(Protocol):
     """A dataclass of plain fields, one line of a part's table."""
 
     def text(self) -> str:
@@ -48,7 +48,7 @@ class Line(Protocol):
         ...
 
 
-def bench(part: str = "", sets: Sequence[str] = ()) -> Iterator[Line]:
+def bench(part: str = "", sets: Sequence[str] = ()) -> Iterator[BenchLine]:
     """The measures of one of ``PARTS`` or of all, as they come.
 
     A model that lies on a hub out of reach is left out.
@@ -133,12 +133,12 @@ def _images(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
     return image_speed()
 
 
-def _ranks(folder: Path, sets: Sequence[str]) -> Iterator[Line]:
+def _ranks(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
     del folder
     return rank_tables(sets)
 
 
-BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[Line]]] = {
+BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "capture": _captures,
     "workers": _workers,
     "text": _text,

@@ -18,17 +18,17 @@ from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
 from attacks.base import Job
-from attacks.closed_form import ClosedForm
-from attacks.dlg import DLG
+from attacks.images.dlg import DLG
 from attacks.images.image_losses import matching_loss, total_variation
-from attacks.images.image_matching import Objective, descend
-from attacks.inverting import pixel_objective
-from attacks.replay import replay
+from attacks.images.image_matching import ImageObjective, descend
+from attacks.images.inverting import pixel_objective
+from attacks.observed.replay import replay
+from attacks.solved.closed_form import ClosedForm
 from experiments.benchmarks.measure import Measure
 from experiments.benchmarks.stopwatch import in_turn, ratio, timed
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
 from fedsim.seeds import generator
 from fedsim.tasks import initial_weights, make_task
@@ -46,7 +46,7 @@ RESTART_GOAL, SAMPLE_GOAL = ">= 3.5", ">= 4"
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchSetting:
     """Pictures, and what a client sent of the first of them."""
 
     task: Task
@@ -64,7 +64,7 @@ def image_speed() -> Iterator[Measure]:
         yield from exact_speed(setting)
 
 
-def make_setting(config: TaskConfig) -> Setting:
+def make_setting(config: TaskConfig) -> BenchSetting:
     """The rows of a task and one undefended gradient, its label granted."""
     rows = load_rows(config.dataset, config.split, modality="image")
     task = make_task(config, rows)
@@ -74,7 +74,7 @@ def make_setting(config: TaskConfig) -> Setting:
     )
     gradient = task.gradient(task.model(sent), pictures[0])
     key = CaptureKey(round=1, client=0)
-    return Setting(task, pictures, Observation(key, sent, gradient, "gradient", knowledge))
+    return BenchSetting(task, pictures, Observation(key, sent, gradient, "gradient", knowledge))
 
 
 class PlainInverting:
@@ -111,12 +111,12 @@ class PlainInverting:
         return 1 - inner / (own * other) + WEIGHT * total_variation(image)
 
 
-def _searched(setting: Setting) -> Objective:
+def _searched(setting: BenchSetting) -> ImageObjective:
     model = replay(setting.seen, setting.task, torch.device("cpu"))
     return pixel_objective(matching_loss(model, setting.seen, adaptive=False), WEIGHT)
 
 
-def _lanes(setting: Setting, count: int) -> tuple[Tensor, tuple[Tensor, Tensors]]:
+def _lanes(setting: BenchSetting, count: int) -> tuple[Tensor, tuple[Tensor, Tensors]]:
     """Starts, labels and gradients of so many restarts of the first picture."""
     shape = (count, 1, *setting.task.spec.input_shape)
     starts = torch.rand(shape, generator=generator(0, "starts"))
@@ -124,7 +124,7 @@ def _lanes(setting: Setting, count: int) -> tuple[Tensor, tuple[Tensor, Tensors]
     return starts, (setting.pictures.labels[:1].expand(count, 1), observed)
 
 
-def restart_speed(setting: Setting, steps: int, repeats: int) -> Iterator[Measure]:
+def restart_speed(setting: BenchSetting, steps: int, repeats: int) -> Iterator[Measure]:
     """Milliseconds of a plain step, and how many times faster each of several restarts is."""
     network = setting.task.model(setting.seen.sent)
     plain = PlainInverting(network, setting.seen.received, setting.pictures.labels[:1])
@@ -149,7 +149,7 @@ def restart_speed(setting: Setting, steps: int, repeats: int) -> Iterator[Measur
         yield Measure(f"LeNet, IG: step of each of {count} restarts", gain, "x", goal)
 
 
-def compiled_speed(setting: Setting, repeats: int) -> Iterator[Measure]:
+def compiled_speed(setting: BenchSetting, repeats: int) -> Iterator[Measure]:
     """What compiling the slopes of all restarts takes and gains; nothing where it fails.
 
     A machine without a C++ compiler has nothing to say here.
@@ -172,7 +172,7 @@ def compiled_speed(setting: Setting, repeats: int) -> Iterator[Measure]:
     yield Measure(f"{label}, compiled / not", ratio(slow, fast), "x", "-")
 
 
-def sample_speed(setting: Setting, repeats: int) -> Iterator[Measure]:
+def sample_speed(setting: BenchSetting, repeats: int) -> Iterator[Measure]:
     """The gradient of each of many pictures, one after another and as lanes."""
     task, pictures = setting.task, setting.pictures
     network = task.model(setting.seen.sent)
@@ -191,7 +191,7 @@ def sample_speed(setting: Setting, repeats: int) -> Iterator[Measure]:
     yield Measure(f"{label}, each of {len(pictures)}", gain, "x", SAMPLE_GOAL)
 
 
-def exact_speed(setting: Setting) -> Iterator[Measure]:
+def exact_speed(setting: BenchSetting) -> Iterator[Measure]:
     """DLG until its picture is right, and the closed form.
 
     DLG cannot know that it is right: of the tolerances the loosest is taken that makes it so.

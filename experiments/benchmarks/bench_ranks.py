@@ -27,17 +27,17 @@ from pathlib import Path
 import torch
 
 from attacks.base import Job
-from attacks.span import Span
+from attacks.spans.span import Span
 from clients.train import LocalTrainer
-from experiments.benchmarks.rank_rows import Outcome, RankRow, Subject, rank_row, reason
+from experiments.benchmarks.rank_rows import RankOutcome, RankRow, Subject, rank_row, reason
 from experiments.benchmarks.ranking import MATRICES, Ranking
-from experiments.benchmarks.treatments import TREATMENTS, Client, Treatment
-from experiments.cells import make_cells
-from experiments.config import Plan, parse_experiment
-from experiments.overrides import override
+from experiments.benchmarks.treatments import TREATMENTS, TreatedClient, Treatment
+from experiments.plan.cells import make_cells
+from experiments.plan.config import Plan, parse_experiment
+from experiments.plan.overrides import override
 from fedsim.capture import Observation
 from fedsim.cell import CellConfig
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.federation import FederationConfig
@@ -79,18 +79,18 @@ def rank_tables(
     experiment = parse_experiment(override(table, sets))
     for cell in make_cells(Plan(name="ranks", experiments=(experiment,)), Path("ranks")):
         with one_thread():
-            yield from Victims.of(cell.config).measure(treatments)
+            yield from BenchVictims.of(cell.config).measure(treatments)
 
 
 @dataclass(frozen=True)
-class Victims:
+class BenchVictims:
     """The batches of one cell, each of a client of its own."""
 
-    client: Client
+    client: TreatedClient
     batches: Sequence[Rows]
 
     @classmethod
-    def of(cls, config: CellConfig) -> Victims:
+    def of(cls, config: CellConfig) -> BenchVictims:
         """Load model and rows; a built-in model is trained a little on public sentences."""
         setting = load_setting(config)
         task, rows, size = setting.task, setting.holdings.private, config.federation.batch_size
@@ -111,7 +111,7 @@ class Victims:
             sent = sent | trainer.run(sent, public, 0, 0).tensors
         starts = range(0, len(rows) - size + 1, size)
         batches = [rows.take(range(start, start + size)) for start in starts]
-        return cls(Client(config, task, sent), batches)
+        return cls(TreatedClient(config, task, sent), batches)
 
     def measure(self, treatments: Sequence[Treatment]) -> Iterator[Subject | RankRow]:
         """The subject, then three rows a treatment, as they come."""
@@ -150,7 +150,7 @@ class Victims:
             *rms,
         )
 
-    def _attack(self, seen: Observation, batch: Batch, number: int) -> Outcome:
+    def _attack(self, seen: Observation, batch: Batch, number: int) -> RankOutcome:
         """What the span attack makes of one observation."""
         task = self.client.task
         truth = Counter(task.examples(batch).tokens)
@@ -159,11 +159,11 @@ class Victims:
         try:
             (made,) = Span().reconstruct([seen], task, [rng], job)
         except CannotAttack as refusal:
-            return Outcome(len(batch), refusal=reason(str(refusal)))
+            return RankOutcome(len(batch), refusal=reason(str(refusal)))
         guess = task.examples(made.guess).tokens
         levels = made.confidence or ()
         proven = Counter(g for g, c in zip(guess, levels, strict=True) if c == "certified")
-        return Outcome(
+        return RankOutcome(
             len(batch),
             (Counter(guess) & truth).total(),
             proven.total(),

@@ -18,22 +18,22 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.lamp import LAMP
-from attacks.replay import Replay
+from attacks.observed.replay import Replay
 from attacks.texts.factored import Factored
+from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
-from attacks.texts.matching import Distance, Matching, Objective
+from attacks.texts.matching import Distance, Matching, TextObjective
+from experiments.analysis.statistics import paired_difference
 from experiments.benchmarks.measure import Measure
 from experiments.benchmarks.naive_lamp import NaiveLAMP, NaiveMatching
 from experiments.benchmarks.stopwatch import in_turn, ratio, timed
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
 from fedsim.seeds import generator
-from fedsim.statistics import paired_difference
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.text import TextTask, texts_of
@@ -54,7 +54,7 @@ STEP_GOAL, RESTART_GOAL, CANDIDATE_GOAL, SENTENCE_GOAL = ">= 3", ">= 6", ">= 5",
 
 
 @dataclass(frozen=True)
-class Victim:
+class BenchVictim:
     """One sentence, and what its client sent."""
 
     task: Task
@@ -72,7 +72,7 @@ def text_speed() -> Iterator[Measure]:
         yield from matching_speed("BERT-base", _random_bert(), repeats=3)
 
 
-def _sentences() -> tuple[TextTask, list[Victim]]:
+def _sentences() -> tuple[TextTask, list[BenchVictim]]:
     """The first sentences of CoLA of one length, so that both sides draw the same starts."""
     rows = load_rows(MINILM.dataset, MINILM.split, modality="text")
     task = make_task(MINILM, rows)
@@ -83,7 +83,7 @@ def _sentences() -> tuple[TextTask, list[Victim]]:
     return task, [victim_of(task, sent, task.encode(rows.take([i])), i) for i in chosen]
 
 
-def _random_bert() -> Victim:
+def _random_bert() -> BenchVictim:
     """Random weights in the shape of BERT-base, and random tokens: only the time means anything."""
     spec = TaskSpec(
         kind="text-classification",
@@ -99,7 +99,7 @@ def _random_bert() -> Victim:
     return victim_of(task, state(task.build()), batch, 0)
 
 
-def victim_of(task: Task, sent: Tensors, batch: Batch, client: int) -> Victim:
+def victim_of(task: Task, sent: Tensors, batch: Batch, client: int) -> BenchVictim:
     """What FedSGD sends of one sentence without padding, its label and length granted."""
     knowledge = Knowledge(
         labels=tuple(batch.labels.tolist()),
@@ -111,10 +111,10 @@ def victim_of(task: Task, sent: Tensors, batch: Batch, client: int) -> Victim:
     )
     gradient = task.gradient(task.model(sent), batch)
     key = CaptureKey(round=1, client=client)
-    return Victim(task, batch, Observation(key, sent, gradient, "gradient", knowledge))
+    return BenchVictim(task, batch, Observation(key, sent, gradient, "gradient", knowledge))
 
 
-def matching_speed(name: str, victim: Victim, repeats: int) -> Iterator[Measure]:
+def matching_speed(name: str, victim: BenchVictim, repeats: int) -> Iterator[Measure]:
     """Steps and candidates: milliseconds the naive way, and how many times faster we are."""
     task, seen = victim.task, victim.seen
     frozen = task.model(seen.sent)
@@ -126,7 +126,7 @@ def matching_speed(name: str, victim: Victim, repeats: int) -> Iterator[Measure]
     words = torch.randn(*places, width, generator=generator(0, "guesses"))
     for distance in get_args(Distance):
         naive = NaiveMatching(network, observed, victim.batch.labels, distance)
-        matching = Matching(factored, [seen.update()], Objective(distance), places[-1] + 4)
+        matching = Matching(factored, [seen.update()], TextObjective(distance), places[-1] + 4)
         fast = _Fast(matching, victim.batch)
         steps = in_turn(
             repeats,
@@ -174,7 +174,7 @@ class _Fast:
         )
 
 
-def sentence_speed(task: TextTask, victims: list[Victim]) -> Iterator[Measure]:
+def sentence_speed(task: TextTask, victims: list[BenchVictim]) -> Iterator[Measure]:
     """LAMP with a short schedule, from the update to the text; and what it recovers."""
     prior = load_prior(PRIOR, task, torch.device("cpu"))
     network = task.model(victims[0].seen.sent)
@@ -197,18 +197,18 @@ def sentence_speed(task: TextTask, victims: list[Victim]) -> Iterator[Measure]:
     yield from _recovery(task, victims, ours, theirs)
 
 
-def _reconstruct(task: TextTask, victims: list[Victim]) -> list[Batch]:
+def _reconstruct(task: TextTask, victims: list[BenchVictim]) -> list[Batch]:
     seen = [victim.seen for victim in victims]
     made = SCHEDULE.reconstruct(seen, task, [_rng(victim) for victim in victims], Job())
     return [each.guess for each in made]
 
 
-def _rng(victim: Victim) -> torch.Generator:
+def _rng(victim: BenchVictim) -> torch.Generator:
     return generator(0, "lamp", victim.seen.key.client)
 
 
 def _recovery(
-    task: TextTask, victims: list[Victim], ours: list[Batch], theirs: list[Batch]
+    task: TextTask, victims: list[BenchVictim], ours: list[Batch], theirs: list[Batch]
 ) -> Iterator[Measure]:
     truths = [task.examples(victim.batch) for victim in victims]
     for name in ("rouge1", "rouge2", "rougeL"):

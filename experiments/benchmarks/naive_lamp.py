@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.lamp import LAMP
+from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Distance
 from attacks.texts.transforms import transforms

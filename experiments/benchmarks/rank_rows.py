@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from experiments.analysis.statistics import summary
 from experiments.benchmarks.ranking import MATRICES
-from fedsim.statistics import summary
 
 TOP = 50
 _READ, _LISTED = 0.95, 0.5  # least shares of words that are first, and that are in the top
@@ -93,7 +93,7 @@ class RankRow:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RankOutcome:
     """How many sentences of a batch the span attack found, and how it ended."""
 
     sentences: int
@@ -114,7 +114,7 @@ def rank_row(
     matrix: str,
     ranks: Sequence[float],
     owners: Sequence[int],
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RankOutcome],
 ) -> RankRow:
     """Sum up the ranks of all words, and for all matrices together the span attack too."""
     first = [float(rank <= 1) for rank in ranks]
@@ -144,7 +144,7 @@ def rank_row(
     )
 
 
-def complaints(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def complaints(outcomes: Sequence[RankOutcome]) -> Iterator[str]:
     """What the span attack did not do, most batches first."""
     refused = Counter(one.refusal for one in outcomes if one.refusal)
     count = len(outcomes)

@@ -90,7 +90,7 @@ TREATMENTS = tuple(_treatments())
 
 
 @dataclass(frozen=True)
-class Client:
+class TreatedClient:
     """Sends what a client of the cell would send, under any treatment."""
 
     config: CellConfig

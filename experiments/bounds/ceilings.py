@@ -13,9 +13,9 @@ from torch.func import jvp, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from attacks.replay import Replay, replay
-from experiments.cells import Cell
-from experiments.privacy import owned
+from attacks.observed.replay import Replay, replay
+from experiments.plan.cells import Cell
+from experiments.stages.privacy import owned
 from fedsim.accountant import Schedule
 from fedsim.capture import CaptureKey
 from fedsim.cell import CellConfig

@@ -4,61 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from experiments.bounds.ceilings import ceilings
-from experiments.bounds.limit_tables import (
-    CeilingLimit,
-    LimitsRecord,
-    RankLimit,
-    SuccessLimit,
-    ceiling_table,
-    rank_table,
-    success_table,
-)
-from experiments.bounds.rank_light import lights
+from experiments.bounds.records import CeilingLimit, LimitsRecord, RankLimit, SuccessLimit
 from experiments.bounds.success import guesses, mechanism
-from experiments.cells import Cell
-from experiments.folder import Run
-from experiments.reporting.labels import settings
-from experiments.reporting.tables import Number, Table, to_markdown
-from experiments.rows import read_rows
+from experiments.plan.cells import Cell
+from experiments.plan.folder import Run
+from experiments.preview.rank_light import lights
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.files import write_json
-from fedsim.records import ScoreRow
 from fedsim.setting import Setting, load_setting
 from fedsim.tasks import initial_weights
 from fedsim.types import Tensors
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The tables that hold something, and the run that they are of."""
-
-    run: Path
-    tables: tuple[Table, ...]
-
-    def table(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {
-            table.name: [
-                {
-                    column: value.value if isinstance(value, Number) else value
-                    for column, value in zip(table.columns, row, strict=True)
-                }
-                for row in table.rows
-            ]
-            for table in self.tables
-        }
-
-    def text(self) -> str:
-        """For a terminal."""
-        tables = "\n".join(map(to_markdown, self.tables))
-        return f"{tables}\nfedsim report {self.run} puts these tables on the page."
 
 
 @dataclass(frozen=True)
@@ -81,7 +41,7 @@ class Case:
         }
 
 
-def limits(run: Run, victims: int) -> Limits:
+def limits(run: Run, victims: int) -> LimitsRecord:
     """The limits of a run's cells, of one seed each; kept in ``limits.json`` for the report.
 
     Args:
@@ -96,18 +56,7 @@ def limits(run: Run, victims: int) -> Limits:
         ceilings=tuple(limit for case in known for limit in ceiling_limits(case, victims, shared)),
     )
     write_json(run.root / "limits.json", record)
-    labels = settings(
-        {cell.name: cell.config for cell in run.cells},
-        {cell.name: cell.experiment.name for cell in run.cells},
-    )
-    path = run.root / "scores.parquet"
-    scores = read_rows(path, ScoreRow) if path.exists() else []
-    made = (
-        rank_table(record.ranks, labels),
-        success_table(record.successes, labels),
-        ceiling_table(record.ceilings, labels, scores),
-    )
-    return Limits(run.root, tuple(table for table in made if table.rows))
+    return record
 
 
 def cases(cells: Sequence[Cell]) -> Iterator[Case]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
+from experiments.bounds.reconstruction_bound import success_bound
 from fedsim.accountant import Schedule, Turn
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
 from fedsim.defenses.dp_client import DpClient
 from fedsim.defenses.dp_sgd import DpSgd
-from fedsim.reconstruction_bound import success_bound
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Rows

@@ -13,7 +13,7 @@ from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
 
 Positions: TypeAlias = NDArray[np.int64]
-Weights: TypeAlias = NDArray[np.float64]
+ClassShares: TypeAlias = NDArray[np.float64]
 
 ATTEMPTS = 100
 """Dirichlet draws until every client has a row."""
@@ -53,15 +53,15 @@ def partition(labels: Tensor, clients: int, config: FederationConfig, seed: int)
     return [sorted(part.tolist()) for part in parts]
 
 
-def _weights(clients: int, spread: float, seed: int) -> Weights:
+def _weights(clients: int, spread: float, seed: int) -> ClassShares:
     """How much each client has, 1 on average."""
     drawn = seeds.numpy_generator(seed, "sizes").normal(0.0, spread, clients)
-    weights: Weights = np.exp(drawn - drawn.max())
+    weights: ClassShares = np.exp(drawn - drawn.max())
     weights /= weights.mean()
     return weights
 
 
-def _split(positions: Positions, weights: Weights) -> list[Positions]:
+def _split(positions: Positions, weights: ClassShares) -> list[Positions]:
     """Consecutive pieces by the weights, as even as whole rows allow.
 
     Each piece has a row where there are enough, as no client may be empty.
@@ -76,7 +76,7 @@ def _split(positions: Positions, weights: Weights) -> list[Positions]:
 
 
 def _dirichlet(
-    labels: Positions, concentrations: Weights, rng: np.random.Generator
+    labels: Positions, concentrations: ClassShares, rng: np.random.Generator
 ) -> list[Positions]:
     clients = len(concentrations)
     for _ in range(ATTEMPTS):
@@ -97,7 +97,7 @@ def _dirichlet(
 
 
 def _by_label(
-    labels: Positions, weights: Weights, classes_per_client: int, rng: np.random.Generator
+    labels: Positions, weights: ClassShares, classes_per_client: int, rng: np.random.Generator
 ) -> list[Positions]:
     clients = len(weights)
     rows = _by_class(labels, rng)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedsim.data import DATASETS
 from fedsim.data.builtin import Builtin
 from fedsim.data.columns import find_input, find_label, read_images, read_labels, read_text
 from fedsim.data.splits import Split
@@ -134,7 +135,4 @@ def to_pil(image: Tensor) -> Any:  # noqa: ANN401
 
 
 def _builtin(dataset: str) -> Builtin | None:
-    # Imported here, because the package with the dict imports this module.
-    from fedsim.data import DATASETS
-
     return DATASETS[dataset]() if dataset in DATASETS else None

@@ -12,7 +12,7 @@ from fedsim.accountant import Schedule
 from fedsim.defenses.encoding import Encoding
 from fedsim.types import Batch, Tensors
 
-Stage: TypeAlias = Literal["sample", "client"]
+DefenseStage: TypeAlias = Literal["sample", "client"]
 Distortion: TypeAlias = Literal["scale", "noise", "sparsity", "sign", "rounding"]
 """What is lost of an update: its length, or exact values, to noise, zeros, signs or rounding."""
 Unit: TypeAlias = Literal["example", "update"]
@@ -110,7 +110,7 @@ class StagedDefense(Defense):
             does), ``client`` what the client sends (as DLG and LAMP do).
     """
 
-    stage: Stage = "client"
+    stage: DefenseStage = "client"
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """The defense itself."""

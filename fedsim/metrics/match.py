@@ -15,10 +15,10 @@ from fedsim.metrics.tokens import Tokens, same_places
 from fedsim.types import Batch
 
 Modality: TypeAlias = Literal["image", "text"]
-Match: TypeAlias = tuple[int | None, ...]
+Assignment: TypeAlias = tuple[int | None, ...]
 
 
-def match(guess: Examples, truth: Examples, modality: Modality) -> Match:
+def match(guess: Examples, truth: Examples, modality: Modality) -> Assignment:
     """For each private example the index of its guess; None where the guesses run out.
 
     The assignment with the least total cost (Hungarian method). It knows the truth, so where there
@@ -37,7 +37,7 @@ def match(guess: Examples, truth: Examples, modality: Modality) -> Match:
     return tuple(chosen.get(row) for row in range(len(cost)))
 
 
-def align(guess: Examples, matched: Match, modality: Modality) -> Examples:
+def align(guess: Examples, matched: Assignment, modality: Modality) -> Examples:
     """The guesses in the order of the private examples, with a blank one where there is none.
 
     A blank guess is a grey image (0.5) or an empty text, and its label is -1. Soft labels become

@@ -135,10 +135,10 @@ _MONTHS = (
 )
 _CALENDAR = frozenset({*_WEEKDAYS, *_MONTHS}) - {"march", "may"}
 
-Run: TypeAlias = list[re.Match[str]]
+Mentions: TypeAlias = list[re.Match[str]]
 
 
-def _split(text: str) -> tuple[Run, list[Run], list[Run]]:
+def _split(text: str) -> tuple[Mentions, list[Mentions], list[Mentions]]:
     """Addresses of mail, dates and numbers, and names."""
     mails = list(_MAIL.finditer(text))
     rest = [
@@ -151,14 +151,14 @@ def _split(text: str) -> tuple[Run, list[Run], list[Run]]:
     return mails, dates, _names(text, [word for word in rest if word.start() not in dated])
 
 
-def _distinct(runs: list[Run]) -> frozenset[Entity]:
+def _distinct(runs: list[Mentions]) -> frozenset[Entity]:
     found = {tuple(word[0] for word in run) for run in runs}
     return frozenset(e for e in found if any(len(word) > 1 or word.isdigit() for word in e))
 
 
-def _dates(text: str, found: Run) -> list[Run]:
+def _dates(text: str, found: Mentions) -> list[Mentions]:
     """Numbers, with a month beside them, and the names of days and months."""
-    runs: list[Run] = []
+    runs: list[Mentions] = []
     open_ = False  # whether the last run ends right before this word
     for before, gap, word in _steps(text, found):
         month = before is not None and not gap.strip() and before[0].lower() in _MONTHS
@@ -176,12 +176,12 @@ def _dates(text: str, found: Run) -> list[Run]:
     return runs
 
 
-def _names(text: str, found: Run) -> list[Run]:
+def _names(text: str, found: Mentions) -> list[Mentions]:
     """Runs of capitalised words; an empty one where only the start of a sentence has a capital."""
-    runs: list[Run] = []
+    runs: list[Mentions] = []
     if not any(letter.islower() for letter in text):
         return runs
-    open_, links = False, Run()
+    open_, links = False, Mentions()
     for before, gap, word in _steps(text, found):
         short = before is not None and (before[0] in _TITLES or _initial(before[0]))
         dotted = short and _ABBREVIATED.fullmatch(gap)
@@ -199,7 +199,7 @@ def _names(text: str, found: Run) -> list[Run]:
     return runs
 
 
-def _steps(text: str, found: Run) -> Iterator[tuple[re.Match[str] | None, str, re.Match[str]]]:
+def _steps(text: str, found: Mentions) -> Iterator[tuple[re.Match[str] | None, str, re.Match[str]]]:
     """Each word with the one before it and what stands between them."""
     for before, word in zip([None, *found], found, strict=False):
         yield before, text[before.end() if before else 0 : word.start()], word

@@ -53,7 +53,7 @@ class Attention(nn.Module):
         return mixed
 
 
-class Block(nn.Module):
+class PostNormBlock(nn.Module):
     """Attention and a ReLU network of one hidden layer, each normalised after it was added."""
 
     def __init__(self, config: PostNormConfig, layer: int) -> None:
@@ -81,7 +81,7 @@ class PostNormModel(PreTrainedModel):  # type: ignore[misc]
         super().__init__(config)
         self.wte = nn.Embedding(config.vocab_size, config.hidden_size)
         self.wpe = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.h = nn.ModuleList(Block(config, i) for i in range(config.num_hidden_layers))
+        self.h = nn.ModuleList(PostNormBlock(config, i) for i in range(config.num_hidden_layers))
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:

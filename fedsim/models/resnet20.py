@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedsim.models.network import ImageNetwork, kaiming
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions with batch normalisation around an identity shortcut.
 
     Where the size halves, the shortcut takes every second pixel and pads the new channels with
@@ -48,7 +48,9 @@ class ResNet20(ImageNetwork):
         self.conv1 = nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
-        self.blocks = nn.Sequential(*(Block(before, after) for before, after in pairwise(widths)))
+        self.blocks = nn.Sequential(
+            *(ResidualBlock(before, after) for before, after in pairwise(widths))
+        )
         self.fc = nn.Linear(64, num_classes)
 
     def initialise(self, rng: torch.Generator) -> None:

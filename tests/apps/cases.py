@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from attacks.scheduling.ledger import Ledger
-from experiments.attack import attackers
 from experiments.console import Console
-from experiments.folder import Run
-from experiments.simulate import Simulator
+from experiments.plan.folder import Run
+from experiments.stages.attack import attackers
+from experiments.stages.simulate import Simulator
 
 Make = Callable[..., Run]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.cells import Cell
-from experiments.doctor import examine
+from experiments.checks.doctor import examine
+from experiments.plan.cells import Cell
 from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter
 from fedsim.tasks import load_task

@@ -9,9 +9,9 @@ import pytest
 from torch import Tensor
 
 from fedsim.cell import CellConfig
-from fedsim.data import load_rows
 from fedsim.data.filters import Filter
 from fedsim.data.holdings import Holdings, is_same, load_holdings
+from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.types import Rows
 

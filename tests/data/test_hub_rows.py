@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 
 pytestmark = pytest.mark.skipif(
     "FEDSIM_HUB" not in os.environ, reason="FEDSIM_HUB names no folder with the real data sets"

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsim.data import DATASETS, load_rows
-from fedsim.data.rows import split_sizes
+from fedsim.data import DATASETS
+from fedsim.data.rows import load_rows, split_sizes
 from fedsim.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fedsim import seeds
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.data.sentences import Sentences, _fill
 
 

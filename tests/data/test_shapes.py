@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.data.shapes import SHAPES, Shapes
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.embedding_rows import EmbeddingRows
 from attacks.images.image_losses import matching_loss
-from attacks.inverting import Inverting
-from attacks.replay import replay
-from attacks.span import Span
+from attacks.images.inverting import Inverting
+from attacks.observed.replay import replay
+from attacks.solved.embedding_rows import EmbeddingRows
+from attacks.spans.span import Span
 from fedsim.capture import Observation
 from fedsim.defenses.clip import Clip, squared_norm
 from fedsim.tasks import load_task

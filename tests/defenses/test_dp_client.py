@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.doctor import examine
-from experiments.privacy import spent
+from experiments.checks.doctor import examine
+from experiments.stages.privacy import spent
 from fedsim.accountant import Schedule
 from fedsim.defenses.clip import squared_norm
 from fedsim.defenses.dp_client import DpClient

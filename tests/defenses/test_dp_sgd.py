@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from clients.train import LocalTrainer
-from experiments.doctor import examine
-from experiments.privacy import spent
-from experiments.rehearsal import rehearse
-from experiments.score import utility
+from experiments.checks.doctor import examine
+from experiments.plan.rehearsal import rehearse
+from experiments.stages.privacy import spent
+from experiments.stages.score import utility
 from fedsim.accountant import Schedule, epsilon
 from fedsim.cell import TaskConfig
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.defenses import build_chain
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.errors import ConfigError

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from clients.train import LocalTrainer
-from experiments.rehearsal import rehearse
+from experiments.plan.rehearsal import rehearse
 from fedsim.defenses import build_chain
 from fedsim.defenses.dropout import Dropout
 from fedsim.errors import ConfigError

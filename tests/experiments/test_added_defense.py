@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from attacks.images.image_losses import matching_loss
-from attacks.replay import replay
+from attacks.observed.replay import replay
 from experiments.pipeline import execute
-from experiments.signals import signals
+from experiments.stages.signals import signals
 from fedsim.errors import ConfigError
 from fedsim.tasks import load_task
 from tests.apps.cases import IMAGES, Make

@@ -8,8 +8,8 @@ import pytest
 
 from attacks import ATTACKS
 from experiments import cli
-from experiments.catalog import CATALOGS
-from experiments.config import shipped
+from experiments.plan.config import shipped
+from experiments.preview.catalog import CATALOGS
 from fedsim.models import MODELS
 
 Said = Callable[..., str]

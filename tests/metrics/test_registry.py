@@ -54,7 +54,7 @@ def test_a_metric_says_what_it_is(name: str) -> None:
 
 def test_heavy_libraries_wait_for_the_first_score() -> None:
     code = (
-        "import sys, fedsim.metrics, fedsim.metrics.match, fedsim.statistics\n"
+        "import sys, fedsim.metrics, fedsim.metrics.match, experiments.analysis.statistics\n"
         "heavy = {'torchmetrics', 'rouge_score', 'sacrebleu', 'scipy', 'spacy'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )

@@ -8,7 +8,7 @@ from fedsim.models import IMAGE_MODELS, MODELS, TEXT_MODELS
 from fedsim.models.lenet import LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
-from fedsim.models.resnet20 import Block, ResNet20
+from fedsim.models.resnet20 import ResidualBlock, ResNet20
 from fedsim.seeds import generator
 
 CIFAR = (3, 32, 32)
@@ -95,7 +95,7 @@ def test_lenet_is_the_published_stack() -> None:
 
 
 def test_resnet_shortcut_keeps_every_second_pixel_and_adds_empty_channels() -> None:
-    block = Block(2, 4).eval()
+    block = ResidualBlock(2, 4).eval()
     torch.nn.init.zeros_(block.conv2.weight)
     x = torch.rand(1, 2, 6, 6)
     out = block(x)

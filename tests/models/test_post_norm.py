@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedsim.cell import TaskConfig
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 from fedsim.models.embeddings import Embeddings, embedding_names

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.folder import Run
-from experiments.privacy import spent
+from experiments.plan.folder import Run
+from experiments.stages.privacy import spent
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors

@@ -9,11 +9,11 @@ from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordD
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from experiments.cells import Cell
-from experiments.config import parse_experiment
-from experiments.doctor import TOLERANCE, examine
-from experiments.folder import Run
-from experiments.score import Scorer
+from experiments.checks.doctor import TOLERANCE, examine
+from experiments.plan.cells import Cell
+from experiments.plan.config import parse_experiment
+from experiments.plan.folder import Run
+from experiments.stages.score import Scorer
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import ConfigError, SimulationError
 from fedsim.files import read_record
@@ -269,8 +269,8 @@ def test_texts_are_joined_by_padding_and_targets_by_what_is_not_predicted() -> N
 
 def test_a_cohort_is_scored_against_all_its_examples(make_run: Make) -> None:
     from attacks.scheduling.ledger import Ledger
-    from experiments.attack import attackers
     from experiments.console import Console
+    from experiments.stages.attack import attackers
 
     run = trained(make_run, IMAGES, "run", federation={**SIX, "rounds": 1, "secure_aggregation": 3})
     with (

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from experiments.pipeline import execute
 from fedsim.cell import TaskConfig
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError, StoreError
 from fedsim.tasks import initial_weights, load_task, make_task, save_task, task_kind
 from tests.apps.cases import IMAGES, Make

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from experiments.doctor import examine
+from experiments.checks.doctor import examine
 from experiments.pipeline import execute
 from fedsim.cell import TaskConfig
-from fedsim.data import load_rows
+from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 from fedsim.tasks import initial_weights, make_task

@@ -1,0 +1,126 @@
+"""Which words a batch holds and how long its sentences are, from the rows of the embeddings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from attacks.observed.declared import granted_noise
+from attacks.observed.word_rows import noise_variance, standing_out, without_decay, without_head
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
+
+BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "span", "none"]
+_QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
+_FAR = 100.0  # a row this far off the absent words', in median distances, is none of theirs
+_RANK = 1e-14  # a direction with a smaller share of the energy is rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """What the embedding tables say of a batch.
+
+    Attributes:
+        words: token ids, ascending, int64 ``(word,)``.
+        longest: tokens of the longest sentence; None where the position table does not tell.
+    """
+
+    words: Tensor
+    longest: int | None
+
+
+def read_bag(
+    observation: Observation,
+    network: nn.Module,
+    rule: BagRule,
+    threshold: float,
+    device: torch.device,
+) -> Bag:
+    """The words whose rows stand out by ``rule``, and the longest sentence by the position rows.
+
+    Rules: ``rows`` takes every row that is not 0, ``noise`` those with a coordinate beyond
+    ``sigma sqrt(2 ln width)`` (both FILM, 2022); ``energy`` those whose squared norm is more than
+    ``threshold`` standard deviations above that of noise; ``tied`` those that a tied head does not
+    explain. ``auto`` is ``tied`` where the head is tied and ``rows`` elsewhere, and ``energy``
+    where that finds nothing or every row. Under noise a tied table also shows plausible words
+    that are absent, by the head's gradient.
+
+    Raises:
+        CannotAttack: the word embeddings were not sent, or no row stands out.
+    """
+    names = embedding_names(network)
+    if names.word is None or names.word not in observation.received:
+        raise CannotAttack(
+            f"film: the word embeddings were not sent (frozen); the reply has no {names.word!r}. "
+            "Set bag = 'none' to search with the language model alone."
+        )
+    update = {k: v.to(device) for k, v in observation.update((names.word, names.position)).items()}
+    if broken := [name for name, value in update.items() if not value.isfinite().all()]:
+        raise CannotAttack(
+            f"film: {broken[0]!r} holds NaN or infinite values. Lower the client's learning rate."
+        )
+    head = getattr(network, "get_output_embeddings", lambda: None)()
+    tied = head is not None and head.weight is network.get_parameter(names.word)
+    if observation.kind == "weights" and not tied:
+        update = without_decay(update, names.word, observation.sent)
+    words = update[names.word]
+    positions = update.get(names.position or "", words[:0])
+    sigma = granted_noise(observation)
+    noise = noise_variance(words) if sigma is None else sigma**2
+    chosen = ("tied" if tied else "rows") if rule == "auto" else rule
+    if chosen == "rows":
+        found = torch.nonzero((words != 0).any(1))[:, 0]
+    elif chosen == "noise":
+        bound = math.sqrt(2 * noise * math.log(words.shape[1]))
+        found = torch.nonzero(words.abs().amax(1) > bound)[:, 0]
+    elif chosen == "energy":
+        found = standing_out(words, noise, threshold)
+    else:
+        found = _tied(words, positions, observation.knowledge.num_examples)
+    if rule == "auto" and not 0 < len(found) < len(words):
+        found = standing_out(words, noise, threshold)
+    if not len(found):
+        raise CannotAttack(
+            f"film: no row of {names.word!r} stands out by bag = {chosen!r}. "
+            "Choose another rule, or bag = 'none' to search with the language model alone."
+        )
+    return Bag(found, _longest(positions, noise, threshold))
+
+
+def _tied(words: Tensor, positions: Tensor, count: int | None) -> Tensor:
+    """Words whose rows leave the head's span, or are far from it where it is the whole space."""
+    try:
+        return torch.nonzero(without_head(words, positions, count)[0].any(1))[:, 0]
+    except CannotAttack:
+        return torch.nonzero(far_from_head(words))[:, 0]
+
+
+def far_from_head(words: Tensor) -> Tensor:
+    """Rows of a tied table that are no mix of final hidden states, bool ``(word,)``.
+
+    An absent word's row is a mix of the hidden states, with its probabilities as weights. With
+    more predicted tokens than dimensions the mixes span everything, but they keep to a few
+    directions, and inputs' gradients do not. Measured is the squared Mahalanobis length of a
+    row's direction, with the quiet rows' directions as reference. Our own; on fedsim/gpt2-8k
+    (width 256) precision and recall stay above 0.9 and 0.995 for 1600 predicted tokens.
+    """
+    directions = normalize(words, eps=1e-30)
+    quiet = directions[words.norm(dim=1).argsort()[: int(_QUIET * len(words))]]
+    energy, axes = torch.linalg.eigh(quiet.T @ quiet / len(quiet))
+    length = ((directions @ axes).square() / energy.clamp(min=_RANK * float(energy[-1]))).sum(1)
+    far: Tensor = length > _FAR * length.median()
+    return far
+
+
+def _longest(positions: Tensor, noise: float, threshold: float) -> int | None:
+    """One more than the positions in use: a causal model's last token leaves no trace."""
+    used = torch.nonzero((positions != 0).any(1))[:, 0]
+    if len(used) == len(positions):
+        used = standing_out(positions, noise, threshold)
+    return int(used[-1]) + 2 if len(used) else None

@@ -1,0 +1,243 @@
+"""What the first block's gradients say for and against the words of a sentence under way."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from attacks.base import Job, Reconstruction
+from attacks.film.beam import Grammar, search
+from attacks.spans.judges import best_judge, read_traces
+from attacks.spans.sentences import Judge, SpanSentence, proven
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.text import TextTask
+
+_WEIGHT = 2.0  # nats for a sine ten times smaller
+_RANGE = (-1.0, 3.0)  # decades that count, from a sine of 1 to one of 0.0001
+_OUTSIDE = 100.0  # nats that a word outside the span costs: more than what likelier words gain
+_TRIED = 2  # nearest words that are tried where none is in the span
+_MOST = 0.8  # share of a sentence's tokens that have to lie in the span
+_STRICTER = 10  # times smaller is the sine that tells a branch from a sentence with a wrong tail
+_UNCLEAR = 0.005  # largest sine in the span where no gap tells
+_WIDER = (1, 3)  # times that sine, one search each
+_TOLERANCE = 1e-4  # relative error of a gradient that counts as rounding, as in ``Span``
+
+Line = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SpanEvidence:
+    """Measures next words against the span of a layer behind the first attention.
+
+    A causal model's token shows there together with all those before it, so that a word is in
+    the span only where it stands in its own sentence. Evidence is
+    ``2 clip(-log10 sine - 1, -1, 3)`` nats. Where some word is in the span after a beginning, no
+    other is a choice. Where none is, the sentence is over, or its next word's gradient is too
+    small to show: the nearest words are tried, and two strays in a row, or one word in five, end
+    the trial.
+
+    Attributes:
+        judge: measures tokens after prefixes.
+        tokens: candidates by position.
+        limit: largest sine of a token in the span.
+        first: names of the first block's weights that were sent.
+        strays: beginnings tried whose last word is not in the span.
+    """
+
+    judge: Judge
+    tokens: Sequence[Tensor]
+    limit: float
+    first: Sequence[str]
+    strays: set[Line] = field(default_factory=set)
+
+    @property
+    def words(self) -> Tensor:
+        """All candidates, ascending ``(word,)``."""
+        found: Tensor = torch.cat(list(self.tokens)).unique()
+        return found
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sentence with its end, which leaves no trace."""
+        return len(self.tokens) + 1
+
+    def of(self, sentences: Tensor, words: Tensor) -> Tensor:
+        """Nats for each word as the next token of each sentence ``(beam, word)``.
+
+        Args:
+            sentences: all of one length, ``(beam, token)``.
+            words: token ids, ascending.
+        """
+        nats = torch.full((len(sentences), len(words)), -math.inf, device=words.device)
+        lines = [tuple(line) for line in sentences.tolist()]
+        going = [i for i, line in enumerate(lines) if not self._lost(line)]
+        rows = torch.tensor(going, dtype=torch.int64, device=words.device)
+        position = sentences.shape[1]
+        possible = self.tokens[position] if position < len(self.tokens) else words
+        columns = torch.nonzero(torch.isin(words, possible))[:, 0]
+        if not going or not len(columns):
+            return nats
+        sines = self.judge.extensions(sentences[rows], words[columns])
+        fits = sines <= self.limit
+        stuck = ~fits.any(1, keepdim=True)
+        nearest = sines <= sines.kthvalue(min(_TRIED, len(columns)), 1, keepdim=True).values
+        for row, column in torch.nonzero(stuck & nearest).tolist():
+            self.strays.add((*lines[going[row]], int(words[columns[column]])))
+        decades = (-sines.clamp(min=1e-30).log10() - 1).clamp(*_RANGE)
+        value = _WEIGHT * decades - _OUTSIDE * stuck
+        value[~(fits | (stuck & nearest))] = -math.inf
+        nats[rows[:, None], columns] = value.to(nats)
+        return nats
+
+    def accepted(self, ended: Sequence[Line]) -> tuple[list[SpanSentence], list[SpanSentence]]:
+        """Those of the ended sentences that are in the span, and those that may be.
+
+        What begins like a sentence in the span is one itself if what is left is ten times nearer
+        than the limit: few words prove less than many. Else it is doubtful, as a wrong tail is,
+        and a true sentence whose last word is too certain to leave a trace.
+        """
+        if not ended:
+            return [], []
+        leaves = [torch.tensor(line[:-1]) for line in _leaves(ended)]
+        device = self.judge.subspace.basis.device
+        lengths = torch.tensor([len(leaf) for leaf in leaves], device=device)
+        sines = self.judge.sines(pad_sequence(leaves, batch_first=True).to(device), lengths)
+        seen: dict[Line, Tensor] = {}
+        for leaf, sine in zip(leaves, sines, strict=True):
+            line = tuple(leaf.tolist())
+            seen.update({line[:n]: sine[:n] for n in range(1, len(line) + 1)})
+        strict = self.limit / _STRICTER
+        strays = {line: int((seen[line[:-1]] > strict).sum()) for line in ended}
+        found: list[SpanSentence] = []
+        doubtful: list[SpanSentence] = []
+        for line in sorted(ended, key=lambda line: (strays[line], -len(line))):
+            own = seen[line[:-1]]
+            shared = max((_shared(line[:-1], one.ids) for one in found), default=0)
+            if shared == len(own) or float((own <= self.limit).double().mean()) < _MOST:
+                continue
+            fits = own[shared:] <= (strict if shared > 1 else self.limit)
+            sure = bool(fits[-1]) and float(fits.double().mean()) >= _MOST
+            (found if sure else doubtful).append(SpanSentence(line, float(own.mean()), True))
+        doubtful.sort(key=lambda one: one.sine)
+        return found, doubtful[: _TRIED * len(found)]
+
+    def _lost(self, line: Line) -> bool:
+        """Whether a beginning has so many strays that it does not go on."""
+        if line in self.strays and line[:-1] in self.strays:
+            return True
+        strays = sum(line[:size] in self.strays for size in range(2, len(line) + 1))
+        return strays > max(1.0, (1 - _MOST) * len(line))
+
+
+def read_evidence(
+    observation: Observation, task: TextTask, network: nn.Module, job: Job
+) -> SpanEvidence:
+    """What the update of a causal model says of its tokens.
+
+    Raises:
+        CannotAttack: the tokens fill the width, the layers were not sent, nothing ends a text, or
+            time is up.
+    """
+    if task.tokenizer.eos_token_id is None:
+        raise CannotAttack(
+            f"span: the tokenizer of {task.spec.model!r} has no end token, and without one beams "
+            "of different lengths do not compare. Choose a tokenizer that has one."
+        )
+    traces = read_traces(observation, task, network)
+    judge = best_judge(traces.layers, traces.before, observation)
+    shortlist = traces.shortlist(observation, task, job)
+    if job.expired:
+        raise CannotAttack(
+            "span: time was up before all tokens were tested. Give the attack a longer time."
+        )
+    limit = shortlist.limit if shortlist.clear else _UNCLEAR
+    return SpanEvidence(judge, shortlist.tokens, limit, traces.weights(observation))
+
+
+def recover(
+    evidence: SpanEvidence,
+    observation: Observation,
+    task: TextTask,
+    network: nn.Module,
+    grammar: Grammar,
+    width: int,
+    job: Job,
+) -> Reconstruction | None:
+    """Search by evidence and log-probability until the gradient of the batch is explained.
+
+    A second search takes three times the sine for the span. What a known number of examples
+    leaves open is filled with the model's likeliest sentences. None where no sentence is found.
+
+    Args:
+        evidence: of this observation.
+        observation: what the gradient of the batch is compared with.
+        task: its loss makes the gradient.
+        network: as broadcast, in float32 and eval mode.
+        grammar: the words, the starts and the lengths.
+        width: beams kept after each token.
+        job: its time budget, and where progress goes.
+    """
+    if observation.knowledge.lengths is None:  # the last word may be too certain to show
+        longest = min(evidence.longest + 1, task.max_length)
+        may_end = torch.ones(longest + 1, dtype=torch.bool)
+        may_end[: grammar.starts.shape[1] + 2] = False
+        grammar = replace(grammar, may_end=may_end)
+    grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
+    prove = partial(proven, observation, task, network, evidence.first, tolerance=_TOLERANCE)
+    found: dict[Line, SpanSentence] = {}
+    good: list[SpanSentence] = []
+    guess: Reconstruction | None = None
+    trace, start = [], time.monotonic()
+    for step, wider in enumerate(_WIDER, 1):
+        again = replace(evidence, limit=wider * evidence.limit, strays=set())
+        nats = partial(again.of, words=grammar.words)
+        ended = search(network, grammar, width, evidence=nats, expired=lambda: job.expired)
+        lines = [one.tokens for one in ended if one.tokens[-1] == grammar.end]
+        new, doubtful = again.accepted(lines)
+        found = {**{one.ids: one for one in new}, **found}
+        if found:
+            tried = prove([*found.values()])
+            if doubtful and not _certified(tried):
+                whole = prove([*found.values(), *doubtful])
+                tried = whole if _certified(whole) else tried
+            if guess is None or _certified(tried):
+                guess, good = tried, [*found.values()]
+            trace.append((step, time.monotonic() - start, tried.objective or 0.0))
+            job.report(step, tried.objective or 0.0, task.text(next(iter(found))))
+        if job.expired or (guess is not None and _certified(guess)):
+            break
+    if guess is None:
+        return None
+    missing = (observation.knowledge.num_examples or 0) - len(guess.guess)
+    if missing > 0 and not job.expired:
+        likely = [one.tokens for one in search(network, grammar, width)]
+        rest = [SpanSentence(line, 1.0, False) for line in likely if line not in found]
+        guess = prove([*good, *rest])
+    return replace(guess, steps=len(trace), trace=tuple(trace), expired=job.expired)
+
+
+def _certified(guess: Reconstruction) -> bool:
+    return "certified" in (guess.confidence or ())
+
+
+def _leaves(lines: Iterable[Line]) -> list[Line]:
+    """The sentences that, but for their ends, are not the beginning of another one."""
+    leaves: list[Line] = []
+    for line in sorted(lines, key=len, reverse=True):
+        if all(leaf[: len(line) - 1] != line[:-1] for leaf in leaves):
+            leaves.append(line)
+    return leaves
+
+
+def _shared(line: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = zip(line, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(line), len(other)))

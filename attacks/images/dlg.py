@@ -1,0 +1,238 @@
+"""Deep Leakage from Gradients (Zhu et al. 2019), and iDLG, which infers the label first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.base import Attack, Job, Reconstruction
+from attacks.images.image_losses import ImageLoss
+from attacks.observed.declared import declared
+from attacks.observed.distance import squared_error
+from attacks.observed.labels import known_labels
+from attacks.observed.replay import Replay, observed_gradient, replay, step_length
+from attacks.observed.search import Best, SearchProgress, restart_generators, stalled
+from fedsim.capture import Observation
+from fedsim.defenses.base import Defense
+from fedsim.defenses.chain import Chain
+from fedsim.knowledge import Fact
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+PROGRESS = 0.6
+"""What ``patience`` steps must reduce a start's objective to; a converging one does better."""
+
+
+@dataclass(frozen=True)
+class DLG(Attack):
+    """L-BFGS without line search on pixels and label logits, squared L2 between gradients.
+
+    Zhu et al. 2019, as in the authors' code: everything drawn from N(0, 1), all images and labels
+    of a batch at once. We differ where that code fails. Half of the starts on LeNet run away or
+    crawl: such a start is given up and another one drawn, and if none converges, the best of them
+    gets the rest of the steps. The guess is the lowest objective seen. All is done in float64,
+    because in float32 a search stalls on rounding. Pixels are clamped to [0, 1] at the end.
+
+    Attributes:
+        steps: outer steps of L-BFGS in all, shared by the starts; each has 20 inner iterations.
+        restarts: starts at most.
+        tolerance: the search ends below ``tolerance * ||gradient||^2``; on LeNet with B=1, 1e-8
+            leaves a mean squared error of some 5e-5 a pixel, and 1e-6 about 4e-3.
+        patience: outer steps after which a start that made too little progress is given up.
+        labels: ``auto`` fixes the labels where the threat model grants them; ``joint`` never does.
+        adaptive: match what the declared defense would make of the guess's gradient, by its
+            surrogate; where zeros show what was pruned, the guess is pruned there.
+    """
+
+    requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
+    modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
+
+    steps: Annotated[int, Field(ge=1)] = 300
+    restarts: Annotated[int, Field(ge=1)] = 8
+    tolerance: Annotated[float, Field(ge=0)] = 1e-8
+    patience: Annotated[int, Field(ge=1)] = 15
+    labels: Literal["auto", "joint"] = "auto"
+    adaptive: bool = False
+
+    def abridged(self) -> tuple[Attack, float]:
+        """All of it; every step costs the same."""
+        return self, self.steps
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        """One guess for each observation."""
+        del prepared
+        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
+
+    def fixed_labels(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Tensor | None:
+        """Classes ``(batch,)`` that are not searched for; None for a joint search."""
+        del task, rng, job
+        granted = observation.knowledge.labels
+        return None if granted is None or self.labels == "joint" else torch.tensor(granted)
+
+    def _client(
+        self, model: Replay, observation: Observation, observed: Tensors
+    ) -> Callable[[Batch], Tensors]:
+        """The gradient that a guess amounts to, after the declared defense if that is known."""
+        if not self.adaptive:
+            return model.gradient
+        defenses = declared(observation).defenses
+        single = [part for part in defenses if part.per_example]
+        whole = [part for part in defenses if not part.per_example]
+        each = bool(single) and observation.knowledge.num_examples != 1
+        support = _Support({name: value != 0 for name, value in observed.items()})
+        if not each:
+            single = [support if _shows(part, observed) else part for part in single]
+        elif any("sparsity" in part.distortions for part in single):
+            whole.insert(0, support)  # the mean is 0 where all examples are
+        whole = [support if _shows(part, observed) else part for part in whole]
+        first, last = Chain(defenses=tuple(single)), Chain(defenses=tuple(whole))
+        loss = ImageLoss(model, chain=first, each=True)
+        length = step_length(observation)  # the last work on the change of the weights
+
+        def client(batch: Batch) -> Tensors:
+            if each:
+                mean = loss.update(batch.inputs, batch.labels)
+            else:
+                mean = first.surrogate(model.gradient(batch))
+            update = {name: value * length for name, value in mean.items()}
+            return {name: value / length for name, value in last.surrogate(update).items()}
+
+        return client
+
+    def _one(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        model = replay(observation, task, job.device, torch.float64)
+        gradient = observed_gradient(observation)
+        observed = {name: gradient[name].to(job.device) for name in model.parameters}
+        goal = self.tolerance * sum(float(value.square().sum()) for value in observed.values())
+        classes = self.fixed_labels(observation, task, rng, job)
+        classes = None if classes is None else classes.to(job.device)
+        client = self._client(model, observation, observed)
+        starts = [
+            _Start(client, observed, classes, _draw(observation, task, generator, job))
+            for generator in restart_generators(rng, self.restarts)
+        ]
+        fresh, progress = iter(starts), SearchProgress(job)
+        start = next(fresh)
+        for step in range(1, self.steps + 1):
+            start.step()
+            best = min(starts, key=_Start.lowest)
+            progress.note(step, best.best.objective)
+            done = best.lowest() <= goal
+            if done or job.expired:
+                break
+            if stalled(start.objectives, self.patience, PROGRESS):
+                start = next(fresh, best)
+        images, logits = (tensor[0] for tensor in best.best.candidate)
+        return Reconstruction(
+            Batch(images.clamp(0, 1).float(), logits.argmax(-1) if classes is None else classes),
+            objective=best.lowest(),
+            steps=step,
+            trace=progress.trace(),
+            expired=not done and step < self.steps,
+        )
+
+
+@dataclass(frozen=True)
+class IDLG(DLG):
+    """DLG with the labels fixed to those that the last layer's gradient gives away.
+
+    Zhao et al. 2020 for one example: the class with the negative bias gradient. Larger batches,
+    which the paper leaves out, take the counts of ``attacks.observed.labels``.
+    """
+
+    def fixed_labels(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Tensor | None:
+        """The granted or inferred classes ``(batch,)``."""
+        return known_labels(observation, task, rng, job, adaptive=self.adaptive)
+
+
+def _draw(
+    observation: Observation, task: Task, rng: torch.Generator, job: Job
+) -> tuple[Tensor, Tensor]:
+    """Pixels ``(batch, channel, height, width)`` and label logits ``(batch, class)``, N(0, 1)."""
+    count = observation.knowledge.num_examples
+    assert count is not None
+    images = torch.randn(count, *task.spec.input_shape, generator=rng)
+    logits = torch.randn(count, task.spec.num_classes, generator=rng)
+    return images.to(job.device, torch.float64), logits.to(job.device, torch.float64)
+
+
+@dataclass(frozen=True)
+class _Support(Defense):
+    """Pruning to coordinates that are known, masks by name."""
+
+    kept: Tensors
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """The update, 0 elsewhere."""
+        return {name: value * self.kept[name] for name, value in update.items()}
+
+
+def _shows(defense: Defense, observed: Tensors) -> bool:
+    """Whether the defense prunes, and its zeros are in plain sight: no noise has filled them."""
+    if "sparsity" not in defense.distortions:
+        return False
+    again = defense.surrogate(observed)
+    return all(torch.equal(again[name], value) for name, value in observed.items())
+
+
+class _Start:
+    """One start of L-BFGS, its best point and, after each step, its lowest objective."""
+
+    def __init__(
+        self,
+        client: Callable[[Batch], Tensors],
+        observed: Tensors,
+        classes: Tensor | None,
+        point: tuple[Tensor, Tensor],
+    ) -> None:
+        self._client, self._observed, self._classes = client, observed, classes
+        self._images, self._logits = (tensor.requires_grad_() for tensor in point)
+        self._searched = [self._images, self._logits] if classes is None else [self._images]
+        # No tolerances: they are absolute, so that a small gradient would end the search early.
+        self._optimizer = torch.optim.LBFGS(
+            self._searched,
+            lr=1.0,
+            max_iter=20,
+            history_size=100,
+            tolerance_grad=0.0,
+            tolerance_change=0.0,
+        )
+        self.best = Best(self._images[None], self._logits[None])
+        self.objectives: list[float] = []
+
+    def lowest(self) -> float:
+        """The lowest objective so far."""
+        return float(self.best.objective)
+
+    def step(self) -> None:
+        """One outer step."""
+        before: Tensor = self._optimizer.step(self._objective)
+        self.objectives.append(self.lowest() if before.isfinite() else float("nan"))
+
+    def _objective(self) -> Tensor:
+        labels = self._logits.softmax(-1) if self._classes is None else self._classes
+        gradient = self._client(Batch(self._images, labels))
+        objective = squared_error(gradient, self._observed)
+        slopes = torch.autograd.grad(objective, self._searched)
+        for variable, slope in zip(self._searched, slopes, strict=True):
+            variable.grad = slope
+        self.best.offer(objective[None], self._images[None], self._logits[None])
+        return objective.detach()

@@ -1,0 +1,191 @@
+"""GI-GIP (Jeon et al. 2021): images are searched for in what a generator can make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from attacks.base import Job, Reconstruction, Trace
+from attacks.images.batch_statistics import StatisticsLoss
+from attacks.images.generator import Generator, build_generator, load_weights, read_weights
+from attacks.images.image_losses import ImageLoss, total_variation
+from attacks.images.image_matching import (
+    BestIterates,
+    ImageMatching,
+    ImageObjective,
+    Victims,
+    descend,
+)
+from attacks.observed.search import restart_generators
+from fedsim.capture import Observation
+from fedsim.tasks.base import Task, state
+from fedsim.types import Batch, Tensors
+
+START = 0.1
+"""Standard deviation of the first latents. At 1, as in the paper, pixels start clamped, and the
+restarts of a smooth kind of image end where they started."""
+
+
+@dataclass(frozen=True)
+class GIGIP(ImageMatching):
+    """Searches a generator's latents, and then its weights, one copy for each image.
+
+    Jeon et al. 2021, "Gradient Inversion with Generative Image Prior" (GIAS): both stages minimise
+    the matching loss, plus TV, by Adam whose rate falls to a tenth at 3/8, 5/8 and 7/8; the restart
+    with the lowest matching loss goes on to the second stage. The paper takes 500 and 5000 steps,
+    3 or 4 restarts, rates of .1 and 1e-3 and a DCGAN; ours are what suits the generator that fedsim
+    learns by itself, see ``attacks.images.generator``. A copy's weights, slopes and Adam's moments
+    are in memory for every image of every victim that shares the lanes. Labels are those of
+    ``inverting``.
+
+    Attributes:
+        latent_steps: of the first stage.
+        latent_rate: of Adam in the first stage.
+        weight_steps: of the second stage.
+        weight_rate: of Adam in the second stage.
+        latent: size of the latent vector.
+        latent_norm: weight of the mean square of the latents in the first stage.
+        generator: a name in ``attacks.images.generator`` or of the entry points
+            ``fedsim.generators``.
+        generator_weights: safetensors file of its weights; empty to learn them.
+    """
+
+    total_variation: Annotated[float, Field(ge=0)] = 1e-3
+    latent_steps: Annotated[int, Field(ge=1)] = 300
+    latent_rate: Annotated[float, Field(gt=0)] = 0.2
+    weight_steps: Annotated[int, Field(ge=0)] = 300
+    weight_rate: Annotated[float, Field(gt=0)] = 1e-4
+    latent: Annotated[int, Field(ge=1)] = 128
+    latent_norm: Annotated[float, Field(ge=0)] = 0.0
+    generator: str = "principal"
+    generator_weights: str = ""
+
+    def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
+        """The weights of the generator, learned from the auxiliary rows; None where given."""
+        del observation
+        if self.generator_weights:
+            return None
+        generator = build_generator(self.generator, task.spec.input_shape, self.latent)
+        generator.to(job.device).fit(job.auxiliary().inputs.to(job.device), seed)
+        return {name: value.cpu() for name, value in state(generator).items()}
+
+    def search(
+        self, victims: Victims, task: Task, prepared: Tensors | None
+    ) -> list[Reconstruction]:
+        """Latents of every restart, then weights of every victim."""
+        generator = build_generator(self.generator, task.spec.input_shape, self.latent)
+        if prepared is None:
+            prepared = read_weights(self.generator_weights)
+        load_weights(generator, prepared, self.generator_weights or "what was prepared")
+        generator.to(victims.job.device).requires_grad_(False)
+        starts = [
+            (i, START * torch.randn(victims.labels.shape[1], self.latent, generator=rng))
+            for i, own in enumerate(victims.rngs)
+            for rng in restart_generators(own, self.restarts)
+        ]
+        made: list[Reconstruction] = []
+        step = max(1, self.lanes // self.restarts)
+        for first in range(0, len(victims.rngs), step):
+            chosen = starts[first * self.restarts : (first + step) * self.restarts]
+            made += self._together(victims, generator, chosen)
+        return made
+
+    def _together(
+        self, victims: Victims, generator: Generator, starts: list[tuple[int, Tensor]]
+    ) -> list[Reconstruction]:
+        """Guesses of the victims whose restarts are given, one restart after another."""
+        job = victims.job
+        own, latents = zip(*starts, strict=True)
+        first = descend(
+            self._of_latents(victims.loss, generator),
+            {"latents": torch.stack(latents).to(job.device)},
+            victims.lanes(own),
+            job,
+            steps=self.latent_steps,
+            learning_rate=self.latent_rate,
+        )
+        rank = first.matching.unflatten(0, (-1, self.restarts)).argmin(1)
+        index = rank + self.restarts * torch.arange(len(rank), device=rank.device)
+        best = _chosen(first, index)
+        numbers = own[:: self.restarts]
+        if self.weight_steps and not first.expired:
+            copies = (len(numbers), victims.labels.shape[1])
+            second = descend(
+                self._of_weights(victims.loss, generator),
+                {
+                    name: value.expand(*copies, *value.shape).clone()
+                    for name, value in generator.named_parameters()
+                },
+                (*victims.lanes(numbers), best.others[0]),
+                job,
+                steps=self.weight_steps,
+                learning_rate=self.weight_rate,
+            )
+            best = _after(best, second)
+        return [
+            Reconstruction(
+                Batch(best.images[lane], victims.labels[victim]),
+                objective=float(best.matching[lane]),
+                steps=best.steps,
+                trace=best.traces[lane],
+                expired=best.expired,
+            )
+            for lane, victim in enumerate(numbers)
+        ]
+
+    def _of_latents(self, loss: ImageLoss | StatisticsLoss, generator: Generator) -> ImageObjective:
+        def objective(
+            variables: Tensors, labels: Tensor, observed: Tensors
+        ) -> tuple[Tensor, tuple[Tensor, ...]]:
+            latents = variables["latents"]
+            images = generator(latents)
+            matching = loss(images, labels, observed)
+            rough = self.total_variation * total_variation(images)
+            long = self.latent_norm * latents.square().mean()
+            return matching + rough + long, (images, matching, latents)
+
+        return objective
+
+    def _of_weights(self, loss: ImageLoss | StatisticsLoss, generator: Generator) -> ImageObjective:
+        def one(weights: Tensors, latents: Tensor) -> Tensor:
+            image: Tensor = functional_call(generator, weights, (latents[None],))[0]
+            return image
+
+        render: Callable[[Tensors, Tensor], Tensor] = vmap(one)
+
+        def objective(
+            weights: Tensors, labels: Tensor, observed: Tensors, latents: Tensor
+        ) -> tuple[Tensor, tuple[Tensor, ...]]:
+            images = render(weights, latents)
+            matching = loss(images, labels, observed)
+            return matching + self.total_variation * total_variation(images), (images, matching)
+
+        return objective
+
+
+def _chosen(found: BestIterates, lanes: Tensor) -> BestIterates:
+    """Some of the lanes."""
+    return replace(
+        found,
+        images=found.images[lanes],
+        matching=found.matching[lanes],
+        others=tuple(value[lanes] for value in found.others),
+        traces=tuple(found.traces[lane] for lane in lanes.tolist()),
+    )
+
+
+def _after(first: BestIterates, second: BestIterates) -> BestIterates:
+    """The second stage's images, its steps and seconds counted on from the first's."""
+
+    def joined(before: Trace, later: Trace) -> Trace:
+        step, seconds, _ = before[-1]
+        return before + tuple((step + s, seconds + t, value) for s, t, value in later[1:])
+
+    traces = map(joined, first.traces, second.traces)
+    return replace(second, steps=first.steps + second.steps, traces=tuple(traces))

@@ -1,0 +1,97 @@
+"""Inverting Gradients (Geiping et al. 2020): cosine distance, total variation, signed Adam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.base import Attack, Reconstruction
+from attacks.images.batch_statistics import StatisticsLoss
+from attacks.images.image_losses import ImageLoss, total_variation
+from attacks.images.image_matching import ImageMatching, ImageObjective, Victims, descend
+from attacks.observed.search import restart_generators
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+
+@dataclass(frozen=True)
+class Inverting(ImageMatching):
+    """``1 - cosine + total_variation * TV(x)`` on pixels in [0, 1], by Adam on the slope's sign.
+
+    Geiping et al. 2020: step size times 0.1 at 3/8, 5/8 and 7/8 of the steps, projection to the
+    box after each step, the restart with the lowest matching loss (without TV) wins. We differ:
+    pixels are not normalised by a data set's mean and deviation, the best iterate is kept and not
+    the last, labels are inferred where they are not granted, and restarts and victims are lanes of
+    one ``vmap``. A FedAvg update is matched as if it were a gradient, which the cosine allows.
+
+    Attributes:
+        steps: of Adam.
+        learning_rate: of Adam at the start, in pixels.
+    """
+
+    steps: Annotated[int, Field(ge=1)] = 4800
+    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+
+    def abridged(self) -> tuple[Attack, float]:
+        """All of it; every step costs the same."""
+        return self, self.steps
+
+    def search(
+        self, victims: Victims, task: Task, prepared: Tensors | None
+    ) -> list[Reconstruction]:
+        """A lane is one restart of one victim."""
+        del prepared
+        job, examples = victims.job, victims.labels.shape[1]
+        # Grey of mean .5 and deviation .25: N(0, 1) in the normalised pixels of the paper.
+        lanes = [
+            (i, 0.5 + 0.25 * torch.randn(examples, *task.spec.input_shape, generator=generator))
+            for i, rng in enumerate(victims.rngs)
+            for generator in restart_generators(rng, self.restarts)
+        ]
+        objective = pixel_objective(victims.loss, self.total_variation)
+        made: list[Reconstruction] = []
+        for first in range(0, len(lanes), self.lanes):
+            own, starts = zip(*lanes[first : first + self.lanes], strict=True)
+            found = descend(
+                objective,
+                {"images": torch.stack(starts).to(job.device).clamp(0, 1)},
+                victims.lanes(own),
+                job,
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                pixels=True,
+            )
+            made += [
+                Reconstruction(
+                    Batch(found.images[lane], victims.labels[victim]),
+                    objective=float(found.matching[lane]),
+                    steps=found.steps,
+                    trace=found.traces[lane],
+                    expired=found.expired,
+                )
+                for lane, victim in enumerate(own)
+            ]
+        restarts = [made[i : i + self.restarts] for i in range(0, len(made), self.restarts)]
+        return [min(own, key=_objective) for own in restarts]
+
+
+def pixel_objective(loss: ImageLoss | StatisticsLoss, weight: float) -> ImageObjective:
+    """The matching loss of pixels and ``weight`` times their total variation."""
+
+    def objective(
+        variables: Tensors, labels: Tensor, observed: Tensors
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        images = variables["images"]
+        matching = loss(images, labels, observed)
+        return matching + weight * total_variation(images), (images, matching)
+
+    return objective
+
+
+def _objective(lane: Reconstruction) -> float:
+    assert lane.objective is not None
+    return lane.objective

@@ -1,1 +1,0 @@
-"""Learned inversion: simulated updates, their features and the networks that invert them."""

@@ -1,0 +1,182 @@
+"""How an inverter learns from simulated updates, and goes on where it was cut off."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job
+from attacks.learned.inverter import Inverter, assigned
+from attacks.learned.simulated_updates import SimulatedUpdates
+from fedsim.seeds import generator
+from fedsim.types import Tensors
+
+CHECKPOINTED = 60.0
+"""Seconds between two checkpoints."""
+_MEASURED = 256 << 20
+"""Bytes of features, at most, from which they are standardised and regressed on."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How an inverter is trained: Adam, its rate rising for a tenth of the steps, then a cosine.
+
+    Attributes:
+        patience: epochs without a lower loss on held-out rows that end the training.
+        updates: simulated updates of one step.
+        seed: of the order of the rows and of the noise.
+    """
+
+    epochs: int
+    patience: int
+    updates: int
+    learning_rate: float
+    seed: int
+
+    def run(
+        self,
+        network: Inverter,
+        simulated: SimulatedUpdates,
+        truths: Tensor,
+        rows: tuple[Tensor, Tensor],
+        job: Job,
+    ) -> Tensors:
+        """Train, and return the parameters of the epoch with the least loss on held-out rows.
+
+        Goes on from the job's checkpoint, as if it had not been cut off.
+
+        Args:
+            network: untrained.
+            simulated: updates of given rows.
+            truths: what the examples of ``simulated`` are to be guessed as, ``(row, ...)``.
+            rows: those to train on, by which features are standardised too, and those held out,
+                which choose the epoch.
+            job: deadline, progress and checkpoints.
+
+        Returns:
+            The network's tensors, ``heldout`` (the loss), the ``epoch`` it was reached in (0 is the
+            start), and whether the training ``expired``, out of time.
+        """
+        training, heldout = rows
+        size = network.size
+        learned = [value for value in network.parameters() if value.requires_grad]
+        optimizer = torch.optim.Adam(learned, fused=True)
+        done, best = _resume(job.resume(), network, optimizer)
+        if not best:
+            self._start(network, simulated, truths, training, heldout)
+        steps = -(-(len(training) // size) // self.updates)
+        kept = time.monotonic()
+        for epoch in range(done + bool(best), self.epochs + 1):
+            rng = self._rng(truths.device, "epoch", epoch)
+            batches = self._batches(training, size, epoch) if epoch else ()
+            for step, chosen in enumerate(batches):
+                rate = _rate((epoch - 1) * steps + step, self.epochs * steps)
+                optimizer.param_groups[0]["lr"] = self.learning_rate * rate
+                guesses = network(simulated(chosen, rng))
+                loss = assigned(network.output.costs(guesses, truths[chosen])).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if job.expired:
+                    break
+            loss = self._heldout(network, simulated, truths, heldout)
+            job.report(epoch, float(loss), "")
+            if not best or loss < best["heldout"]:
+                best = {name: value.clone() for name, value in network.state_dict().items()}
+                best |= {"heldout": loss, "epoch": torch.tensor(epoch)}
+            best["expired"] = torch.tensor(job.expired)
+            if job.expired or epoch - int(best["epoch"]) >= self.patience:
+                break
+            if time.monotonic() - kept > CHECKPOINTED:
+                job.keep(_checkpoint(epoch, network, optimizer, best))
+                kept = time.monotonic()
+        return best
+
+    def _batches(self, rows: Tensor, size: int, epoch: int) -> Sequence[Tensor]:
+        """Row numbers ``(update, example)`` of each step, in a new order in each epoch."""
+        order = torch.randperm(len(rows), generator=generator(self.seed, "order", epoch))
+        groups = rows[order[: len(rows) // size * size].to(rows.device)].view(-1, size)
+        batches: Sequence[Tensor] = groups.split(self.updates)
+        return batches
+
+    @torch.no_grad()
+    def _start(
+        self,
+        network: Inverter,
+        simulated: SimulatedUpdates,
+        truths: Tensor,
+        training: Tensor,
+        heldout: Tensor,
+    ) -> None:
+        """Standardise the features by the training rows, and regress on them."""
+        rng, size = self._rng(truths.device, "start"), network.size
+        most = max(self.updates, _MEASURED // (4 * network.first.in_features))
+        batches = self._batches(training, size, 0)[: -(-most // self.updates)]
+        features = torch.cat([simulated(rows, rng) for rows in batches])
+        network.standardise(features)
+        if network.linear is not None:
+            others = torch.cat([simulated(rows, rng) for rows in heldout[:, None].split(256)])
+            examples = truths[torch.cat(list(batches))[:, 0]]
+            network.regress((features, examples), (others, truths[heldout]))
+
+    @torch.no_grad()
+    def _heldout(
+        self,
+        network: Inverter,
+        simulated: SimulatedUpdates,
+        truths: Tensor,
+        heldout: Tensor,
+    ) -> Tensor:
+        """Mean loss on the held-out rows, whose noise is the same in each epoch."""
+        size, rng = network.size, self._rng(truths.device, "heldout")
+        groups = heldout[: len(heldout) // size * size].view(-1, size)
+        losses = [
+            assigned(network.output.costs(network(simulated(chosen, rng)), truths[chosen]))
+            for chosen in groups.split(self.updates)
+        ]
+        return torch.cat(losses).mean()
+
+    def _rng(self, device: torch.device, *path: str | int) -> torch.Generator:
+        return generator(self.seed, *path, device=device)
+
+
+def _rate(step: int, steps: int) -> float:
+    """Share of the learning rate: up in a tenth of the steps, and down to 0 as a cosine."""
+    rising = max(1, steps // 10)
+    return min((step + 1) / rising, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+
+
+def _checkpoint(
+    epoch: int, network: nn.Module, optimizer: torch.optim.Optimizer, best: Tensors
+) -> Tensors:
+    tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+    tensors |= {f"best.{name}": value for name, value in best.items()}
+    for number, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
+    return {"epoch": torch.tensor(epoch), **tensors}
+
+
+def _resume(
+    tensors: Tensors, network: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, Tensors]:
+    """Load a checkpoint, if there is one: the epochs done, and the best parameters so far."""
+    if not tensors:
+        return 0, {}
+    device = next(network.parameters()).device
+    parts: dict[str, Tensors] = {"network": {}, "best": {}, "optimizer": {}}
+    for name, value in tensors.items():
+        kind, _, rest = name.partition(".")
+        if rest:
+            parts[kind][rest] = value.to(device)
+    network.load_state_dict(parts["network"])
+    state: dict[int, Tensors] = {}
+    for name, value in parts["optimizer"].items():
+        number, _, moment = name.partition(".")
+        state.setdefault(int(number), {})[moment] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return int(tensors["epoch"]), parts["best"]

@@ -1,0 +1,212 @@
+"""What a client would have sent for rows that the attacker owns: what an inverter learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attacks.learned.features import Coordinates, Features, group_gradients, per_sample_gradients
+from attacks.observed.declared import declared
+from attacks.observed.local_steps import LocalSteps
+from attacks.observed.replay import Replay, step_length
+from fedsim.capture import Observation
+from fedsim.defenses.chain import Chain
+from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.errors import CannotAttack
+from fedsim.types import Batch, Tensors
+
+MEMORY = 4 << 30
+"""Bytes of features that are kept; more are computed anew in each epoch."""
+AT_ONCE = 256 << 20
+"""Bytes of gradients that are held at once."""
+_SLICE = 256
+_PROBES = 8
+"""Batches on which it is measured whether features of single examples can be kept."""
+
+
+@dataclass(frozen=True)
+class SimulatedClient:
+    """A client's local steps and its defenses, as declared, without its Gaussian noise.
+
+    All steps are taken at the broadcast weights. A cohort's clients are simulated one by one.
+
+    Attributes:
+        chain: all defenses but the Gaussian noise that comes last.
+        variance: of that noise in each coordinate of the mean gradient.
+        spread: of an update's examples over clients and steps.
+        length: what turns the mean gradient into the update, on which late defenses act.
+    """
+
+    model: Replay
+    features: Features
+    chain: Chain
+    variance: float
+    spread: LocalSteps
+    length: float
+
+    @property
+    def size(self) -> int:
+        """Examples of one update."""
+        return self.spread.examples
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Those of the parameters that the client sends."""
+        return Coordinates.of(self.model)
+
+    def linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
+        """Linear features ``(update, feature)`` of each ``size`` examples in a row."""
+        step = self.size * max(1, AT_ONCE // (4 * self.size * self.coordinates.count))
+        starts = range(0, len(batch), step)
+        return torch.cat([self._linear(batch[i : i + step], rng) for i in starts])
+
+    def _linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
+        numbers = torch.arange(len(batch)).view(-1, self.spread.rows)
+        total = sum(
+            self._steps(batch[numbers[:, own].flatten()], own.stop - own.start, count, rng)
+            for own, count in self.spread.batches
+        )
+        assert isinstance(total, Tensor)
+        means = total / self.spread.steps
+        if self.chain.changes_update:
+            means = torch.stack([self._sent(mean, rng) for mean in means])
+        return self.features.linear(means.unflatten(0, (-1, self.spread.clients)).mean(1))
+
+    def _steps(self, batch: Batch, size: int, count: int, rng: torch.Generator) -> Tensor:
+        """The sum over ``count`` steps of the gradient of each ``size`` examples in a row."""
+        chosen = [
+            self.chain.on_batch(batch[start : start + size], rng)
+            for start in range(0, len(batch), size)
+        ]
+        masks = [part.mask for part in chosen if part.mask is not None]
+        batch = Batch(
+            torch.cat([part.inputs for part in chosen]),
+            torch.cat([part.labels for part in chosen]),
+            torch.cat(masks) if masks else None,
+        )
+        if not self.chain.per_example:
+            return count * self.coordinates.flatten(group_gradients(self.model, batch, size))
+        single = self.coordinates.flatten(per_sample_gradients(self.model, batch))
+        groups = single.unflatten(0, (-1, size))
+        return torch.stack([self._mean_of_defended(groups, rng) for _ in range(count)]).sum(0)
+
+    def _mean_of_defended(self, single: Tensor, rng: torch.Generator) -> Tensor:
+        """As clients do it in a step, ``(client, coordinate)`` of ``(client, example, ...)``."""
+        means = []
+        for group in single:
+            defended = [self.chain.on_gradient(self._named(own), rng) for own in group]
+            total = sum(self.coordinates.flatten(own) for own in defended)
+            assert isinstance(total, Tensor)
+            total = self.coordinates.flatten(self.chain.on_sum(self._named(total), rng))
+            means.append(total / len(group))
+        return torch.stack(means)
+
+    def _sent(self, mean: Tensor, rng: torch.Generator) -> Tensor:
+        update = self.chain.on_update(self._named(mean * self.length), rng)
+        return self.coordinates.flatten(update) / self.length
+
+    def _named(self, coordinates: Tensor) -> Tensors:
+        return self.coordinates.unflatten(coordinates)
+
+    def averages(self, batch: Batch) -> bool:
+        """Whether updates are the means of what single examples give, the same each time.
+
+        Measured on the first rows, so that any defense, normalisation and loss is judged by what
+        it does.
+        """
+        probe = batch[: min(_PROBES, len(batch) // self.size) * self.size]
+        first, second = (self.linear(probe, _generator(probe, seed)) for seed in (0, 1))
+        alone = replace(self, spread=LocalSteps()).linear(probe, _generator(probe, 2))
+        means = self.mean(alone.unflatten(0, (-1, self.size)))
+        return torch.equal(first, second) and bool((means - first).norm() <= 1e-4 * first.norm())
+
+    def mean(self, single: Tensor) -> Tensor:
+        """``(update, feature)`` of the linear features ``(update, example, feature)``."""
+        return torch.einsum("e,uef->uf", self.spread.shares.to(single), single)
+
+
+def declared_client(
+    observation: Observation,
+    model: Replay,
+    features: Features,
+    size: int,
+    *,
+    defended: bool,
+) -> SimulatedClient:
+    """The client that the threat model describes, with its defenses or without.
+
+    Raises:
+        CannotAttack: the server does not know them, or what they worked on.
+    """
+    length, cohort = step_length(observation), observation.knowledge.cohort
+    chain = declared(observation) if defended else Chain()
+    names, defenses, late, single = list(chain.names), list(chain.defenses), 0.0, 0.0
+    while defenses and isinstance(noise := defenses[-1], GaussianNoise):
+        if noise.stage == "sample":
+            single += noise.std**2
+        else:
+            late += noise.std**2 / length**2 / cohort
+        names, defenses = names[:-1], defenses[:-1]
+    chain = Chain(tuple(names), tuple(defenses))
+    spread = LocalSteps.of(observation)
+    if spread is None:
+        if single or chain.per_example or chain.changes_update:
+            raise CannotAttack(
+                f"{observation.key}: how {size} examples were spread over {cohort} clients and "
+                "their local steps is not known, and their defense depends on it. Grant "
+                "server_knows.batch_size and batches of one size, or set adaptive = false."
+            )
+        spread = LocalSteps(rows=size, batch=size)
+    return SimulatedClient(model, features, chain, late + single * spread.noise, spread, length)
+
+
+class SimulatedUpdates:
+    """Updates of auxiliary rows, as features.
+
+    What single examples give is kept where updates are means of it and it fits into the memory;
+    otherwise each update is simulated anew. The Gaussian noise that comes last is drawn anew, on
+    the sums of coordinates that are the features, which is the same in law.
+
+    Attributes:
+        kept: the linear features of each row, or None.
+        finished: the features of each row, where they are always the same; or where they differ by
+            noise, and single examples are too large to be kept or simulated more than once.
+    """
+
+    def __init__(self, client: SimulatedClient, batch: Batch, rng: torch.Generator) -> None:
+        self.client, self.batch = client, batch
+        self.kept: Tensor | None = None
+        self.finished: Tensor | None = None
+        sizes = client.features.sizes(batch.inputs.device)
+        self._deviation = (client.variance * sizes).sqrt()
+        large = 4 * len(batch) * len(sizes) > MEMORY
+        single = replace(client, spread=LocalSteps())
+        if not client.averages(batch):
+            return
+        if client.size == 1 and (large or not client.variance):
+            starts = range(0, len(batch), _SLICE)
+            self.finished = torch.cat(
+                [self._finish(single.linear(batch[i : i + _SLICE], rng), rng) for i in starts]
+            )
+        elif not large:
+            self.kept = single.linear(batch, rng)
+
+    def __call__(self, rows: Tensor, rng: torch.Generator) -> Tensor:
+        """The features ``(update, feature)`` of the examples ``rows (update, example)``."""
+        if self.finished is not None:
+            return self.finished[rows[:, 0]]
+        if self.kept is not None:
+            return self._finish(self.client.mean(self.kept[rows]), rng)
+        return self._finish(self.client.linear(self.batch[rows.flatten()], rng), rng)
+
+    def _finish(self, linear: Tensor, rng: torch.Generator) -> Tensor:
+        if self.client.variance:
+            drawn = torch.randn(linear.shape, generator=rng, device=rng.device)
+            linear = linear + self._deviation * drawn
+        return self.client.features.finish(linear)
+
+
+def _generator(batch: Batch, seed: int) -> torch.Generator:
+    return torch.Generator(batch.inputs.device).manual_seed(seed)

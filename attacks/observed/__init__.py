@@ -1,0 +1,1 @@
+"""What an update says before any attack is made."""

@@ -1,0 +1,62 @@
+"""What an attacker makes of the defense that the client declared."""
+
+from __future__ import annotations
+
+import torch
+
+from fedsim.capture import Observation
+from fedsim.defenses import build_chain
+from fedsim.defenses.chain import Chain
+from fedsim.errors import CannotAttack, ConfigError
+from fedsim.types import Tensors
+
+_DRAWS = 4096
+"""Coordinates on which the noise of a granted defense is measured."""
+
+
+def declared(observation: Observation) -> Chain:
+    """The client's defenses.
+
+    Raises:
+        CannotAttack: the server does not know them.
+    """
+    if observation.knowledge.defense is None:
+        raise CannotAttack(
+            f"{observation.key}: an adaptive attack needs the client's defense, which the server "
+            "does not know. Grant server_knows.defense, or set adaptive = false."
+        )
+    return build_chain(observation.knowledge.defense, "server_knows.defense")
+
+
+def granted_noise(observation: Observation) -> float | None:
+    """Standard deviation of what the granted defense adds to a coordinate; None if not known.
+
+    The chain is run on an update of zeros, so that whatever comes out is noise, in the units of
+    the update: ``sigma C / B`` for DP-SGD, where ``B`` is what the client drew, which may have
+    fewer rows than the batch size; the mean of a cohort's has a root of the number of its clients
+    less. It is not known for the weights of a client who adds noise in each local step, nor where a
+    budget is granted and not its noise.
+    """
+    knowledge = observation.knowledge
+    if knowledge.defense is None:
+        return None
+    chain = build_chain(knowledge.defense, "defense")
+    rng = torch.Generator().manual_seed(0)
+    update: Tensors = {"zeros": torch.zeros(_DRAWS)}
+    count = knowledge.batch_size
+    if knowledge.num_examples is not None:
+        count = max(1, knowledge.num_examples // knowledge.cohort)
+    if chain.per_example:
+        if observation.kind == "weights" or count is None:
+            return None
+        drawn = [chain.on_gradient(update, rng)["zeros"] for _ in range(count)]
+        try:
+            total = chain.on_sum({"zeros": torch.stack(drawn).sum(0)}, rng)
+        except ConfigError:  # how much noise a budget takes depends on the client's rows
+            return None
+        update = {"zeros": total["zeros"] / count}
+    try:
+        sent = chain.on_update(update, rng)["zeros"]
+    except ConfigError:  # nor does a budget of dp_client tell, which depends on the rounds
+        return None
+    return float((sent.square().mean() / knowledge.cohort).sqrt())

@@ -1,0 +1,223 @@
+"""Which classes a batch held, read from the gradient of the last linear layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job
+from attacks.observed.declared import declared
+from attacks.observed.replay import observed_gradient
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+DUMMIES = 256
+"""Random inputs that estimate the mean prediction of the broadcast model; rows of one pass."""
+TRIED = 200
+"""Scales of an update whose length was cut, some 1 % apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Parameter names of the last linear layer; ``bias`` is None where it has none."""
+
+    layer: str
+    weight: str
+    bias: str | None
+
+
+def find_head(network: nn.Module) -> Head:
+    """The last ``nn.Linear`` in the order of ``named_modules``."""
+    layers = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
+    if not layers:
+        raise CannotAttack("labels: the model has no linear layer. Grant server_knows.labels.")
+    name, layer = layers[-1]
+    prefix = f"{name}." if name else ""
+    return Head(name, f"{prefix}weight", None if layer.bias is None else f"{prefix}bias")
+
+
+def infer_label(update: Tensors, head: Head) -> int:
+    """The class of a single example (iDLG, Zhao et al. 2020); any positive scale of ``update``.
+
+    The bias gradient is ``softmax - one_hot``, negative at the class only. Without a bias: the one
+    row of the weight gradient with a negative inner product with every other row. Unlike the
+    shortcut by row sums this needs no positive features.
+
+    Raises:
+        CannotAttack: the layer was not sent, or has two classes and no bias.
+    """
+    if head.bias in update:
+        return int(update[head.bias].argmin())
+    if head.weight not in update:
+        raise CannotAttack(
+            f"labels: {head.weight!r} was not sent, so its gradient cannot tell the label. "
+            "Grant server_knows.labels."
+        )
+    rows = update[head.weight]
+    if len(rows) < 3:
+        raise CannotAttack(
+            f"labels: {len(rows)} weight rows without a bias are opposite whatever the label is. "
+            "Grant server_knows.labels."
+        )
+    products = rows @ rows.T
+    products.fill_diagonal_(-torch.inf)
+    return int(products.max(dim=1).values.argmin())
+
+
+def count_labels(
+    observation: Observation,
+    task: Task,
+    num_examples: int,
+    rng: torch.Generator,
+    auxiliary: Batch | None = None,
+    *,
+    scaled: bool = False,
+    predicted: dict[int, Tensor] | None = None,
+) -> Tensor:
+    """How often each class occurs in the batch: int64 ``(class,)``, summing to ``num_examples``.
+
+    ``n_c = B (mean softmax_c - bias gradient_c)`` is exact for the mean cross-entropy. The mean
+    softmax over the unknown batch is taken from random inputs (Geng et al. 2021), or, where
+    ``auxiliary`` rows are given, solved for with each class's mean softmax: exact on random
+    weights, and a third as many errors on a trained model. Reads a gradient, or a FedAvg update as
+    ``observed_gradient`` does; where it is ``scaled``, as by clipping, up to a factor, which is
+    estimated first. ``predicted`` keeps the softmax of the auxiliary rows for other observations of
+    the very same weights, which it knows by their ``id``.
+
+    Raises:
+        CannotAttack: the bias gradient or its scale is not known.
+    """
+    network = task.model(observation.sent)
+    head = find_head(network)
+    if head.bias is None or head.bias not in observation.received:
+        raise CannotAttack(
+            f"labels: counting {num_examples} labels needs the bias of {head.layer!r}, which was "
+            "not sent. Grant server_knows.labels."
+        )
+    bias_gradient = observed_gradient(observation)[head.bias]
+    if auxiliary is None:
+        batch = _dummies(network, task, rng)
+        mean, change = _softmax(network, head, task, batch).mean(0), -bias_gradient
+    else:
+        known, weights = {} if predicted is None else predicted, id(observation.sent)
+        if weights not in known:
+            parts = (auxiliary[at : at + DUMMIES] for at in range(0, len(auxiliary), DUMMIES))
+            known[weights] = torch.cat([_softmax(network, head, task, part) for part in parts])
+        softmax = known[weights]
+        mean, change = _solve(softmax, auxiliary.labels, bias_gradient)
+    if scaled:
+        change = change / _scale(mean, change, num_examples)
+    return round_counts(num_examples * (mean + change), num_examples)
+
+
+def known_labels(
+    observation: Observation,
+    task: Task,
+    rng: torch.Generator,
+    job: Job,
+    *,
+    adaptive: bool = False,
+) -> Tensor:
+    """Classes int64 ``(batch,)``: the granted ones, else those that the update gives away.
+
+    An ``adaptive`` attacker reads an update whose length the declared defense cut up to its scale.
+
+    Raises:
+        CannotAttack: the update does not tell, or adaptive, and the defense is not known.
+    """
+    knowledge = observation.knowledge
+    if knowledge.labels is not None:
+        return torch.tensor(knowledge.labels)
+    assert knowledge.num_examples is not None
+    if knowledge.num_examples == 1:
+        return torch.tensor([infer_label(observation.update(), find_head(task.build()))])
+    auxiliary = job.auxiliary() if knowledge.auxiliary else None
+    scaled = adaptive and "scale" in declared(observation).distortions
+    counts = count_labels(
+        observation,
+        task,
+        knowledge.num_examples,
+        rng,
+        auxiliary,
+        scaled=scaled,
+        predicted=job.predicted,
+    )
+    return torch.repeat_interleave(counts)
+
+
+def round_counts(counts: Tensor, total: int) -> Tensor:
+    """Largest-remainder rounding to non-negative integers that sum to ``total``."""
+    positive = counts.clamp(min=0)
+    positive = positive * (total / positive.sum())
+    whole = positive.floor()
+    missing = total - int(whole.sum())
+    whole[(positive - whole).argsort(descending=True, stable=True)[:missing]] += 1
+    return whole.to(torch.int64)
+
+
+def _solve(softmax: Tensor, classes: Tensor, bias_gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Least squares for ``(Q^T - I) p = g`` and ``sum p = 1``; ``Q_k``: class k's softmax.
+
+    The shares ``p`` of the classes are the sum of the two: those at ``g = 0``, and what ``g`` adds.
+    """
+    size = len(bias_gradient)
+    # A class without auxiliary rows gets the mean over all rows.
+    means = softmax.mean(0).repeat(size, 1)
+    for label in set(classes.tolist()):
+        means[label] = softmax[classes == label].mean(0)
+    system = torch.cat([torch.ones(1, size), means.T - torch.eye(size)]).double()
+    right = torch.zeros(size + 1, 2, dtype=torch.float64)
+    right[0, 0], right[1:, 1] = 1, bias_gradient
+    still, change = torch.linalg.lstsq(system, right, driver="gelsd").solution.unbind(1)
+    return still, change
+
+
+def _scale(mean: Tensor, change: Tensor, total: int) -> Tensor:
+    """What ``change`` was multiplied by, if the shares were ``mean + change`` before; a scalar.
+
+    Shares of ``total`` draws with equal chances are so far from ``mean`` on average; that alone is
+    taken where every class may occur. Where some cannot, only few directions lead from ``mean`` to
+    whole counts, and the scale is the one that comes nearest to such.
+    """
+    chance = 1 / len(mean)
+    spread = (mean - chance).square().sum() + (1 - chance) / total
+    likely: Tensor = (change.norm() / spread.sqrt()).clamp(min=torch.finfo(change.dtype).tiny)
+    if len(mean) <= total:
+        return likely
+
+    def miss(scale: Tensor) -> float:
+        counts = total * (mean + change / scale)
+        return float((counts - round_counts(counts, total)).norm())
+
+    # The lower end is that of a single class, whose shares are the farthest from the mean.
+    lowest = -0.5 * math.log2(total)
+    tried = likely * torch.linspace(lowest, 1, TRIED, dtype=torch.float64).exp2()
+    return min(tried.unbind(), key=miss)
+
+
+def _softmax(network: nn.Module, head: Head, task: Task, batch: Batch) -> Tensor:
+    """Softmax in float64 ``(batch, class)`` at the head, whatever the network's signature is."""
+    logits: list[Tensor] = []
+    hook = network.get_submodule(head.layer).register_forward_hook(
+        lambda module, args, output: logits.append(output)
+    )
+    with torch.no_grad():
+        task.loss(network, batch)
+    hook.remove()
+    return logits[-1].double().softmax(-1)
+
+
+def _dummies(network: nn.Module, task: Task, rng: torch.Generator) -> Batch:
+    """Uniform random pixels, or random token ids of full length."""
+    labels = torch.zeros(DUMMIES, dtype=torch.int64)
+    shape = (DUMMIES, *task.spec.input_shape)
+    if task.modality == "image":
+        return Batch(torch.rand(shape, generator=rng), labels)
+    vocabulary = next(m.num_embeddings for m in network.modules() if isinstance(m, nn.Embedding))
+    ids = torch.randint(vocabulary, shape, generator=rng)
+    return Batch(ids, labels, torch.ones_like(ids))

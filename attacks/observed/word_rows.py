@@ -1,0 +1,109 @@
+"""The rows of the embedding tables' gradients: which tokens moved, without what the head did."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
+from fedsim.types import Tensors
+
+_QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
+_RANK = 1e-7  # singular values below this share of the largest are float32 rounding
+_OUTSIDE = 1e-5  # share of a tied row outside the head's span that is more than rounding
+_ROUNDING = 1e-6  # change of a float32 weight row, as a share of its norm, that is rounding
+
+
+def standing_out(rows: Tensor, noise: float, threshold: float = 5.0) -> Tensor:
+    """Row numbers, ascending, with more energy than noise of this variance explains.
+
+    Any energy will do where there is no noise; ``threshold`` is that of ``EmbeddingRows``.
+    """
+    energy, width = rows.square().sum(1), rows.shape[1]
+    return torch.nonzero(energy > noise * (width + threshold * (2 * width) ** 0.5))[:, 0]
+
+
+def tables(
+    observation: Observation, network: nn.Module, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Word and position rows of the update in float64, without what inputs did not cause.
+
+    The positions have no row where the client does not send them.
+
+    Raises:
+        CannotAttack: the word embeddings were not sent, or hold no readable rows.
+    """
+    names = embedding_names(network)
+    if names.word is None or names.word not in observation.received:
+        raise CannotAttack(
+            "embedding_rows: the client does not send the word embeddings (frozen); the reply has "
+            f"no {names.word!r}. Choose an attack that reads other layers."
+        )
+    update = {k: v.to(device) for k, v in observation.update((names.word, names.position)).items()}
+    if broken := [name for name, value in update.items() if not value.isfinite().all()]:
+        raise CannotAttack(
+            f"embedding_rows: {broken[0]!r} holds NaN or infinite values. "
+            "Lower the client's learning rate."
+        )
+    output = getattr(network, "get_output_embeddings", lambda: None)()
+    tied = output is not None and output.weight is network.get_parameter(names.word)
+    if observation.kind == "weights" and not tied:
+        update = without_decay(update, names.word, observation.sent)
+    words = update[names.word]
+    positions = update.get(names.position or "", words[:0])
+    count = observation.knowledge.num_examples
+    return without_head(words, positions, count) if tied else (words, positions)
+
+
+def without_decay(update: Tensors, word: str, sent: Tensors) -> Tensors:
+    """Subtract what weight decay did, a multiple of each weight, as seen on the median word row."""
+    before = sent[word].to(update[word])
+    share = ((update[word] * before).sum(1) / before.square().sum(1).clamp(min=1e-30)).median()
+    if share == 0:
+        return update
+    rest = {}
+    for name, value in update.items():
+        before = sent[name].to(value)
+        moved = value - share * before
+        rounding = _ROUNDING * before.norm(dim=1, keepdim=True)
+        rest[name] = moved.where(moved.norm(dim=1, keepdim=True) > rounding, 0)
+    return rest
+
+
+def without_head(
+    words: Tensor, positions: Tensor, count: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Project both tables off the span of the tied head's rows, which absent words show.
+
+    Head row ``v`` is a mix of the final hidden states, one for each predicted token. The rows of
+    lowest norm belong to words that are not in the batch, and span the same space.
+
+    Raises:
+        CannotAttack: the span is the whole width, or larger than the predicted tokens'.
+    """
+    quiet = normalize(words[words.norm(dim=1).argsort()[: int(_QUIET * len(words))]], eps=1e-30)
+    energy, directions = torch.linalg.eigh(quiet.T @ quiet)
+    span = directions[:, energy > _RANK**2 * energy[-1]]
+    rank, places = span.shape[1], int(positions.any(dim=1).sum())
+    most = len(energy) - 1
+    if count is not None and places:
+        most = min(most, count * places)
+    if rank > most:
+        raise CannotAttack(
+            f"embedding_rows: the rows of the tied head span {rank} dimensions, and inputs can be "
+            f"told from it up to {most}. The batch has too many tokens, or noise, signs, pruning "
+            "or weights instead of gradients fill the span; choose an attack on other layers."
+        )
+    rest = words - words @ span @ span.T
+    outside = rest.norm(dim=1, keepdim=True) > _OUTSIDE * words.norm(dim=1, keepdim=True)
+    return rest.where(outside, 0), positions - positions @ span @ span.T
+
+
+def noise_variance(words: Tensor) -> float:
+    """Variance of a coordinate of an absent word's row; 0 unless every row but one has moved."""
+    energy = words.square().sum(1)
+    still = int((energy == 0).sum())
+    return 0.0 if still > 1 else float(energy.median()) / words.shape[1]

@@ -1,0 +1,1 @@
+"""Attacks that solve for the inputs exactly."""

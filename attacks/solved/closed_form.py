@@ -1,0 +1,182 @@
+"""Exact inversion of a small convolutional network for one image, without any search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Attack, Job, Reconstruction
+from attacks.observed.labels import find_head, infer_label
+from attacks.observed.replay import observed_gradient, replay
+from attacks.solved.convolution import ACTIVATIONS, Activation, Convolution
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.knowledge import Fact
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+_EXACT = 1e-5  # relative error of the guess's gradient that float32 arithmetic explains
+_FLOOR = 1e-6  # values below this are lost in the errors of the layers above
+_MOST = 16_384  # values of a layer's input; the equations are dense, 2 GB of float64 at this size
+
+
+@dataclass(frozen=True)
+class ClosedForm(Attack):
+    """The input of each layer solves the linear equations that the layer's own gradient gives.
+
+    R-GAP (Zhu and Blaschko 2021) for one image and convolutions that are each followed by an
+    invertible activation. The last, linear layer gives its input, ``G_W^T g_b / ||g_b||^2``. Going
+    backwards, the inverse activation gives what a convolution put out, and back-propagation the
+    loss gradient there; the convolution's output and its weight gradient are both linear in its
+    input, which is their least-squares solution. R-GAP reads no biases, and searches for the scale
+    that the last one's gradient gives.
+
+    All is done in float64. Exact for the gradient as it is: noise, pruning and signs grow from
+    layer to layer, and so does the rounding of weights that are sent instead of gradients.
+
+    Confidence is ``certified`` where the gradient of the guess is the observed one up to float32
+    rounding. The objective is the relative error of that gradient.
+    """
+
+    requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
+    modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        """One guess for each observation."""
+        del rngs, prepared
+        return [_invert(observation, task, job) for observation in observations]
+
+
+def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
+    count = observation.knowledge.num_examples
+    if count != 1:
+        raise CannotAttack(
+            f"closed_form: it inverts the gradient of one image, and this is the mean of {count}. "
+            "Set federation.batch_size = 1, or choose another attack."
+        )
+    model = replay(observation, task, job.device, torch.float64)
+    layers = convolutions(model.network, task.spec.input_shape)
+    gradient = {k: v.to(job.device) for k, v in observed_gradient(observation).items()}
+    head = find_head(model.network)
+    needed = [head.weight, str(head.bias), *(f"{layer.name}.weight" for layer in layers)]
+    if absent := [name for name in needed if name not in gradient]:
+        raise CannotAttack(
+            f"closed_form: the client did not send {absent[0]!r} (frozen, or there is none), and "
+            "each layer is inverted by its own gradient. Choose an attack that searches."
+        )
+    with torch.no_grad():
+        logits = gradient[str(head.bias)]
+        values = gradient[head.weight].T @ logits / logits.square().sum()
+        slope = model.network.get_parameter(head.weight).T @ logits
+        for layer in reversed(layers):
+            # What the linear layer gives is exact to the last digit, however small it is.
+            floor = 0.0 if layer is layers[-1] else _FLOOR
+            values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
+    if not values.isfinite().all():
+        raise CannotAttack(
+            f"closed_form: the equations of {observation.key} have no finite solution: its update "
+            "is zero or not finite. Choose an attack that searches."
+        )
+    image = values.view(1, *task.spec.input_shape).clamp(0, 1).float()
+    guess = Batch(image, torch.tensor([infer_label(gradient, head)], device=job.device))
+    again = model.gradient(Batch(image.double(), guess.labels))
+    error = relative_error(again, gradient)
+    return Reconstruction(
+        guess,
+        objective=error,
+        steps=len(layers),
+        confidence=("certified" if error < _EXACT else "guess",),
+    )
+
+
+def convolutions(network: nn.Module, shape: tuple[int, ...]) -> list[Convolution]:
+    """The layers below the last, linear one, for images ``(channel, height, width)``.
+
+    Raises:
+        CannotAttack: the network is anything but convolutions, each with an invertible activation,
+            and one linear layer, one after the other, or a layer does not determine its input.
+    """
+    calls, result = _trace(network, torch.rand(1, *shape).to(next(network.parameters())))
+    wanted: list[type | tuple[type, ...]] = [nn.Conv2d, tuple(ACTIVATIONS)]
+    for place, call in enumerate(calls):
+        last = call is calls[-1] and place % 2 == 0
+        if not isinstance(call.part, nn.Linear if last else wanted[place % 2]):
+            raise CannotAttack(
+                f"closed_form: {call.name!r} is {call.part}; it inverts convolutions, each with a "
+                f"{' or '.join(kind.__name__ for kind in ACTIVATIONS)}, and a linear layer at the "
+                "end. Choose another model, or an attack that searches."
+            )
+    outputs, inputs = [call.output for call in calls], [call.input for call in calls[1:]]
+    if not all(
+        torch.equal(before.flatten(), after.flatten())
+        for before, after in zip(outputs, [*inputs, result], strict=True)
+    ):
+        raise CannotAttack(
+            f"closed_form: {type(network).__name__} does more than to call its layers one after "
+            "the other. Choose another model, or an attack that searches."
+        )
+    return [
+        _convolution(call.name, call.part, ACTIVATIONS[type(then.part)], call.input.shape[1:])
+        for call, then in zip(calls[:-1:2], calls[1::2], strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    name: str
+    part: nn.Module
+    input: Tensor
+    output: Tensor
+
+
+@torch.no_grad()
+def _trace(network: nn.Module, images: Tensor) -> tuple[list[_Call], Tensor]:
+    """What each layer was given and gave, in the order of the calls, and the logits."""
+    calls: list[_Call] = []
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        return lambda part, inputs, output: calls.append(_Call(name, part, inputs[0], output))
+
+    with ExitStack() as stack:
+        for name, part in network.named_modules():
+            if not list(part.children()) and not isinstance(part, nn.Flatten):
+                stack.callback(part.register_forward_hook(note(name)).remove)
+        return calls, network(images)
+
+
+def _convolution(
+    name: str, layer: nn.Module, activation: Activation, shape: tuple[int, ...]
+) -> Convolution:
+    assert isinstance(layer, nn.Conv2d)
+    if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        raise CannotAttack(
+            f"closed_form: {name!r} has groups or padding that it does not know, {layer}. "
+            "Choose another model, or an attack that searches."
+        )
+    found = Convolution.of(name, layer, activation, shape)
+    if not found.size <= min(found.equations, _MOST):
+        raise CannotAttack(
+            f"closed_form: {name!r} gives {found.equations} equations for the {found.size} values "
+            f"of its input; it solves as many as there are values, and at most {_MOST}. "
+            "Choose smaller images, a wider layer, or an attack that searches."
+        )
+    return found
+
+
+def relative_error(gradient: Tensors, observed: Tensors) -> float:
+    """Distance of the gradients, all tensors in one vector, in lengths of the observed one."""
+    gap = torch.stack([(gradient[name] - observed[name]).norm() for name in gradient]).norm()
+    whole = torch.stack([observed[name].norm() for name in gradient]).norm()
+    return float((gap / whole).detach())

@@ -1,0 +1,57 @@
+"""How well the silent units of a batch agree with the signs of their inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from attacks.solved.sparse_columns import Factors, Pool
+
+_SLACK = 30.0  # times the error, within which a unit whose input is negative may be silent
+_TRIED = 16  # directions that others are exchanged for
+_EXCHANGES = 4  # in one go, each the best of all
+
+
+class Signs:
+    """The score lambda: whether units are silent where their inputs are negative."""
+
+    def __init__(self, factors: Factors, layer: nn.Linear) -> None:
+        self._factors = factors
+        weight = torch.cat([layer.weight, layer.bias[:, None]], 1).detach()[factors.live]
+        self._inputs = factors.values[:, None] * (factors.right @ weight.T)
+
+    def quiet(self) -> Tensor:
+        """The units in the order of their inputs at a mean of the images, the lowest first."""
+        return (self._inputs[0] / self._factors.right[0, -1]).argsort()
+
+    def agreement(self, directions: Tensor) -> Tensor:
+        """Share of units that agree, ``(..., rank)``, for all columns ``(..., rank, rank)``."""
+        inverse, _ = torch.linalg.inv_ex(directions.mT)
+        scale = inverse @ (self._factors.values * self._factors.right[:, -1])
+        active = (inverse @ self._inputs) / scale[..., None] > 0
+        silent = self._factors.silence(directions)
+        # Terms that cancel leave more rounding than their sum tells.
+        agreed = torch.where(active, ~silent, self._factors.silence(directions, _SLACK))
+        return agreed.double().mean(-1)
+
+    def best(self, pool: Pool) -> tuple[Tensor, float]:
+        """The sparsest directions, exchanged for others of the pool while that raises lambda.
+
+        Directions that are missing are filled up with what is orthogonal to those that are there.
+        """
+        count, rank = pool.independent, self._factors.rank
+        columns, others = pool.directions[:count], pool.directions[count : count + _TRIED]
+        if count < rank:
+            _, _, basis = torch.linalg.svd(columns, full_matrices=True)
+            columns = torch.cat([columns, basis[count:]])
+        found = float(self.agreement(columns).mean())
+        for _ in range(_EXCHANGES if len(others) else 0):
+            swapped = columns.expand(len(others), rank, rank, rank).clone()
+            places = torch.arange(rank)
+            swapped[:, places, places] = others[:, None]
+            scores = self.agreement(swapped).mean(-1).flatten()
+            if not float(scores.max()) > found:
+                break
+            found = float(scores.max())
+            columns = swapped.flatten(0, 1)[int(scores.argmax())]
+        return columns, found

@@ -1,0 +1,119 @@
+"""One sentence in closed form from its position rows (APRIL, Lu et al. 2022, for text)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from attacks.base import Attack, Job, Reconstruction
+from attacks.observed.word_rows import noise_variance, standing_out, tables
+from attacks.spans.candidates import nearest
+from attacks.spans.certificate import batch_of, match
+from attacks.spans.judges import read_traces
+from attacks.spans.subspace import ROUNDING
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.knowledge import Fact
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.base import Task
+from fedsim.tasks.text import TextTask
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True)
+class APRIL(Attack):
+    """The sentence of a single example, by the gradient of its position embeddings.
+
+    Row ``p`` of the position table gets the loss gradient ``delta_p`` at the sum of embeddings:
+    the knowledge that APRIL (Lu et al., CVPR 2022) starts from. Their identity then solves for the
+    input of the first attention, from its weights and their gradients. It asks for attention
+    without layer normalisation before and without a skip connection around it, which no BERT and
+    no GPT-2 has. Two closed forms take its place.
+
+    Where the word rows are sent, they are ``G_word = X^T delta`` with one-hot ``X`` (position,
+    token), and the largest entry of each column of ``G_word pinv(delta)`` is the token. This is
+    the first step of ``embedding_rows`` without its token set, and so without a threshold. A tied
+    head's part is projected off first, which takes fewer than half as many tokens as the width.
+
+    Where they are frozen, the position rows say how long the sentence is, and the token at each
+    position is the one whose input of the first attention is nearest to the column space of its
+    query, key and value gradients: no search, and no layer behind the attention.
+
+    Confidence is ``certified`` where the sentence makes the observed gradient, with the class read
+    off the head, and else ``guess``. The objective is the relative error of that gradient.
+
+    Attributes:
+        tolerance: relative error of a float32 gradient that counts as rounding, as in ``span``.
+    """
+
+    modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
+    requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
+
+    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        prepared: Tensors | None = None,
+    ) -> list[Reconstruction]:
+        """One sentence for each observation; nothing is drawn."""
+        del rngs, prepared
+        assert isinstance(task, TextTask)
+        return [self._solve(observation, task, job) for observation in observations]
+
+    def _solve(self, observation: Observation, task: TextTask, job: Job) -> Reconstruction:
+        network = task.model(observation.sent, device=job.device)
+        names = embedding_names(network)
+        count = observation.knowledge.num_examples
+        if count != 1:
+            raise CannotAttack(
+                f"april: the batch holds {count} examples, and position rows add up over them. "
+                "Set federation.batch_size = 1, or choose 'span'."
+            )
+        if names.position is None or names.position not in observation.received:
+            raise CannotAttack(
+                f"april: the client does not send the position embeddings (frozen); the reply has "
+                f"no {names.position!r}. Choose 'span', which does without them."
+            )
+        first = [names.position]
+        if names.word in observation.received:
+            ids = by_rows(observation, network, job)
+        else:
+            traces = read_traces(observation, task, network)
+            first += traces.weights(observation)
+            moved = observation.update((names.position,))[names.position].any(1)
+            length = min(int(moved.sum()), task.max_length)
+            ids = nearest(traces.layers, traces.before, traces.vocabulary, length).tolist()
+        end = task.tokenizer.eos_token_id
+        if task.spec.kind == "language-modelling" and end is not None:
+            ids.append(end)  # nothing is predicted from it, so it leaves no trace
+        proof = match(observation, task, network, [tuple(ids)], first, self.tolerance)
+        return Reconstruction(
+            batch_of([ids], task, proof.labels),
+            objective=proof.error,
+            confidence=("certified" if proof.exact else "guess",),
+        )
+
+
+def by_rows(observation: Observation, network: nn.Module, job: Job) -> list[int]:
+    """The token at each position by least squares, ``X = G_word pinv(G_position)``."""
+    words, positions = tables(observation, network, job.device)
+    positions = positions[standing_out(positions, noise_variance(words))]
+    values = torch.linalg.svdvals(positions)
+    rank = int((values > ROUNDING * values.max()).sum()) if len(values) else 0
+    if not 0 < len(positions) == rank:
+        raise CannotAttack(
+            f"april: {len(positions)} position rows stand out and have rank {rank}. One for each "
+            "token is needed, so that tokens may fill at most the width, and half of it where the "
+            "head is tied. Take a shorter text, or choose 'span'."
+        )
+    ids: list[int] = (words @ torch.linalg.pinv(positions)).argmax(0).tolist()
+    return ids

@@ -1,0 +1,1 @@
+"""Rows to findings: what leaked, at what cost, how sure."""

@@ -1,0 +1,171 @@
+"""What utility buys: leakage at a stated loss of utility, and beside DP-SGD of equal utility.
+
+A family is a defense's name in one setting; its members differ in their options. Leakage between
+two members is interpolated linearly in utility, victim by victim, so that its interval is that of
+the same victims; utility counts as known. No defense stands at the weak end of a family of two
+members or more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from statistics import fmean
+
+from experiments.analysis.evidence import AtLoss, EqualUtility, Verdict
+from experiments.analysis.findings import UTILITY
+from experiments.analysis.keys import Place, undefended
+from experiments.analysis.paired import Scored, Values, difference, estimate
+from experiments.wording.defense_names import family, strength
+from experiments.wording.names import show
+
+LOSS = 0.02
+DP_SGD = "dp_sgd"
+
+
+@dataclass(frozen=True, slots=True)
+class TradeoffPoint:
+    """One defense: what it costs, and what the strongest attack on it got from each victim.
+
+    Attributes:
+        name: the options that tell it from others of its family, else the defense.
+        loss: of utility, as a share of the utility without a defense; below 0 where it gains.
+    """
+
+    place: Place
+    name: str
+    loss: float
+    values: Values
+
+
+def points(
+    verdicts: Sequence[Verdict],
+    attacks: Iterable[Scored],
+    utility: Mapping[Place, Mapping[str, float] | None],
+) -> list[TradeoffPoint]:
+    """Every attacked defense whose utility can be set against that of no defense.
+
+    A model that diverged has no utility to trade.
+    """
+    known = {(one.place, one.attacker): one.values for one in attacks}
+    families: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for verdict in verdicts:
+        families[verdict.place[:2]].append(verdict.defense_options)
+    bases = undefended(utility)
+    found = []
+    for verdict in verdicts:
+        here, place = utility[verdict.place], bases.get(verdict.setting)
+        base = utility[place] if place else None
+        loss = loss_of(here, base) if here and base else None
+        if loss is not None and isfinite(loss) and verdict.strongest is not None:
+            values = known[verdict.place, verdict.strongest.attacker]
+            members = families[verdict.place[:2]]
+            own = strength(verdict.defense, verdict.defense_options, members)
+            found.append(TradeoffPoint(verdict.place, own or family(verdict.defense), loss, values))
+    return found
+
+
+def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | None:
+    """The share of ``base`` that is lost; None where that says nothing, as for an MCC of 0."""
+    name = next((name for name in UTILITY if name in here and name in base), None)
+    if name is None or not base[name] > 0:
+        return None
+    change = (here[name] - base[name]) / base[name]
+    return 0.0 - change if UTILITY[name] == "higher" else change
+
+
+def at_loss(line: Sequence[TradeoffPoint]) -> Iterator[AtLoss]:
+    """For each family the least leakage that a cost of ``LOSS`` buys."""
+    for (setting, defense), members in _families(line).items():
+        values, how = _at(members, LOSS)
+        yield AtLoss(
+            setting=setting,
+            defense=defense,
+            loss=LOSS,
+            leakage=estimate(values) if values else None,
+            how=how,
+        )
+
+
+def equal_utility(line: Sequence[TradeoffPoint]) -> Iterator[EqualUtility]:
+    """For each defense but DP-SGD itself, the leakage of DP-SGD at the same utility.
+
+    A setting of DP-SGD that costs more than another and leaks no less is not one to be tuned to.
+    """
+    families = _families(line)
+    for point in line:
+        setting, defense, given = point.place
+        reference = families.get((setting, DP_SGD))
+        if reference and defense not in ("none", DP_SGD):
+            values, how = _between(_efficient(reference), point.loss)
+            both = point.values.keys() & (values or point.values).keys()
+            yield EqualUtility(
+                setting=setting,
+                defense=defense,
+                defense_options=given,
+                leakage=fmean(point.values[victim] for victim in both) if both else None,
+                dp_sgd=fmean(values[victim] for victim in both) if values and both else None,
+                difference=difference(point.values, values) if values else None,
+                how=how if both else f"{how}: no victim in common",
+            )
+
+
+def _efficient(members: Iterable[TradeoffPoint]) -> list[TradeoffPoint]:
+    """Of members by loss those that leak less than every cheaper one."""
+    found: list[TradeoffPoint] = []
+    for member in members:
+        if not found or fmean(member.values.values()) < fmean(found[-1].values.values()):
+            found.append(member)
+    return found
+
+
+def _families(line: Iterable[TradeoffPoint]) -> dict[tuple[str, str], list[TradeoffPoint]]:
+    """(setting, defense) -> its members with no defense at the weak end, by loss."""
+    bases = {point.place[0]: point for point in line if point.place[1] == "none"}
+    groups: dict[tuple[str, str], list[TradeoffPoint]] = defaultdict(list)
+    for point in line:
+        if point.place[1] != "none":
+            groups[point.place[:2]].append(point)
+    return {
+        key: sorted(
+            [*members, *([bases[key[0]]] if len(members) > 1 or key[1] == DP_SGD else [])],
+            key=lambda point: (point.loss, point.place),
+        )
+        for key, members in groups.items()
+    }
+
+
+def _at(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, str]:
+    """The values of the member that leaks least of those that cost no more, or between two."""
+    within = [member for member in members if member.loss <= loss]
+    if not within:
+        return None, f"{members[0].name} costs {_percent(members[0].loss)} already"
+    best = min(within, key=lambda member: fmean(member.values.values()))
+    if len(within) < len(members):
+        values, how = _between(members, loss)
+        if values and fmean(values.values()) < fmean(best.values.values()):
+            return values, how
+    least = "" if len(members) == 1 else ", the least leaking that costs no more"
+    return best.values, f"{best.name} costs {_percent(best.loss)}{least}"
+
+
+def _between(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, str]:
+    """Linear in the loss between the two members around it."""
+    for weak, strong in pairwise(members):
+        if weak.loss <= loss <= strong.loss:
+            width = strong.loss - weak.loss
+            share = (loss - weak.loss) / width if width else 1.0
+            both = weak.values.keys() & strong.values.keys()
+            values = {v: (1 - share) * weak.values[v] + share * strong.values[v] for v in both}
+            ends = (f"{one.name} ({_percent(one.loss)})" for one in (weak, strong))
+            how = f"between {' and '.join(ends)}"
+            return values or None, how if values else f"{how}: no victim in common"
+    low, high = members[0].loss, members[-1].loss
+    return None, f"out of range: the line is known from {_percent(low)} to {_percent(high)} of loss"
+
+
+def _percent(share: float) -> str:
+    return f"{show(100 * share, 'points')} %"

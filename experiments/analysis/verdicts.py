@@ -1,0 +1,233 @@
+"""Leaks, or does it? A word for each defense that follows from intervals and from nothing else.
+
+``leaks``: an attack beats every null baseline that was run, on the same victims, with an interval
+above 0 whose level is corrected for the number of attacks (Bonferroni). ``no leak found``: each
+attack's interval ends below the margin for every baseline, on five clients or more, and no job
+failed; how many clients may leak all the same stands beside it. ``not attacked``: no attack has a
+score. ``inconclusive``: all else, with a note that says why. A text is judged twice, by its
+sentences and by the words of the batch, since an update can hold the words without their order;
+words leak where precision and recall both beat every baseline, and do not where one of them stays
+below the margin and the other is not surely above it. Labels are no word of their own: that they
+leak stands among the notes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+from experiments.analysis.comparison import FEW, BaselineComparison, reasons
+from experiments.analysis.evidence import Gap, Reached, Verdict, Word
+from experiments.analysis.findings import MARGINS
+from experiments.analysis.keys import Place
+from experiments.analysis.paired import Scored, difference, estimate, portfolio
+from experiments.analysis.statistics import Difference, wilson
+from experiments.analysis.twins import oblivious_twin
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, STATUSES, Modality, ScoreRow
+
+WORDS = ("batch_token_precision", "batch_token_recall")
+"""A guess that lists every word has all the recall, one sure word all the precision."""
+
+LABELS = "label_accuracy"
+"""The baseline guesses granted labels too, so that only what was not granted leaks."""
+
+
+def judge(
+    place: Place,
+    rows: Sequence[ScoreRow],
+    found: Mapping[str, Sequence[Scored]],
+    modality: Modality,
+) -> Verdict:
+    """The verdict on one place, from its rows and the values of the metrics that it goes by."""
+    main = MAIN[modality]
+    here = {m: [one for one in found.get(m, ()) if one.place == place] for m in metrics(modality)}
+    attacks = [one for one in here[main] if is_attack(one)]
+    matches = _matches(here, (main,))
+    words = _matches(here, WORDS) if modality == "text" else []
+    labels = [match for match in _matches(here, (LABELS,)) if match.beats]
+    known = {one.attacker: one for one in attacks}
+    best = max(matches, key=lambda match: (match.beats, known[match.attacker].mean), default=None)
+    null = best.hardest(main) if best else None
+    jobs = _jobs(rows)
+    gaps = gaps_of(attacks)
+    gap = max(gaps, key=lambda one: max(one.value, one.base), default=None)
+    chosen = portfolio(attacks)
+    word = _word(matches, words, MARGINS[modality], jobs)
+    victims = {victim for one in attacks for victim in one.values}
+    return Verdict(
+        setting=place[0],
+        defense=place[1],
+        defense_options=place[2],
+        word=word,
+        notes=(
+            *_notes(word, place, matches, words, MARGINS[modality], jobs, attacks),
+            *(["labels leak"] if labels else []),
+        ),
+        levels=tuple(sorted({row.level for row in rows if row.level})),
+        attacks=len(attacks),
+        victims=len(victims),
+        clients=len({victim[:2] for victim in victims}),
+        jobs=jobs,
+        strongest=_reached(known[best.attacker]) if best else None,
+        labels=max(labels, key=_over_labels).attacker if labels else None,
+        null=null,
+        nulls={
+            kind: fmean(one.values.values())
+            for kind, one in (_nulls(known[best.attacker], here[main]) if best else {}).items()
+        },
+        over_null=best.against[main][null] if best and null else None,
+        beating=tuple(dict.fromkeys(one.attacker for one in (*matches, *words) if one.beats)),
+        oblivious=_strongest([one for one in attacks if not one.attacker.adaptive]),
+        adaptive=_strongest([one for one in attacks if one.attacker.adaptive]),
+        gained=gap.attacker if gap else None,
+        gain=gap.difference if gap else None,
+        portfolio=estimate(chosen) if chosen else None,
+    )
+
+
+def metrics(modality: Modality) -> tuple[str, ...]:
+    """The metrics that verdicts go by."""
+    return (MAIN[modality], LABELS, *(WORDS if modality == "text" else ()))
+
+
+def is_attack(one: Scored) -> bool:
+    """Neither a control nor the baseline that sees nothing."""
+    return one.control == "none" and one.attacker.attack != PRIOR_ONLY
+
+
+def gaps_of(attacks: Sequence[Scored]) -> list[Gap]:
+    """Adaptive less oblivious on the same victims, for each attack of a place that ran both."""
+    by_attacker = {one.attacker: one for one in attacks}
+    found = []
+    for one in attacks:
+        twin = oblivious_twin(one.attacker, by_attacker)
+        if twin is not None and (gap := gap_of(one, by_attacker[twin])):
+            found.append(gap)
+    return found
+
+
+def gap_of(one: Scored, base: Scored, *, comparisons: int = 1) -> Gap | None:
+    """``one`` less ``base`` on the same victims, placed where ``one`` is; None without any."""
+    between = difference(one.values, base.values, comparisons=comparisons)
+    if between is None:
+        return None
+    both = sorted(one.values.keys() & base.values.keys())
+    setting, defense, options = one.place
+    return Gap(
+        setting=setting,
+        defense=defense,
+        defense_options=options,
+        attacker=one.attacker,
+        value=fmean(one.values[victim] for victim in both),
+        base=fmean(base.values[victim] for victim in both),
+        difference=between,
+    )
+
+
+def _matches(here: Mapping[str, Sequence[Scored]], by: Sequence[str]) -> list[BaselineComparison]:
+    """Every attack that has a value by all of these metrics, against its baselines."""
+    attacks = {metric: [one for one in here[metric] if is_attack(one)] for metric in by}
+    names = [one.attacker for one in attacks[by[0]]]
+    found = []
+    for name in names:
+        own = {m: one for m in by for one in attacks[m] if one.attacker == name}
+        if len(own) == len(by):
+            against = {m: _against(one, here[m], len(names)) for m, one in own.items()}
+            found.append(BaselineComparison(name, against))
+    return found
+
+
+def _nulls(attack: Scored, here: Iterable[Scored]) -> dict[str, Scored]:
+    found = {}
+    for null in here:
+        if (null.attacker.attack, null.control) == (PRIOR_ONLY, "none"):
+            found[PRIOR_ONLY] = null
+        elif (null.attacker, null.control) == (attack.attacker, OTHER_CLIENT):
+            found[OTHER_CLIENT] = null
+    return found
+
+
+def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[str, Difference]:
+    found = {}
+    for kind, null in _nulls(attack, here).items():
+        between = difference(attack.values, null.values, comparisons=comparisons)
+        if between is not None:
+            found[kind] = between
+    return found
+
+
+def _over_labels(match: BaselineComparison) -> float:
+    return min(found.mean for found in match.against[LABELS].values())
+
+
+def _strongest(attacks: Sequence[Scored]) -> Reached | None:
+    return _reached(max(attacks, key=lambda one: one.mean)) if attacks else None
+
+
+def _reached(one: Scored) -> Reached:
+    return Reached(attacker=one.attacker, leakage=estimate(one.values), refused=len(one.refused))
+
+
+def _jobs(rows: Iterable[ScoreRow]) -> dict[str, int]:
+    """By status; a control has no job of its own, and a probe is no victim."""
+    jobs = {
+        (row.cell, row.attack, row.attack_options, row.adaptive, row.round, row.client): row.status
+        for row in rows
+        if (row.control, row.probe) == ("none", "none") and row.attack != PRIOR_ONLY
+    }
+    count = Counter(jobs.values())
+    return {status: count[status] for status in STATUSES}
+
+
+def _word(
+    matches: Sequence[BaselineComparison],
+    words: Sequence[BaselineComparison],
+    margin: float,
+    jobs: Mapping[str, int],
+) -> Word:
+    ran = jobs["done"] + jobs["failed"] + jobs["timeout"]
+    if not matches:
+        return "inconclusive" if ran else "not attacked"
+    if any(match.beats for match in (*matches, *words)):
+        return "leaks"
+    whole = jobs["failed"] + jobs["timeout"] == 0
+    small = all(match.within(margin) for match in (*matches, *words))
+    return "no leak found" if whole and small else "inconclusive"
+
+
+def _notes(
+    word: Word,
+    place: Place,
+    matches: Sequence[BaselineComparison],
+    words: Sequence[BaselineComparison],
+    margin: float,
+    jobs: Mapping[str, int],
+    attacks: Sequence[Scored],
+) -> Iterable[str]:
+    if not matches:
+        if word == "inconclusive":
+            yield "the metric of the verdicts was not measured"
+        else:
+            yield f"{jobs['skipped']} skipped" if jobs["skipped"] else "no attack was run"
+        return
+    if word == "leaks" and not any(match.beats for match in matches):
+        yield "words of the batch, not sentences"
+    if not any(by_null for match in matches for by_null in match.against.values()):
+        yield "no null baseline was run"
+    elif word == "inconclusive":
+        open_ = [match for match in (*matches, *words) if not match.within(margin)]
+        yield from reasons(open_, margin, len(matches))
+        if not open_:
+            yield "jobs failed or ran out of time"
+    clients = len({victim[:2] for one in attacks for victim in one.values})
+    if clients == 1:
+        yield "one client: says nothing about others"
+    elif clients < FEW:
+        yield f"{clients} clients: say little about others"
+    elif word == "no leak found":
+        yield f"a leak in up to {100 * wilson(0, clients)[1]:.0f} % of clients is not ruled out"
+    if place[1] != "none" and not any(match.attacker.adaptive for match in matches):
+        yield "no adaptive attack was run"
+    if jobs["skipped"]:
+        yield f"{jobs['skipped']} jobs could not attack"

@@ -1,0 +1,1 @@
+"""Whether captures are what they claim."""

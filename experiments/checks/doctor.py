@@ -1,0 +1,226 @@
+"""Replays each client's step on the true data: is a capture consistent, and can it be attacked?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from clients.train import LocalTrainer
+from experiments.checks.checkup import Checkup, Finding
+from experiments.checks.faults import (
+    distance,
+    missing_tensors,
+    norm,
+    scale_between,
+    swapped_tensors,
+)
+from experiments.plan.cells import Cell
+from experiments.plan.folder import Run
+from experiments.stages.privacy import owned
+from fedsim.capture import CaptureKey, Observation
+from fedsim.defenses import build_chain
+from fedsim.errors import StoreError
+from fedsim.models.embeddings import embedding_names
+from fedsim.participation import mean
+from fedsim.tasks import load_task
+from fedsim.tasks.base import state
+from fedsim.threads import one_thread
+from fedsim.truth import TruthRecord
+from fedsim.types import Batch, Tensors
+
+TOLERANCE = 1e-5
+"""Largest relative error of a consistent capture; a replay differs by float rounding alone."""
+_FLAT = 1e-6
+
+
+def examine(run: Run) -> Checkup:
+    """Replay every capture of the run.
+
+    Raises:
+        StoreError: a cell is not simulated, or a file is broken.
+    """
+    findings: list[Finding] = []
+    for cell in run.cells:
+        if not cell.simulated:
+            raise StoreError(f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first.")
+        examiner = Examiner.of(cell)
+        with one_thread():
+            findings += [examiner.examine(key) for key in cell.captures.keys()]
+    return Checkup(tuple(findings))
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """Replays the captures of one cell with the facts that were declared to the attacker."""
+
+    cell: Cell
+    trainer: LocalTrainer
+
+    @classmethod
+    def of(cls, cell: Cell) -> Examiner:
+        """An examiner that reads everything from the cell's folder."""
+        task = load_task(cell.captures.root)
+        chain = build_chain(cell.config.defense, "defense")
+        config = cell.config.federation
+        trainer = LocalTrainer(task, config, chain, cell.config.seed, torch.device("cpu"))
+        return cls(cell, trainer)
+
+    def examine(self, key: CaptureKey) -> Finding:
+        """Replay one capture."""
+        seen = self.cell.captures.load(key)
+        batch = self.cell.truth.load(key)
+        own = state(self.trainer.task.build())
+        model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in own})
+        declared = seen.knowledge.train_mode
+        mode = self.trainer.config.train_mode if declared is None else declared
+        replayed = self._replay(seen, train_mode=mode)
+        update = seen.update()
+        size = norm(update)
+        error = distance(seen.received, replayed) / max(size, 1e-30)
+        faults = list(missing_tensors(seen, model))
+        if error > TOLERANCE:
+            faults += self._explain(seen, replayed, mode, error)
+        rank, width = _rank(update, model)
+        return Finding(
+            self.cell.name,
+            key,
+            error,
+            size,
+            rank,
+            width,
+            tuple(sorted({str(v.dtype).removeprefix("torch.") for v in seen.received.values()})),
+            tuple(faults),
+            tuple(self._obstacles(seen, batch, model, size, rank, width)),
+        )
+
+    def _replay(self, seen: Observation, *, train_mode: bool) -> Tensors:
+        config = self.trainer.config.model_copy(update={"train_mode": train_mode})
+        replies = [
+            self._reply(replace(self.trainer, config=config), seen, member)
+            for member in self.cell.truth.members(seen.key)
+        ]
+        if len(replies) == 1:
+            return replies[0][0]
+        total = sum(count for _, count in replies)  # secure aggregation lets only the mean out
+        return mean([tensors for tensors, _ in replies], [count / total for _, count in replies])
+
+    def _reply(
+        self, trainer: LocalTrainer, seen: Observation, record: TruthRecord
+    ) -> tuple[Tensors, int]:
+        """What one client sends, and its number of examples."""
+        key, batch = record.key, self.cell.truth.batch(record)
+        if trainer.chain.unit is not None:  # its noise may depend on how many rows the client has
+            trainer = trainer.fit(self._owned[key.client if record.host is None else record.host])
+        tensors, _ = trainer.reply(seen.sent, batch, record.steps, key.round, key.client)
+        return tensors, len(batch)
+
+    @cached_property
+    def _owned(self) -> list[int]:
+        return owned(self.cell.config)
+
+    def _explain(
+        self, seen: Observation, replayed: Tensors, mode: bool, error: float
+    ) -> Iterator[str]:
+        """Name the one change that makes the replay fit."""
+        swapped = list(swapped_tensors(seen, replayed))
+        if swapped:
+            yield from swapped
+            return
+        other = self._replay(seen, train_mode=not mode)
+        if distance(seen.received, other) <= TOLERANCE * norm(seen.update()):
+            yield (
+                f"the client trained in {'eval' if mode else 'train'} mode, but "
+                f"{'train' if mode else 'eval'} mode is declared. Declare train_mode as it was."
+            )
+            return
+        scale = scale_between(seen, replayed)
+        if scale is not None:
+            yield (
+                f"the update is {scale:.4g} times the replayed one: the client scales its loss or "
+                "its step. Use the mean loss, and declare the true learning rate."
+            )
+            return
+        yield (
+            f"the update does not follow from the true data (relative error {error:.1e}), and "
+            "neither order, mode nor scale explains it. Compare the client's loss with the task's."
+        )
+
+    def _obstacles(
+        self,
+        seen: Observation,
+        batch: Batch,
+        model: nn.Module,
+        size: float,
+        rank: int | None,
+        width: int | None,
+    ) -> Iterator[str]:
+        config = self.trainer.config
+        if seen.knowledge.cohort > 1:
+            yield (
+                f"secure aggregation: the mean of {seen.knowledge.cohort} clients' replies, hence "
+                "of all their examples."
+            )
+        if size < _FLAT:
+            yield f"the update is almost zero (norm {size:.1e}): there is nothing to match."
+        if config.train_mode and any(m.p > 0 for m in model.modules() if isinstance(m, nn.Dropout)):
+            yield "dropout was on: the attacker does not know the masks, so no replay is exact."
+        if config.train_mode and any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
+            yield "batch normalisation used the private batch's statistics."
+        frozen = [name for name, _ in model.named_parameters() if name not in seen.received]
+        if frozen:
+            more = " ..." if len(frozen) > 4 else ""
+            yield f"not sent, thus out of reach: {', '.join(frozen[:4])}{more}."
+        if self.trainer.chain.name != "none":
+            yield f"the defense {self.trainer.chain.name} changed the update; a replay includes it."
+        steps = len(self.cell.truth.record(seen.key).steps)
+        if seen.kind == "weights" and (steps > 1 or config.optimizer in ("adam", "adamw")):
+            yield (
+                f"the update sums {steps} steps of {config.optimizer}: it is no gradient, and "
+                "one-step attacks are only approximate."
+            )
+        if _tied(model):
+            yield (
+                "the head is tied to the word embeddings: every row of their gradient is "
+                "non-zero, so the token set is not simply its support."
+            )
+        if batch.mask is not None and width is not None:
+            tokens, lora = int(batch.mask.sum()), self.trainer.task.spec.lora
+            most = width if lora is None else min(width, lora.rank)
+            if tokens >= most:
+                what = "layer is" if lora is None else "layer's adapter is"
+                yield (
+                    f"{tokens} tokens, and the first attention {what} {most} wide: its gradient "
+                    "has full rank, so span tests cannot tell tokens apart."
+                )
+
+
+def _tied(model: nn.Module) -> bool:
+    """Whether the output layer and the word embeddings are one parameter."""
+    word = embedding_names(model).word
+    everything = dict(model.named_parameters(remove_duplicate=False))
+    return word is not None and any(
+        value is everything[word] for name, value in everything.items() if name != word
+    )
+
+
+def _rank(update: Tensors, model: nn.Module) -> tuple[int | None, int | None]:
+    """Rank of the update of the first attention projection, else of the first linear layer."""
+    layers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    ]
+    attention = [layer for layer in layers if "attn" in layer[0] or "attention" in layer[0]]
+    for name, module in attention or layers:
+        gradient = update.get(f"{name}.weight")
+        if gradient is None:
+            continue
+        width = gradient.shape[0] if type(module).__name__ == "Conv1D" else gradient.shape[1]
+        values = torch.linalg.svdvals(gradient)
+        rank = int((values > 1e-6 * values[0].clamp_min(1e-30)).sum())
+        return rank, width
+    return None, None

@@ -1,0 +1,216 @@
+"""An experiment multiplied out: one cell for each seed, swept value and defense."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.plan.config import ExperimentConfig, Plan, parse_experiment
+from experiments.plan.ladder import check_levels
+from experiments.plan.levels import contradiction
+from experiments.plan.overrides import set_value
+from fedsim.build import build, registry, suggest
+from fedsim.cell import CellConfig
+from fedsim.errors import ConfigError
+from fedsim.files import write_json
+
+if TYPE_CHECKING:
+    from fedsim.capture import CaptureStore
+    from fedsim.truth import TruthStore
+
+_SWEPT = ("task", "auxiliary", "federation", "server_knows", "capture", "probes")
+_ENGINE = {"engine", "client_workers", "client_timeout", "client_gpus"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulation and the attacks on it.
+
+    Attributes:
+        experiment: with the swept values filled in.
+        config: all that determines the captures.
+        folder: where it lies in the run folder.
+    """
+
+    experiment: ExperimentConfig
+    config: CellConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's name: experiment, defense and a hash of the resolved config."""
+        return self.folder.name
+
+    @property
+    def captures(self) -> CaptureStore:
+        """What the server saw."""
+        from fedsim.capture import CaptureStore
+
+        return CaptureStore(self.folder / "captures")
+
+    @property
+    def truth(self) -> TruthStore:
+        """What it did not see."""
+        from fedsim.truth import TruthStore
+
+        return TruthStore(self.folder / "truth")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the training has ended."""
+        return (self.folder / "simulation.json").exists()
+
+    def write(self) -> None:
+        """Write ``cell.json``, from which clients and server read everything."""
+        write_json(self.folder / "cell.json", self.config)
+
+
+def make_cells(plan: Plan, run: Path) -> list[Cell]:
+    """All cells of a run. What can be checked without data or models is checked.
+
+    Raises:
+        ConfigError: a defense, an attack, a metric, a swept value or what is captured is wrong.
+    """
+    cells = [cell for experiment in plan.experiments for cell in _cells(experiment, run)]
+    if len({cell.name for cell in cells}) < len(cells):
+        raise ConfigError("sweep: two cells come out equal. Sweep only what changes the captures.")
+    return cells
+
+
+def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
+    from experiments.plan.entries import entries
+
+    entries(experiment)
+    check_metrics(experiment)
+    chains = _chains(experiment)
+    for settled in _swept(experiment):
+        _check_capture(settled)
+        alone = settled.capture.model_copy(update={"enabled": False})
+        for seed, capture in (
+            *((seed, settled.capture) for seed in settled.seeds),
+            *((seed, alone) for seed in settled.utility_seeds),
+        ):
+            for name, chain in chains:
+                config = CellConfig(
+                    seed=seed,
+                    task=settled.task,
+                    auxiliary=settled.auxiliary,
+                    federation=settled.federation,
+                    capture=capture,
+                    probes=settled.probes,
+                    server_knows=settled.server_knows,
+                    defense=chain,
+                )
+                if settled.level and (reason := contradiction(settled.level, config)):
+                    raise ConfigError(reason)
+                folder = run / f"{experiment.name}.{name}.{fingerprint(config)}"
+                yield Cell(settled, config, folder)
+
+
+def check_metrics(experiment: ExperimentConfig) -> None:
+    """Raise ``ConfigError`` where a metric is not known."""
+    from fedsim.metrics import METRICS
+
+    known = registry(METRICS, "fedsim.metrics")
+    for i, name in enumerate(experiment.metrics):
+        if name not in known:
+            raise ConfigError(f"metrics[{i}]: {name!r} is not known. {suggest(name, known)}")
+
+
+def _check_capture(experiment: ExperimentConfig) -> None:
+    federation, probes = experiment.federation, experiment.probes
+    secure = federation.cohort > 1
+    senders = federation.replies if secure else federation.clients
+    for key, values, what, first, last in (
+        ("rounds", experiment.capture.rounds, "rounds", 1, federation.rounds),
+        ("clients", experiment.capture.clients, "cohorts" if secure else "clients", 0, senders - 1),
+    ):
+        for value in values:
+            if not first <= value <= last:
+                raise ConfigError(
+                    f"capture.{key}: there is no {value}, as the {what} of the federation are "
+                    f"{first} to {last}. Write some of these."
+                )
+    if secure and probes.count:
+        raise ConfigError(
+            f"probes: {probes.count} probes are wanted, and a probe is a single client's step, "
+            f"which secure aggregation over {federation.cohort} clients never lets out. "
+            "Set federation.secure_aggregation = 0, or leave the probes out."
+        )
+
+
+def _chains(experiment: ExperimentConfig) -> list[tuple[str, tuple[dict[str, Any], ...]]]:
+    """The name and the tables of each defense."""
+    from fedsim.defenses import DEFENSES, build_chain
+
+    known = registry(DEFENSES, "fedsim.defenses")
+    found: dict[str, int] = {}
+    chains = []
+    for i, table in enumerate(experiment.defenses):
+        where = f"defenses[{i}]"
+        tables = chain_tables(table, where)
+        if "chain" not in table:
+            build(known, table, where)  # says defenses[0].std, not defenses[0].chain[0].std
+        chain = build_chain(tables, f"{where}.chain")
+        if (same := found.setdefault(chain.options_json, i)) != i:
+            raise ConfigError(
+                f"{where}: {chain.name} with the same options is defenses[{same}]. Remove one."
+            )
+        chains.append((chain.name, tables))
+    return chains
+
+
+def chain_tables(table: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
+    """One defense, or ``chain = [...]`` for several in order."""
+    if "chain" not in table:
+        return (table,)
+    parts = table["chain"]
+    if len(table) > 1 or not isinstance(parts, list) or not parts:
+        raise ConfigError(
+            f"{where}: {table!r} does not fit, as a chain is a list and stands alone. "
+            'Write chain = [{ name = "gaussian_noise", std = 0.01 }, { name = "sign" }].'
+        )
+    return tuple(parts)
+
+
+def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
+    table = experiment.model_dump(mode="json", exclude_none=True)
+    sweep = table.pop("sweep")
+    for key, values in sweep.items():
+        if key == "level":
+            check_levels(values)
+        elif key.split(".")[0] not in _SWEPT or "." not in key:
+            raise ConfigError(
+                f"sweep.{key}: only options of {', '.join(_SWEPT)} can be swept. "
+                "List several [[defenses]], [[attacks]] or seeds instead."
+            )
+        if not values:
+            raise ConfigError(f"sweep.{key}: expected a list of values, got none. Add one.")
+        for i, value in enumerate(values):
+            if value in values[:i]:
+                raise ConfigError(f"sweep.{key}: {value!r} stands there twice. Remove one.")
+    for choice in itertools.product(*sweep.values()):
+        settled = json.loads(json.dumps(table))
+        for key, value in zip(sweep, choice, strict=True):
+            options = value if key == "level" else {key: value}
+            for name, chosen in options.items():
+                set_value(settled, name, chosen, f"sweep.{key}")
+        yield parse_experiment(settled)
+
+
+def fingerprint(config: CellConfig) -> str:
+    """Eight hexadecimal digits that stand for all that determines the captures.
+
+    The engine and its workers are left out: they change no bit. So are defaults, so that an option
+    that comes with a later fedsim leaves older runs as they are.
+    """
+    table = config.model_dump(mode="json", exclude_defaults=True)
+    for key in _ENGINE:
+        table["federation"].pop(key, None)
+    canonical = json.dumps(table, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]

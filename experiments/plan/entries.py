@@ -1,0 +1,67 @@
+"""The attacks that an experiment lists, checked and labelled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from attacks import attack_classes
+from experiments.plan.config import ExperimentConfig
+from fedsim.build import build, options_of
+from fedsim.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attack of an experiment.
+
+    Attributes:
+        label: the attack's name; with options other than the defaults, and a hash of them.
+        table: name and options as written.
+        options: all options as canonical JSON.
+        adaptive: whether it uses the declared defense.
+    """
+
+    label: str
+    table: dict[str, Any]
+    options: str
+    adaptive: bool
+
+
+def entries(experiment: ExperimentConfig) -> list[Entry]:
+    """The experiment's attacks, checked."""
+    classes = attack_classes()
+    found: list[Entry] = []
+    for where, table in _variants(experiment):
+        attack = build(classes, table, where)
+        options = json.dumps(options_of(attack), sort_keys=True, separators=(",", ":"))
+        label = str(table["name"])
+        if attack != type(attack)():
+            label += "-" + hashlib.sha256(options.encode()).hexdigest()[:6]
+        if label in {entry.label for entry in found}:
+            raise ConfigError(f"{where}: the same attack stands there twice. Remove one.")
+        found.append(Entry(label, table, options, attack.is_adaptive))
+    return found
+
+
+def _variants(experiment: ExperimentConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each attack as it stands, then with the options of each of its ``variants`` changed."""
+    for i, whole in enumerate(experiment.attacks):
+        where, table = f"attacks[{i}]", dict(whole)
+        variants = table.pop("variants", [])
+        yield where, table
+        if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants):
+            raise ConfigError(
+                f"{where}.variants: {variants!r} does not fit. "
+                "Write a list of tables of options, as [{ adaptive = true }]."
+            )
+        for j, changes in enumerate(variants):
+            if "name" in changes:
+                raise ConfigError(
+                    f"{where}.variants[{j}].name: a variant is of the same attack. "
+                    "List another attack under [[attacks]]."
+                )
+            yield f"{where}.variants[{j}]", {**table, **changes}

@@ -1,0 +1,150 @@
+"""The run folder: one plan, its cells, and where everything came from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import tomli_w
+from pydantic import ValidationError
+
+from experiments.plan.cells import Cell, make_cells
+from experiments.plan.config import Plan
+from experiments.plan.overrides import override
+from fedsim.build import explain
+from fedsim.errors import ConfigError
+from fedsim.files import SCHEMA, write_bytes, write_json
+
+RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
+STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and the plan that it was made from."""
+
+    root: Path
+    plan: Plan
+    cells: tuple[Cell, ...]
+
+    @classmethod
+    def create(cls, plan: Plan, root: Path) -> Run:
+        """Make the folder, or go on with one of the same name; finished cells are kept."""
+        run = cls.plan_at(plan, root)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"--out {root}: cannot be made ({error.strerror}). Name another folder."
+            ) from None
+        table = plan.model_dump(mode="json", exclude_none=True)
+        write_bytes(root / "experiment.toml", tomli_w.dumps({"schema": SCHEMA, **table}).encode())
+        for cell in run.cells:
+            cell.write()
+        return run
+
+    @classmethod
+    def plan_at(cls, plan: Plan, root: Path) -> Run:
+        """The run that ``create`` would make, checked; nothing is written."""
+        if root.exists() and not root.is_dir():
+            raise ConfigError(f"--out {root}: this is a file. Name a folder.")
+        if (root / "experiment.toml").exists():
+            if (name := check_version(root).get("name")) != plan.name:
+                raise ConfigError(
+                    f"--out {root}: the folder holds the run of {name!r}, and this experiment is "
+                    f"{plan.name!r}. Name another folder."
+                )
+        elif root.exists() and any(root.iterdir()):
+            raise ConfigError(
+                f"--out {root}: the folder holds something that is no run. Name another one."
+            )
+        return cls(root, plan, tuple(make_cells(plan, root)))
+
+    @classmethod
+    def open(cls, root: Path, overrides: Sequence[str] = ()) -> Run:
+        """Read the plan back from the folder; ``overrides`` apply to each of its experiments."""
+        table = check_version(root)
+        for experiment in table.get("experiments", []):
+            override(experiment, overrides)
+        try:
+            plan = Plan.model_validate_json(json.dumps(table))
+        except ValidationError as error:
+            raise ConfigError(f"{root / 'experiment.toml'}: {explain(error, '')}") from None
+        return cls(root, plan, tuple(make_cells(plan, root)))
+
+
+def check_version(root: Path) -> dict[str, Any]:
+    """The parsed ``experiment.toml`` without its schema number, which must be ours."""
+    path = root / "experiment.toml"
+    if not path.exists():
+        raise ConfigError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}. Restore the file.") from None
+    schema = table.pop("schema", None)
+    if schema != SCHEMA:
+        raise ConfigError(
+            f"{root}: a run folder of version {schema!r}, and this fedsim reads version {SCHEMA}. "
+            "Use the fedsim that wrote it, or run the experiment again with another --out."
+        )
+    return table
+
+
+def note_provenance(run: Run, stage: str, seconds: float) -> None:
+    """Record what ran, from which commit, on what, and how long; each stage keeps its own.
+
+    Training and attacks go on where they stood, so that their times add up.
+    """
+    path = run.root / "provenance.json"
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def noted(key: str, value: object) -> dict[str, object]:
+        return {**known.get(key, {}), stage: value}
+
+    before = known.get("seconds", {}).get(stage, 0.0) if stage in ("simulate", "attack") else 0.0
+    changed = " with changes" if _git("status", "--porcelain") else ""
+    write_json(
+        path,
+        {
+            "fedsim": version("fedsim"),
+            "schema": SCHEMA,
+            "python": platform.python_version(),
+            "packages": {name: _version(name) for name in ("torch", "flwr", "ray", "transformers")},
+            "machine": f"{platform.system()} {platform.machine()}",
+            "cpus": os.cpu_count(),
+            "seeds": sorted({seed for e in run.plan.experiments for seed in e.seeds}),
+            "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
+            "commands": noted("commands", " ".join(["fedsim", *sys.argv[1:]])),
+            "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
+            "seconds": noted("seconds", round(before + seconds, 3)),
+        },
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # captures can be attacked without Flower and Ray
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    root = Path(__file__).resolve().parents[2]
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None  # not a checkout
+    return done.stdout.strip()

@@ -1,0 +1,191 @@
+"""The realism ladder: how much of a real federation a setting takes away from the attacker.
+
+Each rung asks for all of the rungs below it. Read off the resolved setting of a cell, never taken
+from what a file declares; "withheld" means ``false`` under ``[server_knows]``.
+
+==== ======================================================================================
+L0   The oracle's control, ``fedsim doctor``: the client's step replayed on its true data. It
+     needs the truth, hence is no attack, and no setting is of this level.
+L1   Textbook: whatever does not reach L2. As DLG and LAMP are usually run: FedSGD, one
+     example, eval mode, labels and lengths given.
+L2   Relaxed knowledge: ``labels`` and ``lengths`` withheld, ``batch_size`` of at least 2,
+     ``train_mode`` on, so that dropout masks and batch statistics, where the model has any, are
+     the client's own. LeNet and MLP have none: their gradients are those of eval mode at any
+     rung, and ``fedsim show`` says so. Running batch statistics are on the wire; after one step
+     they give the batch's own away, which ``federation.batch_statistics = "kept"`` prevents.
+L3   Protocol: ``protocol = "fedavg"`` of at least two local steps, uneven clients (any
+     ``partition`` but iid), and at least three rounds captured. What is public stays known: batch
+     size, steps, learning rate, optimiser, the number of examples that the mean is weighted by.
+L4   Deployed: secure aggregation over at least two clients, not every client in each round;
+     ``num_examples``, ``batch_size``, ``local_steps``, ``learning_rate`` and ``optimizer``
+     withheld.
+==== ======================================================================================
+
+No rung asks for a defense: whether there is one is a column of its own, and its undefended baseline
+belongs into the same table. Malicious servers would be L5, and are out of scope. The rungs follow
+the practice described by Du et al. 2025 (2404.05403), Dimitrov et al. 2022 (2206.12395) and Huang
+et al. 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from fedsim.cell import CaptureConfig, CellConfig, ServerKnows
+from fedsim.federation import FederationConfig
+
+Level: TypeAlias = Literal["L1", "L2", "L3", "L4"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+MANY_ROUNDS = 3
+"""Captured rounds from which on early, middle and late ones can be told apart."""
+_SECRETS = ("num_examples", "batch_size", "local_steps", "learning_rate", "optimizer")
+
+
+class LeveledSections(NamedTuple):
+    """The sections of an experiment that a level is about."""
+
+    federation: FederationConfig
+    server_knows: ServerKnows
+    capture: CaptureConfig
+
+
+class Condition(NamedTuple):
+    """What a rung asks for.
+
+    Attributes:
+        option: the dotted option that decides.
+        needs: what it has to be, in words.
+        holds: whether it is.
+    """
+
+    option: str
+    needs: str
+    holds: Callable[[LeveledSections], bool]
+
+
+def _withheld(fact: str) -> Condition:
+    return Condition(
+        f"server_knows.{fact}", "false", lambda given: not getattr(given.server_knows, fact)
+    )
+
+
+def _captured(given: LeveledSections) -> int:
+    return len(given.capture.rounds) or given.federation.rounds
+
+
+def _several_steps(given: LeveledSections) -> bool:
+    run = given.federation
+    if run.local_steps:
+        return run.local_steps > 1
+    return run.local_epochs > 1 or run.client_rows > run.batch_size
+
+
+CONDITIONS: dict[Level, tuple[Condition, ...]] = {
+    "L1": (),
+    "L2": (
+        _withheld("labels"),
+        _withheld("lengths"),
+        Condition("federation.batch_size", "at least 2", lambda s: s.federation.batch_size >= 2),
+        Condition("federation.train_mode", "true", lambda s: s.federation.train_mode),
+    ),
+    "L3": (
+        Condition("federation.protocol", "'fedavg'", lambda s: s.federation.protocol == "fedavg"),
+        Condition("federation.local_epochs", "at least 2, for several steps", _several_steps),
+        Condition("federation.partition", "not 'iid'", lambda s: s.federation.partition != "iid"),
+        Condition("federation.rounds", "at least 3", lambda s: s.federation.rounds >= MANY_ROUNDS),
+        Condition("capture.rounds", "at least 3 of them", lambda s: _captured(s) >= MANY_ROUNDS),
+    ),
+    "L4": (
+        Condition(
+            "federation.participation", "less than 1", lambda s: s.federation.participation < 1
+        ),
+        Condition("federation.secure_aggregation", "at least 2", lambda s: s.federation.cohort > 1),
+        *map(_withheld, _SECRETS),
+    ),
+}
+
+_FILLED: dict[Level, dict[str, object]] = {
+    "L1": {"server_knows.labels": True, "server_knows.lengths": True},
+    "L2": {
+        "server_knows.labels": False,
+        "server_knows.lengths": False,
+        "federation.batch_size": 4,
+        "federation.train_mode": True,
+    },
+    "L3": {
+        "federation.protocol": "fedavg",
+        "federation.local_epochs": 2,
+        "federation.client_rows": 8,
+        "federation.partition": "dirichlet",
+        "federation.rounds": MANY_ROUNDS,
+    },
+    "L4": {
+        "federation.participation": 0.5,
+        **{f"server_knows.{fact}": False for fact in _SECRETS},
+    },
+}
+"""What a rung fills in beside the rungs below; L1's are its own, as it grants what L2 withholds."""
+
+
+def level_of(config: CellConfig) -> Level:
+    """The highest rung whose conditions, and those of all rungs below, hold in a cell."""
+    given = LeveledSections(config.federation, config.server_knows, config.capture)
+    reached: Level = "L1"
+    for level in LEVELS:
+        if not all(condition.holds(given) for condition in CONDITIONS[level]):
+            return reached
+        reached = level
+    return reached
+
+
+def contradiction(level: Level, config: CellConfig) -> str | None:
+    """Which option keeps a cell below the level that its file declares, as one line."""
+    given = LeveledSections(config.federation, config.server_knows, config.capture)
+    for rung in LEVELS[: LEVELS.index(level) + 1]:
+        for condition in CONDITIONS[rung]:
+            if not condition.holds(given):
+                section, name = condition.option.split(".")
+                value = getattr(getattr(given, section), name)
+                return (
+                    f"{condition.option}: {_written(value)} contradicts level = {level!r}, which "
+                    f"needs {condition.needs}. Leave it out, or declare {level_of(config)!r}."
+                )
+    return None
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def filled(level: Level, table: Mapping[str, Any]) -> dict[str, object]:
+    """Dotted options, with the values of a rung, that an experiment's table leaves out.
+
+    What the table sweeps is not left out. At L4 the clients drawn in a round are one cohort, of
+    which the server sees the sum: what deployed secure aggregation comes down to.
+    """
+    rungs: list[Level] = ["L1"] if level == "L1" else list(LEVELS[1 : LEVELS.index(level) + 1])
+    options = {key: value for rung in rungs for key, value in _FILLED[rung].items()}
+    open_ = {key: value for key, value in options.items() if not _stands(table, key)}
+    if level == "L4" and not _stands(table, "federation.secure_aggregation"):
+        share = _number(table, "participation", open_.get("federation.participation"))
+        clients = _number(table, "clients", FederationConfig().clients)
+        open_["federation.secure_aggregation"] = max(1, round(share * clients))
+    return open_
+
+
+def _stands(table: Mapping[str, Any], key: str) -> bool:
+    section, name = key.split(".")
+    own, sweep = table.get(section), table.get("sweep")
+    return (isinstance(own, Mapping) and name in own) or (
+        isinstance(sweep, Mapping) and key in sweep
+    )
+
+
+def _number(table: Mapping[str, Any], name: str, otherwise: object) -> float:
+    """A number under ``[federation]``; what is none is refused when the table is validated."""
+    own = table.get("federation")
+    value = own.get(name, otherwise) if isinstance(own, Mapping) else otherwise
+    return float(value) if isinstance(value, int | float) else 1.0

@@ -1,0 +1,178 @@
+"""What can be set of an attack, a defense, a metric or a section of an experiment, by its class."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel, TypeAdapter
+
+from experiments.plan.config import ExperimentConfig
+from experiments.preview.catalog import attacks, defenses, metrics
+from fedsim.build import suggest
+from fedsim.errors import ConfigError
+from fedsim.section import ConfigSection
+
+_WIDTH = 90
+
+
+@dataclass(frozen=True)
+class Option:
+    """What one key of a table takes.
+
+    Attributes:
+        type: in words.
+        required: whether it has to be given.
+        default: as JSON data; None where there is none.
+        meaning: what the class says of it, or nothing.
+    """
+
+    name: str
+    type: str
+    required: bool
+    default: Any
+    meaning: str
+
+    def text(self) -> str:
+        """A line, and what it means below."""
+        if self.required:
+            default = "has to be given"
+        elif self.default is None:
+            default = "not set by default"
+        else:
+            default = f"default {json.dumps(self.default)}"
+        meaning = textwrap.wrap(self.meaning, _WIDTH, break_on_hyphens=False)
+        lines = [f"  {self.name}: {self.type}, {default}", *(f"      {line}" for line in meaning)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Manual:
+    """What a user has to know to set one table of an experiment file.
+
+    Attributes:
+        place: where it stands in the file.
+        about: what the class says of itself.
+        options: the keys of the table.
+    """
+
+    name: str
+    place: str
+    about: str
+    options: tuple[Option, ...]
+
+    def table(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """For a terminal."""
+        options = [option.text() for option in self.options] or ["  none"]
+        return "\n".join([f"{self.name}: {self.place}", "", self.about, "", "Options:", *options])
+
+
+def manual(name: str) -> Manual:
+    """What is known of a name; a section of the file comes before an attack called alike.
+
+    Raises:
+        ConfigError: there is nothing of that name.
+    """
+    known: list[str] = []
+    for place, find in _SHELVES:
+        classes = find()
+        if name in classes:
+            return _read(name, place.format(name=name), classes[name])
+        known += classes
+    raise ConfigError(f"describe {name!r}: there is nothing of that name. {suggest(name, known)}")
+
+
+def _sections(section: type[BaseModel] = ExperimentConfig, prefix: str = "") -> dict[str, Any]:
+    """The tables of an experiment file by their dotted names."""
+    found: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, ConfigSection):
+                found |= {prefix + name: part, **_sections(part, f"{prefix}{name}.")}
+    return found
+
+
+_SHELVES: tuple[tuple[str, Callable[[], Mapping[str, Any]]], ...] = (
+    ("the file itself", lambda: {"experiment": ExperimentConfig}),
+    ("a section, [{name}]", _sections),
+    ('an attack; under [[attacks]], name = "{name}"', attacks),
+    ('a defense; under [[defenses]], name = "{name}"', defenses),
+    ('a metric; metrics = ["{name}"]', metrics),
+)
+
+
+def _read(name: str, place: str, cls: type[Any]) -> Manual:
+    schema = TypeAdapter(cls).json_schema()
+    meanings: dict[str, str] = {}
+    for parent in reversed(cls.__mro__):
+        meanings |= _split(parent.__doc__ or "")[1]
+    sections = _sections()
+    options = []
+    for option, taken in schema.get("properties", {}).items():
+        required, default = option in schema.get("required", ()), taken.get("default")
+        meaning = meanings.get(option, "")
+        inner = option if cls is ExperimentConfig else f"{name}.{option}"
+        if inner in sections:
+            default = None if default is None else {}  # its own options say theirs
+            meaning = f"{meaning} See fedsim describe {inner}.".strip()
+        options.append(Option(option, _type(taken), required, default, meaning))
+    about = "\n\n".join(filter(None, [_split(cls.__doc__ or "")[0], _facts(cls)]))
+    return Manual(name, place, about, tuple(options))
+
+
+def _facts(cls: type[Any]) -> str:
+    """What an attack asks for and a metric measures, which are no options."""
+    if hasattr(cls, "requires"):
+        known = f" It needs to know: {', '.join(sorted(cls.requires))}." * bool(cls.requires)
+        return f"It reconstructs {' and '.join(sorted(cls.modalities))}.{known}"
+    if hasattr(cls, "attacker_wants"):
+        return f"Unit: {cls.unit}. The attacker wants it {cls.attacker_wants}."
+    return ""
+
+
+def _split(docstring: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of the class, and of each of its attributes."""
+    about, _, listed = inspect.cleandoc(docstring).partition("\n\nAttributes:\n")
+    entries = re.split(r"^(\w+): ", textwrap.dedent(listed), flags=re.MULTILINE)
+    return about, {
+        name: " ".join(text.split())
+        for name, text in zip(entries[1::2], entries[2::2], strict=True)
+    }
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """A JSON schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"] if one.get("type") != "null")
+    if "enum" in schema:
+        return " or ".join(map(json.dumps, schema["enum"]))
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    bounds = [f"{word} {schema[key]:g}" for key, word in _BOUNDS.items() if key in schema]
+    items = schema.get("items", {})
+    kind = _TYPES.get(schema.get("type", ""), "table")
+    return " ".join([kind, *(["of:", _type(items)] if items else []), " and ".join(bounds)]).strip()
+
+
+_TYPES = {
+    "array": "list",
+    "boolean": "true or false",
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+}
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}

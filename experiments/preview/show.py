@@ -1,0 +1,206 @@
+"""What an experiment would do, before anything of it is run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from torch import nn
+
+from experiments.plan.cells import Cell, make_cells
+from experiments.plan.config import Plan
+from experiments.plan.entries import entries
+from experiments.plan.levels import level_of
+from experiments.plan.rehearsal import Start, rehearse
+from experiments.preview.estimate import CostEstimate, estimate
+from experiments.preview.feasibility import Light
+from experiments.preview.rank_light import lights
+from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
+from fedsim.cell import CellConfig
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one experiment needs.
+
+    Attributes:
+        parameters: values that cross the wire once, parameters and buffers.
+        captures: replies that the server keeps, those of probes among them.
+        probes: replies of probes.
+        jobs: attacks on single captures; an attack may take several captures in one job.
+        disk: bytes of the captures at most; frozen parameters are not sent.
+        time: about how long it takes.
+    """
+
+    parameters: int
+    captures: int
+    probes: int
+    jobs: int
+    disk: int
+    time: CostEstimate
+
+    def text(self) -> str:
+        """A few short lines."""
+        probes = f" ({self.probes} by probes)" if self.probes else ""
+        return (
+            f"{self.captures} captures{probes} of {self.parameters:,} values: "
+            f"{self.disk / 1e6:,.0f} MB on disk at most\n"
+            f"{self.jobs} attacked captures\n{self.time.text()}"
+        )
+
+
+@dataclass(frozen=True)
+class ShownPart:
+    """One experiment of the plan.
+
+    Attributes:
+        modeless: models with neither dropout nor batch statistics whose clients are in train mode.
+        lights: by cell, of the first seed.
+    """
+
+    config: str
+    cells: tuple[Cell, ...]
+    threat: ThreatModel
+    modeless: tuple[str, ...]
+    lights: dict[str, list[Light]]
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Description:
+    """The whole plan."""
+
+    name: str
+    parts: tuple[ShownPart, ...]
+
+    def table(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "name": self.name,
+            "experiments": [
+                {
+                    "config": part.config,
+                    "cells": [cell.name for cell in part.cells],
+                    "levels": {cell.name: level_of(cell.config) for cell in part.cells},
+                    "train_mode_without_effect": part.modeless,
+                    "threat_model": {
+                        "granted": part.threat.granted,
+                        "withheld": part.threat.withheld,
+                        "varied": part.threat.varied,
+                    },
+                    "limits": {
+                        cell: [asdict(light) for light in found]
+                        for cell, found in part.lights.items()
+                    },
+                    "cost": asdict(part.cost),
+                }
+                for part in self.parts
+            ],
+        }
+
+    def text(self) -> str:
+        """For a terminal."""
+        return "\n\n".join(_text(part) for part in self.parts)
+
+
+def _text(part: ShownPart) -> str:
+    threat = part.threat
+    lines = [part.config.strip(), "", "# cells, and the realism of each"]
+    lines += [f"{cell.name}  {level_of(cell.config)}" for cell in part.cells]
+    lines += [
+        f"train mode changes nothing of {model}, which has neither dropout nor batch statistics: "
+        "its gradients are those of eval mode"
+        for model in part.modeless
+    ]
+    lines.append("")
+    lines += ["# threat model", ATTACKER]
+    for heading, facts in (
+        ("knows", threat.granted),
+        ("does not know", threat.withheld),
+        ("knows in some cells", threat.varied),
+    ):
+        if facts:
+            lines.append(f"{heading}: {'; '.join(facts)}")
+    lines += [f"{what}: {value}" for what, value in threat.protocol]
+    lines += [f"out of scope: {OUT_OF_SCOPE}", "", "# exact attacks, by what a reply holds"]
+    for same, cells in _alike(part.lights).items():
+        lines += [*cells, *(f"  {line}" for line in same)]
+    lines += ["", "# cost", part.cost.text()]
+    return "\n".join(lines)
+
+
+def _alike(lights: dict[str, list[Light]]) -> dict[tuple[str, ...], list[str]]:
+    """Lines, and the cells that they are true of."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for cell, found in lights.items():
+        alike.setdefault(tuple(light.text() for light in found), []).append(cell)
+    return alike
+
+
+def describe(plan: Plan) -> Description:
+    """Resolve everything; loads data and builds the models, and trains nothing."""
+    cells = make_cells(plan, Path("runs") / plan.name)
+    starts = rehearse(cells)
+    parts = []
+    for experiment in plan.experiments:
+        mine = [cell for cell in cells if cell.experiment.name == experiment.name]
+        config = tomli_w.dumps(experiment.model_dump(mode="json", exclude_none=True))
+        threat = threat_model([cell.config for cell in mine])
+        found = {
+            cell.name: lights(
+                cell.config, start.setting.task, start.setting.holdings.private, start.weights
+            )
+            for cell in mine
+            if cell.config.seed == experiment.seeds[0]
+            for start in [starts[cell.name]]
+        }
+        modeless = _modeless(mine, starts)
+        parts.append(ShownPart(config, tuple(mine), threat, modeless, found, _cost(mine, starts)))
+    return Description(plan.name, tuple(parts))
+
+
+def _modeless(cells: list[Cell], starts: dict[str, Start]) -> tuple[str, ...]:
+    tasks = {
+        cell.config.task.model: starts[cell.name].setting.task
+        for cell in cells
+        if cell.config.federation.train_mode
+    }
+    return tuple(name for name, task in tasks.items() if not _has_mode(task.blank()))
+
+
+def _has_mode(network: nn.Module) -> bool:
+    """Whether a client's own masks or batch statistics change what the network computes."""
+    return any(
+        isinstance(part, nn.BatchNorm2d) or (isinstance(part, nn.Dropout) and part.p > 0)
+        for part in network.modules()
+    )
+
+
+def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
+    weights = [starts[cell.name].weights.values() for cell in cells]
+    parameters = max(sum(value.numel() for value in values) for values in weights)
+    captures = sum(_captures(cell.config) for cell in cells)
+    kept = sum(_captures(cell.config) * starts[cell.name].reply_bytes for cell in cells)
+    models = sum(
+        len(cell.config.captured_rounds)
+        * sum(value.nbytes for value in starts[cell.name].weights.values())
+        for cell in cells
+    )
+    probes = sum(len(cell.config.captured_rounds) * cell.config.probes.count for cell in cells)
+    return Cost(
+        parameters,
+        captures,
+        probes,
+        captures * len(entries(cells[0].experiment)),
+        kept + models,
+        estimate(cells, starts[cells[0].name], captures),
+    )
+
+
+def _captures(config: CellConfig) -> int:
+    """An upper bound where only some clients are kept and only some take part."""
+    replies = config.federation.replies
+    kept = min(len(config.capture.clients) or replies, replies)
+    return len(config.captured_rounds) * (kept + config.probes.count)

@@ -1,0 +1,1 @@
+"""Findings to a page, tables and figures."""

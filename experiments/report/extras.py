@@ -1,0 +1,94 @@
+"""Tables of other parts that a chapter of the report shows after its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from experiments.bounds.records import LimitsRecord
+from experiments.report.classes import class_norms
+from experiments.report.limit_tables import ceiling_table, rank_table, success_table
+from experiments.report.signal_table import signal_table
+from experiments.report.tables import Table, named
+from experiments.stages.rows import read_rows
+from experiments.stages.signals import SignalRow
+from experiments.stages.updates import UpdateRow
+from experiments.wording.names import settings
+from fedsim.cell import CellConfig
+from fedsim.files import read_record
+from fedsim.records import ScoreRow
+
+Extra: TypeAlias = Callable[[Path, Mapping[str, CellConfig]], Table | None]
+"""From the run folder and the cells of a chapter, by name; None where there is nothing to show.
+
+A table's name ends its file's name, and its caption stands above it. Equal runs give equal tables.
+"""
+
+
+def signal_to_noise(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """What each defense left of the update, and the size of what is sent."""
+    path = run / "signals.parquet"
+    rows = read_rows(path, SignalRow) if path.exists() else []
+    mine = [row for row in rows if row.cell in cells]
+    return signal_table(mine, settings(cells, {})) if mine else None
+
+
+def norms_by_class(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """How long the updates of each class are."""
+    path = run / "updates.parquet"
+    return class_norms(read_rows(path, UpdateRow), cells) if path.exists() else None
+
+
+def rank_lights(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """Whether exact attacks can work, where ``fedsim limits`` was run."""
+    found, labels = _limits(run, cells)
+    return rank_table(found.ranks, labels) if found.ranks else None
+
+
+def success_bounds(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """What differential privacy leaves of the chance to guess right."""
+    found, labels = _limits(run, cells)
+    return success_table(found.successes, labels) if found.successes else None
+
+
+def ceilings(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
+    """PSNR ceilings, beside the best attack on the same captures."""
+    found, labels = _limits(run, cells)
+    scores = read_rows(run / "scores.parquet", ScoreRow) if found.ceilings else []
+    return ceiling_table(found.ceilings, labels, scores) if found.ceilings else None
+
+
+def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, Mapping[str, str]]:
+    """Those of the cells, none where the file is missing, and the setting of each cell."""
+    path = run / "limits.json"
+    if not path.exists():
+        return LimitsRecord(ranks=(), successes=(), ceilings=()), {}
+    found = read_record(path, LimitsRecord)
+    kept = LimitsRecord(
+        ranks=tuple(one for one in found.ranks if one.cell in cells),
+        successes=tuple(one for one in found.successes if one.cell in cells),
+        ceilings=tuple(one for one in found.ceilings if one.cell in cells),
+    )
+    runs = {one.cell: one.run for one in (*kept.ranks, *kept.successes, *kept.ceilings)}
+    return kept, settings({name: cells[name] for name in runs}, runs)
+
+
+EXTRAS: dict[str, Extra] = {
+    "Signal and noise": signal_to_noise,
+    "Updates by class": norms_by_class,
+    "Whether exact attacks can work": rank_lights,
+    "How often a guess can be right": success_bounds,
+    "How close a reconstruction can come": ceilings,
+}
+"""Heading on the page -> what makes the table; one line for each."""
+
+
+def extras(run: Path, cells: Mapping[str, CellConfig], stem: str) -> dict[str, Table]:
+    """Heading -> table, for one chapter; ``stem`` begins each name."""
+    made = {heading: make(run, cells) for heading, make in EXTRAS.items()}
+    return {
+        heading: named([table], stem)[table.name]
+        for heading, table in made.items()
+        if table is not None
+    }

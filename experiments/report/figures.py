@@ -1,0 +1,170 @@
+"""What every figure shares: ink, colours, the legend, and how it becomes SVG and PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from experiments.analysis.keys import Place
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+INK = "#1b1b1f"
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6a3d9a")
+"""Of families of defenses, after Okabe and Ito; no defense is drawn in ink."""
+MARKERS = "osD^vPX"
+LAST = ("null: ", "Pareto front")
+"""How labels begin that stand below those of the defenses."""
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+Size: TypeAlias = tuple[float, float]
+"""Width and height in inches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One picture of the page.
+
+    Attributes:
+        name: file name without its ending.
+        caption: what it shows, in words.
+        svg: an ``<svg>`` element; its ink is ``INK``, so that a page can set another.
+        width: in inches, at which its text is as large as that of the page's tables.
+    """
+
+    name: str
+    caption: str
+    svg: str
+    png: bytes
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """How a defense is drawn: the hue is its family's, shade and marker are its own."""
+
+    colour: str
+    marker: str
+
+
+def strokes(places: Sequence[Place]) -> dict[Place, Stroke]:
+    """A stroke for each place, in their order; a family goes from light to dark."""
+    found: dict[Place, Stroke] = {}
+    families = list(dict.fromkeys(place[1] for place in places if place[1] != "none"))
+    for setting in dict.fromkeys(place[0] for place in places):
+        for defense in dict.fromkeys(place[1] for place in places if place[0] == setting):
+            members = [place for place in places if place[:2] == (setting, defense)]
+            for number, place in enumerate(members):
+                marker = MARKERS[number % len(MARKERS)]
+                shade = number / (len(members) - 1) if len(members) > 1 else 0.5
+                found[place] = Stroke(_shaded(family_colour(defense, families), shade), marker)
+    return found
+
+
+def family_colour(defense: str, families: Sequence[str]) -> str:
+    """The hue of a family; ink for no defense."""
+    return INK if defense == "none" else COLOURS[families.index(defense) % len(COLOURS)]
+
+
+def _shaded(colour: str, shade: float) -> str:
+    """Towards white for 0, as it is in the middle, towards black for 1."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    end, weight = (1.0, 0.9 * (0.5 - shade)) if shade < 0.5 else (0.0, 0.8 * (shade - 0.5))
+    red, green, blue = ((1 - weight) * part + weight * end for part in to_rgb(colour))
+    return to_hex((red, green, blue))
+
+
+def figure(name: str, caption: str, draw: Callable[[Canvas], None], size: Size) -> Figure:
+    """A figure of any number of axes; equal drawings give equal bytes."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    svg, png = io.StringIO(), io.BytesIO()
+    with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
+        canvas = Canvas(figsize=size, layout="constrained")
+        draw(canvas)
+        canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+        canvas.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+    text = svg.getvalue()
+    return Figure(name, caption, text[text.index("<svg") :], png.getvalue(), size[0])
+
+
+def panel(
+    name: str,
+    caption: str,
+    heading: str,
+    draw: Callable[[Axes], None],
+    size: Size = (4.2, 3.5),
+    *,
+    legend: bool = True,
+) -> Figure:
+    """A figure of one pair of axes, its legend below."""
+
+    def fill(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        draw(axes)
+        head(axes, heading)
+        if legend:
+            legend_below(canvas, size[0])
+
+    return figure(name, caption, fill, size)
+
+
+def head(axes: Axes, heading: str) -> None:
+    """The title of a panel."""
+    axes.set_title(heading, fontsize=10, fontweight="bold", loc="left")
+
+
+def legend_below(canvas: Canvas, width: float) -> None:
+    """One legend for all axes, each entry once, in as many columns as fit."""
+    entries = _entries(canvas)
+    longest = max((len(label) for label in entries), default=1)
+    columns = max(1, min(len(entries), int(width / (0.55 + 0.075 * longest))))
+    canvas.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=8.5,
+        handlelength=2.4,
+    )
+
+
+def legend_beside(canvas: Canvas) -> None:
+    """One legend for all axes at their right, each entry once."""
+    entries = _entries(canvas)
+    canvas.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside right upper",
+        frameon=False,
+        fontsize=8.5,
+        handlelength=2.4,
+    )
+
+
+def _entries(canvas: Canvas) -> dict[str, Any]:
+    pairs = [axes.get_legend_handles_labels() for axes in canvas.axes]
+    found = {
+        label: handle
+        for handles, labels in pairs
+        for handle, label in zip(handles, labels, strict=True)
+    }
+    return dict(sorted(found.items(), key=lambda entry: entry[0].startswith(LAST)))

@@ -1,0 +1,56 @@
+"""What stands at the end of the page: definitions, provenance and what the run took."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.plan.folder import STAGES
+from experiments.wording.names import duration
+from fedsim.errors import StoreError
+from fedsim.metrics.base import Metric
+
+
+def definition(metric: type[Metric]) -> str:
+    """The docstrings of the metric and of the classes that it has its formula from."""
+    texts = []
+    for kind in metric.__mro__:
+        texts.append(inspect.cleandoc(kind.__doc__ or "").replace("``", ""))
+        if "score" in vars(kind):
+            break
+    return " ".join(texts)
+
+
+def cost(provenance: Mapping[str, Any]) -> str:
+    """The wall time of each stage but the one that writes this page; empty where none is noted."""
+    seconds = provenance.get("seconds", {})
+    parts = [f"{stage} {duration(seconds[stage])}" for stage in STAGES[:-1] if stage in seconds]
+    cpus = provenance.get("cpus")
+    return ", ".join(parts) + (f", on {cpus} CPUs" if parts and cpus else "")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a table.
+
+    Raises:
+        StoreError: the file is missing or not JSON.
+    """
+    try:
+        table: dict[str, Any] = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise StoreError(f"{path}: not valid JSON ({error}). Restore the file.") from None
+    return table
+
+
+def read_text(path: Path) -> str:
+    """Read a text.
+
+    Raises:
+        StoreError: the file is missing.
+    """
+    if not path.exists():
+        raise StoreError(f"{path}: the file is missing. Restore it, or simulate again.")
+    return path.read_text("utf-8")

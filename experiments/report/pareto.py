@@ -1,0 +1,215 @@
+"""Utility against leakage: a marker for each defense, the Pareto front and the null baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from experiments.analysis.evidence import Verdict
+from experiments.analysis.findings import UTILITY, TaskFindings
+from experiments.analysis.tradeoff import DP_SGD
+from experiments.report.figures import (
+    INK,
+    MARKERS,
+    Figure,
+    family_colour,
+    figure,
+    head,
+    legend_beside,
+)
+from experiments.report.label_layout import PlacedMark, write_labels
+from experiments.report.matrix import null_of, reached, unit_of_main, useful
+from experiments.report.tables import Number
+from experiments.wording.defense_names import compact, family, strength, varied
+from experiments.wording.names import title
+from fedsim.records import OTHER_CLIENT, PRIOR_ONLY
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+SIZE = (8.4, 4.6)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a defense stands in the picture."""
+
+    defense: str
+    options: str
+    use: Number
+    leak: Number
+    label: str
+
+    @property
+    def utility(self) -> float:
+        """At the end of training."""
+        return self.use.value
+
+
+def bar(number: Number) -> tuple[float, float]:
+    """How far the interval reaches below and above; nothing where there is none."""
+    if number.low is None or number.high is None:
+        return 0.0, 0.0
+    return number.value - number.low, number.high - number.value
+
+
+def _bars(numbers: Sequence[Number]) -> list[tuple[float, ...]] | None:
+    """Of an axis; None where no number has an interval, as the legend would show one."""
+    known = any(number.low is not None for number in numbers)
+    return list(zip(*map(bar, numbers), strict=True)) if known else None
+
+
+def pictures(section: TaskFindings, stem: str) -> list[Figure]:
+    """A panel for each setting in which two defenses or more were measured and attacked."""
+    found: list[Figure] = []
+    for setting in dict.fromkeys(verdict.setting for verdict in section.evidence.verdicts):
+        verdicts = [one for one in section.evidence.verdicts if one.setting == setting]
+        spots = [spot for one in verdicts if (spot := _spot(section, one))]
+        if len(spots) > 1:
+            found.append(_picture(section, f"{stem}-{len(found) + 1}", verdicts, spots))
+    return found
+
+
+def _spot(section: TaskFindings, verdict: Verdict) -> Spot | None:
+    use, change, epsilon = useful(section, verdict.place)
+    _, leak = reached(section, verdict.strongest)
+    if use is None or leak is None or not math.isfinite(use.value):  # a model that diverged
+        return None
+    members = [
+        other.defense_options
+        for other in section.evidence.verdicts
+        if (other.setting, other.defense) == (verdict.setting, verdict.defense)
+    ]
+    label = strength(verdict.defense, verdict.defense_options, members, bare=True)
+    if verdict.defense == DP_SGD:
+        label = f"ε={compact(float(f'{epsilon.value:.3g}'))}" if epsilon else "ε=∞"
+    given = verdict.defense_options
+    if change and change.low is not None:  # what seeds share moves all marks alike
+        below, above = bar(change)
+        use = Number(use.value, use.unit, use.value - below, use.value + above)
+    else:
+        use = Number(use.value, use.unit)
+    return Spot(verdict.defense, given, use, leak, label or family(verdict.defense))
+
+
+def _picture(
+    section: TaskFindings, name: str, verdicts: list[Verdict], spots: list[Spot]
+) -> Figure:
+    setting, utility = verdicts[0].setting, title(section.utility_name or "")
+    caption = (
+        f"{f'{setting}: ' if setting else ''}mean {title(section.main)} of the strongest attack on "
+        f"each defense against {utility} at the end, with 95 % intervals, that of {utility} of its "
+        "change to no defense over the same seeds. The best "
+        "defense is at the bottom right. On the Pareto front stand the defenses that no other "
+        "beats in both means."
+    )
+    heading = f"Utility and leakage{f', {setting}' if setting else ''}"
+    floor = _floor(section, verdicts)
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        _draw(axes, section, spots, floor)
+        head(axes, heading)
+        legend_beside(canvas)
+        canvas.draw_without_rendering()  # settles where the points lie
+        marks = [
+            PlacedMark(
+                spot.utility,
+                spot.leak.value,
+                spot.leak.value - bar(spot.leak)[0],
+                spot.leak.value + bar(spot.leak)[1],
+                spot.label,
+                _colour(spot, spots),
+            )
+            for spot in spots
+        ]
+        line = sorted((one.utility, one.leak.value) for one in spots if one.defense == DP_SGD)
+        write_labels(axes, marks, line)
+
+    return figure(name, caption, draw, SIZE)
+
+
+def _floor(section: TaskFindings, verdicts: list[Verdict]) -> tuple[float, str] | None:
+    """The null baseline, the mean over the defenses."""
+    for kind in (PRIOR_ONLY, OTHER_CLIENT):
+        floors = [null_of(section, verdict, kind) for verdict in verdicts]
+        known = [floor.value for floor in floors if floor]
+        if known:
+            return sum(known) / len(known), f"null: {title(kind)}"
+    return None
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points (utility, leakage) that none beats, by utility; the more utility, the better."""
+    return sorted(
+        point
+        for point in set(points)
+        if not any(
+            other != point and other[0] >= point[0] and other[1] <= point[1] for other in points
+        )
+    )
+
+
+def _falling(section: TaskFindings) -> bool:
+    """Whether less of the measure of utility is better."""
+    return section.utility_name is not None and UTILITY[section.utility_name] == "lower"
+
+
+def _colour(spot: Spot, spots: Sequence[Spot]) -> str:
+    families = dict.fromkeys(one.defense for one in spots if one.defense != "none")
+    return family_colour(spot.defense, list(families))
+
+
+def _draw(
+    axes: Axes, section: TaskFindings, spots: list[Spot], floor: tuple[float, str] | None
+) -> None:
+    families: dict[str, list[Spot]] = {}
+    for spot in spots:
+        families.setdefault(spot.defense, []).append(spot)
+    sign = -1.0 if _falling(section) else 1.0
+    best = front([(sign * spot.utility, spot.leak.value) for spot in spots])
+    axes.plot(
+        [sign * utility for utility, _ in best],
+        [leak for _, leak in best],
+        color=INK,
+        alpha=0.18,
+        linewidth=5,
+        solid_capstyle="round",
+        solid_joinstyle="round",
+        marker="o",
+        markersize=15,
+        markeredgewidth=0,
+        label="Pareto front",
+        zorder=1,
+    )
+    for number, (defense, members) in enumerate(families.items()):
+        by = varied(defense, [spot.options for spot in members])
+        line = sorted(members, key=lambda spot: spot.utility)
+        axes.errorbar(
+            [spot.utility for spot in line],
+            [spot.leak.value for spot in line],
+            xerr=_bars([spot.use for spot in line]),
+            yerr=_bars([spot.leak for spot in line]),
+            color=_colour(members[0], spots),
+            marker=MARKERS[number % len(MARKERS)],
+            linestyle=(0, (3, 2)) if defense == DP_SGD else "none",
+            linewidth=0.9,
+            elinewidth=0.9,
+            capsize=2,
+            markersize=6,
+            label=f"{family(defense)}, by {by}" if by else family(defense),
+        )
+    if floor is not None:
+        axes.axhline(floor[0], color=INK, alpha=0.55, ls=":", lw=1.3, label=floor[1])
+    if _falling(section):
+        axes.invert_xaxis()
+    unit = unit_of_main(section)
+    if unit == "1":
+        axes.set_ylim(-0.06, 1.06)
+    axes.margins(x=0.1, y=0.1)
+    axes.set_xlabel(f"{title(section.utility_name or '')} at the end")
+    axes.set_ylabel(f"{title(section.main)}{'' if unit == '1' else f' ({unit})'}")
+    axes.grid(color=INK, alpha=0.12, linewidth=0.6)

@@ -1,0 +1,71 @@
+"""Sentences of the page about who was attacked, and what became of the jobs."""
+
+from __future__ import annotations
+
+import re
+
+from experiments.analysis.findings import Problem, Result, TaskFindings
+from experiments.report.results import attack_label
+from experiments.wording.names import duration, show, title, utility_unit
+from fedsim.records import PRIOR_ONLY, STATUSES
+
+
+def scope(section: TaskFindings) -> str:
+    """Who was attacked by what, and what became of the jobs, in a sentence."""
+    attacked = [
+        result
+        for result in section.results
+        if result.control == "none" and result.attack != PRIOR_ONLY
+    ]
+    attacks = {attack_label(section, result.attacker) for result in attacked}
+    settings = {result.setting for result in attacked}
+    defended = {result.place[1:] for result in attacked if result.defense != "none"}
+    undefended = " and none" if any(result.defense == "none" for result in attacked) else ""
+    under = _count(len(defended), "defense") + undefended if defended else "no defense"
+    jobs = {status: sum(result.jobs[status] for result in attacked) for status in STATUSES}
+    became = ", ".join(f"{count:,} {status}" for status, count in jobs.items() if count)
+    became = "all done" if jobs["done"] == sum(jobs.values()) else became
+    return (
+        f"{_count(section.victims, 'private example')} of {_count(section.clients, 'client')}, "
+        f"attacked under {under}{f' in {len(settings)} settings' if len(settings) > 1 else ''} by "
+        f"{_count(len(attacks), 'attack')}: {_count(sum(jobs.values()), 'job')}, {became}, "
+        f"{duration(sum(result.seconds for result in attacked))} of work in all."
+    )
+
+
+def trained(section: TaskFindings) -> str:
+    """What to know of the utility: how many trainings there were, and what came before them."""
+    name = section.utility_name
+    if name is None:
+        return ""
+    alone = max(one.seeds for one in section.utility) == 1
+    start = {one.values[name] for one in section.utility if one.round == 0 and name in one.values}
+    parts = [
+        "Utility is that of one training under each defense: small changes may be chance."
+        if alone
+        else "",
+        f"Before training, {title(name)} was {show(start.pop(), utility_unit(name))}."
+        if len(start) == 1
+        else "",
+    ]
+    return " ".join(filter(None, parts))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def told(result: Result) -> list[tuple[str, int, str]]:
+    """(status, jobs, reason) for each reason, those that differ in their numbers as one."""
+    groups: dict[tuple[str, str], list[Problem]] = {}
+    for problem in sorted(result.problems, key=lambda one: (-one.jobs, one.reason)):
+        alike = problem.status, re.sub(r"\d+", "#", problem.reason)
+        groups.setdefault(alike, []).append(problem)
+    return [
+        (
+            status,
+            sum(one.jobs for one in group),
+            ("such as " if len(group) > 1 else "") + group[0].reason,
+        )
+        for (status, _), group in groups.items()
+    ]

@@ -1,0 +1,242 @@
+"""The tables of one section of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from experiments.analysis.findings import HEADLINE, Leakage, Result, TaskFindings
+from experiments.analysis.keys import Attacker, Place
+from experiments.report.tables import Number, Table, Value
+from experiments.wording.defense_names import defense_name
+from experiments.wording.names import differing, title, utility_unit
+from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES
+
+STATISTICS = (
+    *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
+    *("threshold", "share beyond it"),
+)
+WHO = ("setting", "defense", "attack", "probe")
+
+
+def tables(section: TaskFindings) -> tuple[Table, ...]:
+    """Headline, leakage, rounds, utility, jobs and problems."""
+    where = place_of(section)
+    return (
+        headline(section, where),
+        leakage(section, where),
+        rounds(section, where),
+        utility(section, where),
+        jobs(section, where),
+        problems(section, where),
+    )
+
+
+def named_place(place: Place) -> tuple[str, str]:
+    """The columns ``setting`` and ``defense``."""
+    return place[0], defense_name(place[1], place[2])
+
+
+def place_of(section: TaskFindings) -> str:
+    """Data set, model and protocol, as captions end."""
+    return f"{section.dataset}, {section.model}, {title(section.protocol)}"
+
+
+def attack_name(section: TaskFindings, result: Result) -> str:
+    """The attack, the options that tell it from its namesakes, and what it was fed."""
+    name = attack_label(section, result.attacker)
+    return name if result.control == "none" else f"{name}, {title(result.control)}"
+
+
+def attack_label(section: TaskFindings, attacker: Attacker | None) -> str:
+    """The attack with the options that tell it from its namesakes; empty for none."""
+    if attacker is None:
+        return ""
+    return told_apart(attacker, (result.attacker for result in section.results))
+
+
+def told_apart(attacker: Attacker, others: Iterable[Attacker]) -> str:
+    """The attack with the options that tell it from its namesakes among others."""
+    namesakes = [other.attack_options for other in others if other.attack == attacker.attack]
+    notes = [
+        differing(attacker.attack_options, namesakes, ignored=("adaptive",)),
+        "adaptive" if attacker.adaptive else "",
+    ]
+    shown = ", ".join(filter(None, notes))
+    return f"{title(attacker.attack)} ({shown})" if shown else title(attacker.attack)
+
+
+def shown_metrics(section: TaskFindings) -> tuple[str, ...]:
+    """The headline metrics that some attack has."""
+    found = {metric for result in section.results for metric in result.leakage}
+    return tuple(metric for metric in HEADLINE[section.modality] if metric in found)
+
+
+def unit_of(section: TaskFindings, metric: str) -> str:
+    """The unit of a metric that some attack has."""
+    return next(r.leakage[metric].unit for r in section.results if metric in r.leakage)
+
+
+def headline(section: TaskFindings, where: str) -> Table:
+    """One row an attack and defense: means with intervals, jobs, utility."""
+    metrics = shown_metrics(section)
+    useful = sorted({name for measured in section.utility for name in measured.values})
+    rows = []
+    for result in section.results:
+        end = section.at_end(result.place)
+        values = end.values if end else {}
+        rows.append(
+            (
+                *_who(section, result),
+                result.n,
+                "/".join(str(result.jobs[status]) for status in STATUSES),
+                *(_interval(result.leakage.get(metric)) for metric in metrics),
+                *(_number(values.get(name), utility_unit(name)) for name in useful),
+            )
+        )
+    return Table(
+        "headline",
+        f"Mean leakage with its 95 % interval, clustered by client, and utility at the end, over "
+        f"the last tenth of the rounds: {where}. Jobs are done/skipped/failed/timeout.",
+        (*WHO, "n", "jobs", *map(title, metrics), *map(title, useful)),
+        tuple(rows),
+    )
+
+
+def leakage(section: TaskFindings, where: str) -> Table:
+    """One row an attack, defense and metric, with the null baselines beside."""
+    rows = []
+    for result in section.results:
+        prior, other = (section.null(result, kind) for kind in (PRIOR_ONLY, OTHER_CLIENT))
+        for metric, found in result.leakage.items():
+            nulls = (null.leakage.get(metric) if null else None for null in (prior, other))
+            rows.append(
+                (
+                    *_who(section, result),
+                    title(metric),
+                    *_statistics(found),
+                    *(_number(null.mean, null.unit) if null else None for null in nulls),
+                    *(result.jobs[status] for status in STATUSES),
+                )
+            )
+    return Table(
+        "leakage",
+        f"Leakage by every metric, with the null baselines beside: {where}.",
+        (
+            *WHO,
+            "metric",
+            *STATISTICS,
+            *("prior only", "other client"),
+            *STATUSES,
+        ),
+        tuple(rows),
+    )
+
+
+def rounds(section: TaskFindings, where: str) -> Table:
+    """One row an attack, defense, headline metric and round."""
+    return Table(
+        "rounds",
+        f"Leakage by round: {where}.",
+        (
+            *WHO,
+            *("metric", "round"),
+            *STATISTICS,
+        ),
+        tuple(
+            (
+                *_who(section, result),
+                title(metric),
+                number,
+                *_statistics(found),
+            )
+            for result in section.results
+            for metric, by_round in result.rounds.items()
+            for number, found in by_round.items()
+        ),
+    )
+
+
+def utility(section: TaskFindings, where: str) -> Table:
+    """One row a defense and round."""
+    metrics = sorted({name for measured in section.utility for name in measured.values})
+    return Table(
+        "utility",
+        f"The global model on held-out rows, the mean over seeds; round 0 is before training; "
+        f"bytes up are those of all replies of a round: {where}.",
+        ("setting", "defense", "round", "seeds", *map(title, metrics), "epsilon", "bytes up"),
+        tuple(
+            (
+                measured.setting,
+                defense_name(measured.defense, measured.defense_options),
+                measured.round,
+                measured.seeds,
+                *(_number(measured.values.get(name), utility_unit(name)) for name in metrics),
+                _number(measured.epsilon),
+                measured.bytes_up,
+            )
+            for measured in section.utility
+        ),
+    )
+
+
+def jobs(section: TaskFindings, where: str) -> Table:
+    """One row an attack and defense: what became of its jobs; a control has no job of its own."""
+    return Table(
+        "jobs",
+        "What became of each job, and its mean wall time in seconds, without what an attack had "
+        f"learned before: {where}.",
+        (*WHO, *STATUSES, "seconds per job"),
+        tuple(
+            (
+                *_who(section, result),
+                *(result.jobs[status] for status in STATUSES),
+                Number(result.seconds / sum(result.jobs.values())),
+            )
+            for result in section.results
+            if result.control == "none"
+        ),
+    )
+
+
+def problems(section: TaskFindings, where: str) -> Table:
+    """One row a reason for which jobs were skipped, failed, ran out of time or left a note."""
+    return Table(
+        "problems",
+        f"Jobs that were skipped, failed, ran out of time or left a note: {where}. Skipped jobs "
+        "have no score; failed ones, and timed-out ones without a guess, count as a blank guess.",
+        (*WHO, "status", "jobs", "reason"),
+        tuple(
+            (
+                *_who(section, result),
+                problem.status,
+                problem.jobs,
+                problem.reason,
+            )
+            for result in section.results
+            if result.control == "none"
+            for problem in result.problems
+        ),
+    )
+
+
+def _who(section: TaskFindings, result: Result) -> tuple[str, str, str, str]:
+    probe = "" if result.probe == "none" else result.probe
+    return *named_place(result.place), attack_name(section, result), probe
+
+
+def _number(value: float | None, unit: str = "") -> Number | None:
+    return None if value is None else Number(value, unit)
+
+
+def _interval(found: Leakage | None) -> Number | None:
+    return None if found is None else Number(found.mean, found.unit, found.low, found.high)
+
+
+def _statistics(found: Leakage) -> tuple[Value, ...]:
+    values = (found.mean, found.low, found.high, found.median, found.worst)
+    share = found.share
+    beyond = Number(share.value, "1", share.low, share.high) if share else None
+    return (
+        *(found.n, found.clusters, *(_number(value, found.unit) for value in values)),
+        *(_number(share.threshold if share else None, found.unit), beyond),
+    )

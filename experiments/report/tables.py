@@ -1,0 +1,194 @@
+"""Tables for papers: CSV in full precision, Markdown, and LaTeX with booktabs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from experiments.wording.names import show
+from fedsim.files import write_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that is printed with the digits of its unit, and its interval where it has one."""
+
+    value: float
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        text = show(self.value, self.unit)
+        if self.low is None:
+            return text
+        return f"{text} [{show(self.low, self.unit)}, {show(self.high, self.unit)}]"
+
+
+Value: TypeAlias = str | int | Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a header.
+
+    Attributes:
+        name: file name without its ending.
+        caption: one sentence in plain text.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+
+def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
+    """By kind, without columns that no row fills; ``stem`` begins each name."""
+    return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in made}
+
+
+def to_csv(table: Table) -> str:
+    """Comma-separated values; numbers in full, nothing for none, intervals in two more columns."""
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    wide = [any(isinstance(v, Number) and v.low is not None for v in column) for column in columns]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    names = [
+        [name, f"{name} low", f"{name} high"] if w else [name]
+        for name, w in zip(table.columns, wide, strict=True)
+    ]
+    writer.writerow([name for part in names for name in part])
+    for row in table.rows:
+        cells = [_plain(value, w) for value, w in zip(row, wide, strict=True)]
+        writer.writerow([cell for part in cells for cell in part])
+    return buffer.getvalue()
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table; markup in the data is escaped."""
+    right = _numeric(table)
+    lines = [
+        _pipes([_markdown(name) for name in table.columns]),
+        _pipes(["---:" if numeric else "---" for numeric in right]),
+        *(_pipes([_markdown(text_of(value)) for value in row]) for row in table.rows),
+    ]
+    return f"{_markdown(table.caption)}\n\n" + "\n".join(lines) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    r"""A ``table`` float with ``\toprule``; needs the package booktabs."""
+    spec = "".join("r" if numeric else "l" for numeric in _numeric(table))
+    head, *lines = (
+        " & ".join(map(_latex, row)) + r" \\" for row in [table.columns, *_texts(table)]
+    )
+    body = "\n".join(lines)
+    return rf"""\begin{{table}}
+\centering
+\caption{{{_latex(table.caption)}}}
+\label{{tab:{table.name}}}
+\begin{{tabular}}{{{spec}}}
+\toprule
+{head}
+\midrule
+{body}
+\bottomrule
+\end{{tabular}}
+\end{{table}}
+"""
+
+
+WRITERS: dict[str, Callable[[Table], str]] = {
+    "csv": to_csv,
+    "md": to_markdown,
+    "tex": to_latex,
+}
+
+
+def write_table(table: Table, folder: Path) -> None:
+    """Write the table in all three forms."""
+    for ending, form in WRITERS.items():
+        write_bytes(folder / f"{table.name}.{ending}", form(table).encode())
+
+
+def text_of(value: Value) -> str:
+    """A value as Markdown, LaTeX and the page print it."""
+    if value is None:
+        return "\N{EN DASH}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _plain(value: Value, wide: bool) -> list[str | int | None]:
+    if not isinstance(value, Number):
+        return [value, None, None] if wide else [value]
+    ends = [None if end is None else repr(end) for end in (value.low, value.high)]
+    return [repr(value.value), *(ends if wide else [])]
+
+
+def _texts(table: Table) -> list[list[str]]:
+    return [[text_of(value) for value in row] for row in table.rows]
+
+
+def _numeric(table: Table) -> list[bool]:
+    """Per column: whether all its values are numbers."""
+    return [
+        bool(column) and all(not isinstance(value, str) for value in column)
+        for column in zip(*table.rows, strict=True)
+    ] or [False] * len(table.columns)
+
+
+def _pipes(texts: list[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
+
+
+_MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|#~"})
+_MARKDOWN |= str.maketrans({"<": "&lt;", ">": "&gt;", "&": "&amp;", "\n": " ", "\r": " "})
+
+_LATEX = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"})
+_LATEX |= str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "\N{EN DASH}": "--",
+        "\N{MINUS SIGN}": r"\ensuremath{-}",
+        "∞": r"\ensuremath{\infty}",
+        "↑": r"\ensuremath{\uparrow}",
+        "↓": r"\ensuremath{\downarrow}",
+        "[": "{[}",
+        "]": "{]}",
+        "\n": " ",
+        "\r": " ",
+    }
+)
+
+
+def _markdown(text: str) -> str:
+    return text.translate(_MARKDOWN)
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def _without_empty(
+    table: Table,
+) -> tuple[str, tuple[str, ...], tuple[tuple[Value, ...], ...]]:
+    """Leave out columns such as setting and epsilon where no row has a value."""
+    kept = [
+        i
+        for i in range(len(table.columns))
+        if not table.rows or any(row[i] not in {None, ""} for row in table.rows)
+    ]
+    return (
+        table.caption,
+        tuple(table.columns[i] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in table.rows),
+    )

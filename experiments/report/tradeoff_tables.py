@@ -1,0 +1,56 @@
+"""Leakage at a loss of utility, and beside DP-SGD of equal utility, as tables."""
+
+from __future__ import annotations
+
+from experiments.analysis.findings import TaskFindings
+from experiments.report.matrix import number, unit_of_main
+from experiments.report.results import named_place, place_of
+from experiments.report.tables import Number, Table
+from experiments.wording.defense_names import family
+from experiments.wording.names import title
+
+
+def tradeoff_tables(section: TaskFindings) -> tuple[Table, Table]:
+    """Leakage at a stated loss of utility, and beside DP-SGD of equal utility."""
+    where, unit, evidence = place_of(section), unit_of_main(section), section.evidence
+    loss = f"{100 * evidence.at_loss[0].loss:g} %" if evidence.at_loss else "a stated share"
+    return (
+        Table(
+            "at-loss",
+            f"The least leakage of each family of defenses at a cost of at most {loss} of the "
+            f"utility without a defense: mean {title(section.main)} of the strongest attack, "
+            "interpolated linearly between members of the family, which is of no setting that was "
+            "run; utility counts as known, and the "
+            f"interval does not count that the member was chosen on these victims: {where}.",
+            ("setting", "defense", "leakage", "victims", "how"),
+            tuple(
+                (
+                    *(one.setting, family(one.defense)),
+                    number(section, one.leakage),
+                    one.leakage.n if one.leakage else None,
+                    one.how,
+                )
+                for one in evidence.at_loss
+            ),
+        ),
+        Table(
+            "equal-utility",
+            "Each defense beside DP-SGD of the same utility, interpolated along the line of "
+            "DP-SGD, whose weak end is no defense and which leaves out settings that another beats "
+            "in both: each under the strongest attack on it, on the "
+            "same victims; intervals of 95 % each, which do not count that attacks and settings "
+            f"were chosen on these victims. Above 0, DP-SGD leaks less: {where}.",
+            ("setting", "defense", "leakage", "DP-SGD", "defense less DP-SGD", "victims", "how"),
+            tuple(
+                (
+                    *named_place(one.place),
+                    None if one.leakage is None else Number(one.leakage, unit),
+                    None if one.dp_sgd is None else Number(one.dp_sgd, unit),
+                    number(section, one.difference),
+                    one.difference.n if one.difference else None,
+                    one.how,
+                )
+                for one in evidence.equal_utility
+            ),
+        ),
+    )

@@ -1,1 +1,0 @@
-"""What a run found, and the page, tables and figures that tell it."""

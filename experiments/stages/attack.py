@@ -1,0 +1,128 @@
+"""The attack stage: jobs for every attack on every capture, on Ray or in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from attacks.scheduling.jobs import Demand, Event, JobSpec, plan
+from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.worker import run_serial
+from experiments.console import Console
+from experiments.plan.cells import Cell
+from experiments.plan.config import AttackStage, ExperimentConfig
+from experiments.plan.entries import entries
+from experiments.plan.folder import Run
+
+WORK = "attack"
+
+
+class Attackers:
+    """Takes captures as they come and attacks them."""
+
+    def __init__(self, ledger: Ledger, console: Console) -> None:
+        self._ledger, self._console = ledger, console
+        self._pool: Any = None
+        self._submitted: set[str] = set()
+        self._stack = ExitStack()
+
+    def start_ray(self, run: Run) -> None:
+        """Start or join the Ray cluster that clients and attack workers share."""
+        from attacks.scheduling.cluster import start_ray
+        from attacks.scheduling.pool import RayPool
+
+        experiments = [e for e in run.plan.experiments if e.federation.engine == "ray"]
+        stage = experiments[0].attack_stage
+        wanted = max(logical_cpus(experiment) for experiment in experiments)
+        # Attacks during the training need room beside the clients: cores are then shared.
+        cpus = max(os.cpu_count() or 1, wanted)
+        self._stack.callback(start_ray(stage.address or None, None if stage.address else cpus))
+        self._pool = RayPool(
+            self._ledger,
+            max_running=stage.workers,
+            retries=stage.retries,
+            on_event=self._show,
+        )
+        self._stack.callback(self._pool.close)
+
+    def submit(self, cell: Cell, round_: int | None = None) -> None:
+        """Attack one round of a cell, or whatever of it has not been attacked."""
+        stage = cell.experiment.attack_stage
+        specs = [
+            spec
+            for entry in entries(cell.experiment)
+            for spec in plan(
+                cell.captures.root,
+                cell.folder / "guesses",
+                entry.label,
+                entry.table,
+                cell.config.seed,
+                demand(stage),
+                round=round_,
+                chunk=stage.group_size,
+            )
+        ]
+        specs = [spec for spec in specs if spec.name not in self._submitted]
+        if not specs:
+            return
+        self._submitted |= {spec.name for spec in specs}
+        self._console.expect(WORK, len(specs))
+        if cell.config.federation.engine == "ray":
+            self._pool.submit(specs)
+        else:
+            run_serial(specs, self._ledger, self._show)
+
+    def drain(self) -> None:
+        """Wait until every job has its record."""
+        if self._pool is not None:
+            self._pool.drain()
+
+    def close(self) -> None:
+        """Stop what still runs."""
+        self._stack.close()
+
+    def _show(self, event: Event) -> None:
+        spec: JobSpec = event.spec
+        if event.state == "settled":
+            statuses = ", ".join(sorted({record.status for record in event.records}))
+            self._console.advance(WORK, f"{spec.label} {spec.keys[0]}: {statuses}")
+        elif event.progress is not None:
+            progress = event.progress
+            self._console.note(
+                WORK,
+                f"{spec.label} {spec.keys[0]}: step {progress.step}, "
+                f"objective {progress.objective:.3g} {progress.text}",
+            )
+
+
+@contextmanager
+def attackers(run: Run, ledger: Ledger, console: Console) -> Iterator[Attackers]:
+    """Attackers for all cells of a run; Ray is started only if a cell asks for it."""
+    team = Attackers(ledger, console)
+    try:
+        if any(e.federation.engine == "ray" for e in run.plan.experiments):
+            team.start_ray(run)
+        yield team
+    finally:
+        team.close()
+
+
+def logical_cpus(experiment: ExperimentConfig) -> int:
+    """CPUs that clients and attacks ask for at the same time."""
+    stage = experiment.attack_stage
+    attacking = stage.workers * stage.cpus
+    clients = experiment.federation.client_workers
+    return int(-(-attacking // 1)) + (clients if stage.when == "round" else 0)
+
+
+def demand(stage: AttackStage) -> Demand:
+    """What ``[attack_stage]`` gives to each job."""
+    return Demand(stage.cpus, stage.gpus, stage.time_budget, stage.grace, stage.threads)
+
+
+def guess_folder(cell: Cell, label: str) -> Path:
+    """Where the guesses and records of one attack on one cell lie."""
+    return cell.folder / "guesses" / label

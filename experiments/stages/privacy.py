@@ -1,0 +1,63 @@
+"""What the rounds have cost the clients in differential privacy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from experiments.plan.cells import Cell
+from fedsim.accountant import Schedule
+from fedsim.cell import CellConfig
+from fedsim.data.partition import partition
+from fedsim.defenses import build_chain
+from fedsim.participation import draw
+from fedsim.setting import load_setting
+
+_COMPUTED = 16
+"""Rounds of a long run for which epsilon is computed, which takes seconds each."""
+
+
+def owned(config: CellConfig) -> list[int]:
+    """How many private rows each client has."""
+    private, federation = load_setting(config).holdings.private, config.federation
+    parts = partition(private.labels, federation.clients, federation, config.seed)
+    return [len(part) for part in parts]
+
+
+def spent(cell: Cell) -> dict[int, float]:
+    """Round -> epsilon so far of the client with the largest; empty where nothing is claimed.
+
+    A client has spent what its own steps or replies cost; the rounds that it sat out are free, and
+    so are probes, which are no part of the federation. Of a long run some rounds are computed,
+    captured ones and the last among them; any other has the epsilon of the next, an upper bound.
+    """
+    config, federation = cell.config, cell.config.federation
+    chain = build_chain(config.defense, "defense")
+    if chain.unit is None:
+        return {}
+    whole = [Schedule.of(federation, count) for count in owned(config)]
+    fitted = [chain.fit(schedule) for schedule in whole]
+    rounds, taken = [0] * len(whole), {0: 0.0}
+    for round_ in range(1, federation.rounds + 1):
+        for client in draw(config.seed, round_, federation.clients, federation.participation):
+            rounds[client] += 1
+        if round_ in _computed(config):
+            claims = {
+                one.epsilon_after(
+                    replace(entire, rounds=own, steps=own * entire.steps // entire.rounds)
+                )
+                for one, entire, own in zip(fitted, whole, rounds, strict=True)
+            }
+            known = [claim for claim in claims if claim is not None]
+            if len(known) < len(claims):
+                return {}
+            taken[round_] = max(known)
+    ends = sorted(taken)
+    return {
+        round_: taken[next(end for end in ends if end >= round_)]
+        for round_ in range(federation.rounds + 1)
+    }
+
+
+def _computed(config: CellConfig) -> set[int]:
+    last = config.federation.rounds
+    return {*range(last, 0, -max(1, last // _COMPUTED)), *config.capture.rounds}

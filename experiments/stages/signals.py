@@ -1,0 +1,93 @@
+"""What each defense left of the clean update, in dB, and how small its updates pack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from experiments.plan.cells import Cell
+from fedsim.defenses import build_chain
+from fedsim.files import Record, read_record
+from fedsim.signals import ratio
+from fedsim.truth import TruthRecord
+
+
+class SignalRow(Record):
+    """One client's update in one round.
+
+    Ratios are ``20 log10(|clean| / |sent - clean|)`` in dB, where ``clean`` is what the same steps
+    would have sent without the defense: None where nothing was changed, minus infinity where
+    nothing but noise was sent. A change of length counts like any other, so that hard clipping
+    comes to 0 dB although all directions are left.
+
+    Attributes:
+        probe: ``none`` for a client, else the kind of the probe.
+        signal: of the update as a whole.
+        lowest: of the tensor that lost most.
+        middle: the median over the tensors.
+        highest: of the tensor that lost least.
+        weakest: the name of the tensor that lost most.
+        bytes: of the update, packed as tightly as the defense allows.
+        dense: bytes of its tensors as they are.
+    """
+
+    cell: str
+    seed: int
+    defense: str
+    defense_options: str
+    round: int
+    client: int
+    probe: str
+    signal: float | None
+    lowest: float | None
+    middle: float | None
+    highest: float | None
+    weakest: str
+    bytes: int
+    dense: int
+
+
+def signals(cell: Cell) -> Iterator[SignalRow]:
+    """A row for each client and round of the cell; none of runs that did not measure them."""
+    chain = build_chain(cell.config.defense, "defense")
+    paths = sorted(cell.truth.root.glob("*.json"))
+    for record in (read_record(path, TruthRecord) for path in paths):
+        if not record.signals:
+            continue
+        tensors = record.signals
+        each = {name: level(own.signal) for name, own in tensors.items()}
+        weakest = min(each, key=lambda name: each[name])
+        yield SignalRow(
+            cell=cell.name,
+            seed=cell.config.seed,
+            defense=chain.name,
+            defense_options=chain.options_json,
+            round=record.key.round,
+            client=record.key.client,
+            probe=record.probe,
+            signal=ratio(
+                math.hypot(*(own.clean for own in tensors.values())),
+                math.hypot(*(own.error for own in tensors.values())),
+            ),
+            lowest=_finite(each[weakest]),
+            middle=_finite(middle(each.values())),
+            highest=_finite(max(each.values())),
+            weakest=weakest,
+            bytes=sum(own.bytes for own in tensors.values()),
+            dense=sum(own.dense for own in tensors.values()),
+        )
+
+
+def level(signal: float | None) -> float:
+    """To sort by: nothing was lost where there is no ratio."""
+    return math.inf if signal is None else signal
+
+
+def _finite(level: float) -> float | None:
+    return None if level == math.inf else level
+
+
+def middle(levels: Iterable[float]) -> float:
+    """The median, of two middle ones the higher: a mean with infinity says nothing."""
+    ordered = sorted(levels)
+    return ordered[len(ordered) // 2]

@@ -1,0 +1,1 @@
+"""How things are called on the page and on the terminal."""

@@ -1,0 +1,137 @@
+"""How a defense is called everywhere on the page: its name and the options that are no defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from functools import cache
+from typing import Any, TypeAlias
+
+from experiments.wording.names import option, title
+from fedsim.cell import CellConfig
+
+NamedPart: TypeAlias = tuple[str, dict[str, Any]]
+"""One defense of a chain: its name and its options."""
+SYMBOLS = {"epsilon": "ε", "delta": "δ"}
+
+
+def defense_name(defense: str, text: str) -> str:
+    """``DP-SGD (clip=5, ε=10)``; a chain as ``clip (norm=1) + sign``.
+
+    Two defenses of different options have different names, since one of them departs from the
+    default where they differ. A defense of a package that is not installed shows every option.
+
+    Args:
+        defense: the name in the rows, those of a chain joined by ``+``.
+        text: canonical JSON of all options, or of those that a file names.
+    """
+    parts = _parts(defense, text)
+    if parts is None:
+        return f"{family(defense)} ({text})"
+    return " + ".join(_name(title(name), _written(_own(name, table))) for name, table in parts)
+
+
+def cell_defense(cell: CellConfig) -> str:
+    """The name of a cell's defense, ``none`` included."""
+    name = "+".join(str(part.get("name")) for part in cell.defense) or "none"
+    return defense_name(name, json.dumps(cell.defense))
+
+
+def family(defense: str) -> str:
+    """The name without options: ``DP-SGD``, ``clip + sign``."""
+    return " + ".join(map(title, defense.split("+")))
+
+
+def short_options(defense: str, text: str) -> str:
+    """The options alone that are no defaults: ``clip=5, ε=10``; empty where all are."""
+    parts = _parts(defense, text)
+    if parts is None:
+        return text
+    return " + ".join(filter(None, (_written(_own(name, table)) for name, table in parts)))
+
+
+def strength(defense: str, text: str, members: Iterable[str], *, bare: bool = False) -> str:
+    """What tells a defense from others of its name: the options that differ, empty for none.
+
+    Args:
+        defense: the name.
+        text: its options.
+        members: the options of all of its name.
+        bare: leave the key out where only one option differs.
+    """
+    given = {other: _flat(defense, other) for other in (text, *members)}
+    keys = dict.fromkeys(key for table in given.values() for key in table)
+    differ = [key for key in keys if len({option(t.get(key)) for t in given.values()}) > 1]
+    known = {key: given[text][key] for key in differ if key in given[text]}
+    if bare and len(known) == 1:
+        return compact(next(iter(known.values())))
+    return _written({key[1]: value for key, value in known.items()})
+
+
+def varied(defense: str, members: Iterable[str]) -> str:
+    """The names of the options in which defenses of one name differ: ``fraction``."""
+    tables = [_flat(defense, text) for text in members]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    differ = [key for key in keys if len({option(t.get(key)) for t in tables}) > 1]
+    return ", ".join(SYMBOLS.get(key, key) for _, key in differ)
+
+
+def compact(value: object) -> str:
+    """``1e5`` for 100000.0, ``5`` for 5.0, ``0.001``; no digit is lost."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(float(str(value))):
+        return "none" if value is None else option(value)
+    exact = Decimal(repr(value)).normalize()
+    exponent = exact.adjusted()
+    if -4 < exponent < 5:
+        return f"{exact:f}"
+    return f"{exact.scaleb(-exponent):f}e{exponent}"
+
+
+def _parts(defense: str, text: str) -> list[NamedPart] | None:
+    """The defenses of a chain, or of one part; None for what is no JSON."""
+    try:
+        parsed = json.loads(text or "{}")
+    except json.JSONDecodeError:
+        return None
+    tables = parsed if isinstance(parsed, list) else [parsed]
+    if not all(isinstance(table, dict) for table in tables):
+        return None
+    parts: list[NamedPart] = [(str(table.pop("name", defense)), table) for table in tables]
+    return parts or [(defense, {})]
+
+
+def _flat(defense: str, text: str) -> dict[tuple[int, str], Any]:
+    parts = _parts(defense, text) or []
+    return {(i, key): value for i, (_, table) in enumerate(parts) for key, value in table.items()}
+
+
+def _own(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = _defaults(name)
+    return {k: v for k, v in sorted(table.items()) if k not in defaults or defaults[k] != v}
+
+
+@cache
+def _defaults(name: str) -> Mapping[str, Any]:
+    """As JSON data, for the options that have one; empty for an unknown defense."""
+    from fedsim.build import registry
+    from fedsim.defenses import DEFENSES
+
+    kind: Any = registry(DEFENSES, "fedsim.defenses").get(name)
+    fields = dataclasses.fields(kind) if kind is not None else ()
+    return {
+        field.name: json.loads(json.dumps(field.default, default=str))
+        for field in fields
+        if field.default is not dataclasses.MISSING
+    }
+
+
+def _written(table: Mapping[str, Any]) -> str:
+    return ", ".join(f"{SYMBOLS.get(key, key)}={compact(value)}" for key, value in table.items())
+
+
+def _name(name: str, options: str) -> str:
+    return f"{name} ({options})" if options else name

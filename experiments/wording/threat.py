@@ -1,0 +1,166 @@
+"""The threat-model card: who attacks, what the server was granted, and what is out of scope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.plan.levels import level_of
+from experiments.wording.defense_names import cell_defense
+from experiments.wording.names import natural, title
+from fedsim.cell import CellConfig
+from fedsim.knowledge import FACTS, Fact
+from fedsim.models import IMAGE_MODELS
+
+WORDS: dict[Fact, str] = {
+    "labels": "the classes of the client's examples, unordered",
+    "num_examples": "how many examples a client used",
+    "lengths": "the token count of each example",
+    "batch_size": "the batch size",
+    "local_steps": "the number of local steps",
+    "learning_rate": "the client's learning rate",
+    "optimizer": "the client's optimiser",
+    "train_mode": "whether dropout and batch statistics were on",
+    "defense": "which defense the client runs, with its options",
+    "auxiliary": "public rows like the private ones",
+}
+ATTACKER = (
+    "An honest-but-curious server. It follows the protocol and stores what it sent, the global "
+    "model of the round, and what came back to it, as it crossed the wire."
+)
+OUT_OF_SCOPE = (
+    "Malicious servers, which change the architecture or the weights to make a client leak; "
+    "colluding clients; attacks on the channel or on the client's machine. "
+    "A low number here says that these attacks failed, not that no attack can succeed."
+)
+AUTO = "random for a built-in model, else pretrained"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreatModel:
+    """What was assumed in a group of cells.
+
+    Attributes:
+        granted: facts that the server knew in every cell.
+        withheld: facts that it knew in none.
+        varied: facts that it knew in some.
+        protocol: (what, value or values), in reading order.
+        defenses: each chain with the options that are no defaults.
+    """
+
+    granted: tuple[str, ...]
+    withheld: tuple[str, ...]
+    varied: tuple[str, ...]
+    protocol: tuple[tuple[str, str], ...]
+    defenses: tuple[str, ...]
+
+
+def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
+    """The card of cells that share task, data set, model and protocol."""
+    facts = [fact for fact in FACTS if any(_tells(fact, cell) for cell in cells)]
+    grants = [cell.server_knows.grants() for cell in cells]
+    count = {fact: sum(fact in granted for granted in grants) for fact in facts}
+    alone = [cell.seed for cell in cells if not cell.capture.enabled]
+    lines = [_protocol(cell) for cell in cells if cell.capture.enabled or len(alone) == len(cells)]
+    return ThreatModel(
+        granted=tuple(WORDS[fact] for fact in facts if count[fact] == len(cells)),
+        withheld=tuple(WORDS[fact] for fact in facts if count[fact] == 0),
+        varied=tuple(WORDS[fact] for fact in facts if 0 < count[fact] < len(cells)),
+        protocol=tuple(
+            (what, " or ".join(dict.fromkeys(line[what] for line in lines if what in line)))
+            for what in dict.fromkeys(what for line in lines for what in line)
+        )
+        + _utility_seeds(alone if len(alone) < len(cells) else []),
+        defenses=tuple(
+            sorted({cell_defense(cell) for cell in cells}, key=lambda c: (c != "none", natural(c)))
+        ),
+    )
+
+
+def _tells(fact: Fact, cell: CellConfig) -> bool:
+    """Pictures have no token count, and without auxiliary rows there are none to grant."""
+    if fact == "lengths":
+        return cell.task.model not in IMAGE_MODELS
+    return fact != "auxiliary" or cell.auxiliary is not None
+
+
+def _utility_seeds(seeds: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    listed = ", ".join(map(str, dict.fromkeys(seeds)))
+    return (("more seeds, for utility alone", listed),) if seeds else ()
+
+
+def _protocol(cell: CellConfig) -> dict[str, str]:
+    """What was simulated, in reading order."""
+    run, task, capture = cell.federation, cell.task, cell.capture
+    partition = {
+        "iid": "iid",
+        "dirichlet": f"by Dirichlet({run.alpha:g})",
+        "by-label": f"by label, {run.classes_per_client} classes each",
+    }[run.partition]
+    lines = {
+        "realism": level_of(cell),
+        "protocol": title(run.protocol)
+        + (": clients send gradients" if run.protocol == "fedsgd" else ": clients send weights"),
+        "clients": f"{run.clients}, {run.participation:.0%} of them in each round, "
+        f"rows dealt {partition}"
+        + (f", sizes log-normal of spread {run.size_spread:g}" if run.size_spread else ""),
+        "what comes back": "each client's own reply: there is no secure aggregation"
+        if run.cohort == 1
+        else f"the sum over each cohort of {run.cohort} clients, drawn anew in each round (secure "
+        "aggregation, emulated)",
+        "rounds": str(run.rounds),
+        "batch size": str(run.batch_size),
+        "client mode": _mode(cell),
+        "first weights": AUTO if task.weights == "auto" else task.weights,
+        "private rows": f"{task.dataset}, {task.split}",
+    }
+    if run.protocol == "fedavg":
+        amount = (
+            _count(run.local_steps, "step")
+            if run.local_steps
+            else _count(run.local_epochs, "epoch")
+        )
+        rows = f" of {_count(run.client_rows, 'row')}" if run.client_rows else ""
+        lines["local training"] = (
+            f"{amount}{rows}, {run.optimizer} of step size {run.learning_rate:g}"
+        )
+        lines["aggregation"] = run.strategy
+    if cell.auxiliary is not None:
+        source = cell.auxiliary
+        name = source.dataset or task.dataset
+        split = ", ".join(filter(None, (name, source.split)))
+        lines["attacker's rows"] = f"at most {source.rows} of {split}"
+    if run.train_mode and run.batch_statistics == "kept":
+        lines["batch statistics"] = "kept by the clients; the global model keeps its first ones"
+    if not capture.enabled:
+        lines["captured"] = "nothing: a training for its utility alone"
+    elif capture.rounds or capture.clients:
+        lines["captured"] = (
+            f"rounds {_listed(capture.rounds)}; "
+            f"{'clients' if run.cohort == 1 else 'cohorts'} {_listed(capture.clients)}"
+        )
+    if cell.probes.count:
+        lines["probes"] = (
+            f"{cell.probes.member} member and {cell.probes.fresh} fresh ones in each captured "
+            "round, the same rows each time, never aggregated"
+        )
+    return lines | {"seed": str(cell.seed)}
+
+
+def _mode(cell: CellConfig) -> str:
+    if not cell.federation.train_mode:
+        return "eval"
+    if cell.task.model in ("lenet", "mlp"):
+        return "train, which is eval of a model without dropout and batch statistics"
+    return "train (dropout and batch statistics on)"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """All of them up to a dozen, else the first and the last and how many."""
+    if len(numbers) <= 12:
+        return ", ".join(map(str, numbers)) or "all"
+    return f"{', '.join(map(str, numbers[:3]))}, …, {numbers[-1]} ({len(numbers)} in all)"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,164 @@
+"""The beam search with its cache and its part of the head against one without either."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attacks.film.beam import Grammar, search
+from fedsim.cell import TaskConfig
+from fedsim.data.rows import load_rows
+from fedsim.tasks import initial_weights, make_task
+from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+
+END = 0
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Victim:
+    return trained("tiny-gpt2", 60)
+
+
+def grammar(
+    victim: Victim, rows: list[int], *, single: bool = False, cover: bool = False
+) -> Grammar:
+    """The words of these rows; a sentence is at most as long as theirs, or exactly."""
+    sentences = lines(victim.task.encode(victim.rows.take(rows)))
+    longest = max(map(len, sentences))
+    may_end = torch.arange(longest + 1) >= (longest if single else 3)
+    words = torch.tensor(sorted({token for line in sentences for token in line} - {END}))
+    nothing = torch.zeros(0, 2, dtype=torch.int64)
+    return Grammar(words, torch.tensor([[END]]), may_end, END, 2, 1000.0, nothing, cover)
+
+
+@torch.no_grad()
+def plain_search(
+    network: nn.Module, grammar: Grammar, width: int, *, whole: bool
+) -> list[tuple[tuple[int, ...], float]]:
+    """All texts anew for each token, all logits, one beam after another."""
+    beams: list[tuple[tuple[int, ...], float]] = [((END,), 0.0)]
+    done = []
+    allowed = {*grammar.words.tolist(), END}
+    while len(beams[0][0]) < grammar.longest:
+        texts = torch.tensor([text for text, _ in beams])
+        logits: Tensor = network(input_ids=texts, attention_mask=torch.ones_like(texts)).logits
+        if not whole:
+            outside = [token for token in range(logits.shape[2]) if token not in allowed]
+            logits[..., outside] = -torch.inf
+        logs = logits.log_softmax(2)[:, -1].tolist()
+        longer = []
+        for (text, score), log in zip(beams, logs, strict=True):
+            if grammar.may_end[len(text) + 1]:
+                done.append(((*text, END), (score + log[END]) / len(text)))
+            pairs = Counter([*pairwise(text), *map(tuple, grammar.banned.tolist())])
+            for word in grammar.words.tolist():
+                cost = grammar.penalty * pairs[text[-1], word]
+                longer.append(((*text, word), score + log[word] - cost))
+        beams = sorted(longer, key=lambda beam: -beam[1])[:width]
+    return sorted(done, key=lambda found: -found[1])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("rows", [[3], [4, 5, 6]])
+def test_same_sentences_as_a_plain_search(gpt2: Victim, rows: list[int], whole: bool) -> None:
+    network = gpt2.task.model(gpt2.sent)
+    rules = grammar(gpt2, rows, single=len(rows) == 1)
+    banned = torch.tensor([[int(rules.words[0]), int(rules.words[1])]])
+    for changed in (rules, replace(rules, penalty=0.5, banned=banned)):
+        found = search(network, changed, 8, whole=whole)
+        expected = plain_search(network, changed, 8, whole=whole)
+        assert [f.tokens for f in found] == [tokens for tokens, _ in expected]
+        scores = [score for _, score in expected]
+        assert [f.score for f in found] == pytest.approx(scores, abs=1e-4)
+
+
+def test_repeats_are_counted() -> None:
+    nothing = torch.zeros(0, 2, dtype=torch.int64)
+    words = torch.tensor([2, 5, 7])
+    rules = Grammar(words, torch.zeros(1, 1), torch.ones(9) > 0, 0, 2, 1.0, nothing)
+    texts = torch.tensor([[0, 2, 5, 2, 5, 2], [0, 5, 5, 5, 7, 5]])
+    assert rules.repeats(texts).tolist() == [[0, 2, 0], [0, 2, 1]]
+    banned = replace(rules, banned=torch.tensor([[2, 7], [5, 2], [5, 9]]))
+    assert banned.repeats(texts).tolist() == [[0, 2, 1], [1, 2, 1]]
+    assert replace(rules, ngram=0).repeats(texts).tolist() == [[0, 0, 0], [0, 0, 0]]
+    single = replace(rules, ngram=1, banned=nothing[:, :1])
+    assert single.repeats(texts).tolist() == [[3, 2, 0], [0, 4, 1]]
+    long = replace(rules, ngram=4, banned=nothing.repeat(1, 2))
+    assert long.repeats(texts).tolist() == [[0, 1, 0], [0, 0, 0]]
+    assert long.repeats(texts[:, :2]).tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_a_covering_sentence_has_every_word(gpt2: Victim) -> None:
+    network, lacking = gpt2.task.model(gpt2.sent), 0
+    for row in range(6):
+        rules = grammar(gpt2, [row], single=True)
+        every = set(rules.words.tolist())
+        covering = search(network, replace(rules, cover=True), 16)[0].tokens
+        assert set(covering) == {*every, END}
+        assert len(covering) == rules.longest
+        lacking += bool(every - set(search(network, rules, 16)[0].tokens))
+    assert lacking
+
+
+def test_evidence_leads_and_ends_the_search(gpt2: Victim) -> None:
+    rules, network = grammar(gpt2, [4, 5, 6]), gpt2.task.model(gpt2.sent)
+    goal = tuple(rules.words[[5, 2, 9, 2]].tolist())
+
+    def says(texts: Tensor) -> Tensor:
+        """Only this sentence, and behind it nothing."""
+        assert {tuple(text) for text in texts.tolist()} == {(END, *goal[: texts.shape[1] - 1])}
+        nats = torch.full((len(texts), len(rules.words)), -torch.inf)
+        if texts.shape[1] <= len(goal):
+            nats[:, rules.words == goal[texts.shape[1] - 1]] = 7.0
+        return nats
+
+    found = search(network, rules, 8, evidence=says)
+    plain = search(network, replace(rules, may_end=rules.may_end.clone()), 8)
+    assert max((f.tokens for f in found), key=len) == (END, *goal, END)
+    assert {f.tokens for f in found} <= {(END, *goal[:n], END) for n in range(1, 5)}
+    assert len(plain) > len(found)
+
+
+def test_no_end_token(gpt2: Victim) -> None:
+    rules = grammar(gpt2, [3])
+    starts = rules.words[:4, None]
+    found = search(gpt2.task.model(gpt2.sent), replace(rules, end=None, starts=starts), 8)
+    assert len(found) == 8
+    assert {len(f.tokens) for f in found} == {rules.longest}
+    assert {f.tokens[0] for f in found} <= set(starts[:, 0].tolist())
+    assert [f.score for f in found] == sorted((f.score for f in found), reverse=True)
+
+
+def test_an_expired_search_returns_what_it_has(gpt2: Victim) -> None:
+    calls = iter([False, False, True])
+    rules = grammar(gpt2, [3], single=True)
+    found = search(gpt2.task.model(gpt2.sent), rules, 8, expired=lambda: next(calls))
+    assert {len(f.tokens) for f in found} == {3}
+
+
+@pytest.mark.slow
+def test_five_times_faster_than_a_plain_search() -> None:
+    if "FEDSIM_HUB" not in os.environ:
+        pytest.skip("FEDSIM_HUB is not set: no fedsim/gpt2-8k and no Enron here")
+    rows = load_rows("film/enron-sentences", "train[:40]", modality="text")
+    config = TaskConfig(model="fedsim/gpt2-8k", dataset="film/enron-sentences")
+    task = make_task(config, rows)
+    victim = Victim(task, rows, initial_weights(task, config, 0))
+    network, spent = task.model(victim.sent), [0.0, 0.0]
+    for first in (0, 16):
+        rules = grammar(victim, list(range(first, first + 16)))
+        start = time.perf_counter()
+        found = search(network, rules, 32)[0]
+        spent[0] += time.perf_counter() - start
+        start = time.perf_counter()
+        expected = plain_search(network, rules, 32, whole=False)[0]
+        spent[1] += time.perf_counter() - start
+        assert found.tokens == expected[0]
+    assert spent[1] > 5 * spent[0]

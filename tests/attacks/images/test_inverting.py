@@ -1,0 +1,322 @@
+"""Inverting Gradients: closed forms of its terms, lanes, defenses and budget."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks.base import Job
+from attacks.images.image_losses import (
+    ImageLoss,
+    matching_loss,
+    nearest,
+    total_variation,
+    wrong_share,
+)
+from attacks.images.inverting import Inverting
+from attacks.observed.distance import cosine_distance
+from attacks.observed.replay import replay
+from fedsim.capture import Observation
+from fedsim.defenses import build_chain
+from fedsim.defenses.prune import Prune
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+
+Victim = Callable[..., tuple[Task, Observation]]
+Pictures = Callable[..., Batch]
+CPU = torch.device("cpu")
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_total_variation() -> None:
+    flat, edge = torch.full((2, 3, 4, 4), 0.3), torch.zeros(1, 1, 4, 4)
+    edge[..., 2:] = 1
+    assert total_variation(flat) == 0
+    # One unit step in each of four rows, over sixteen pixels.
+    assert total_variation(edge) == total_variation(edge.mT) == 4 / 16
+
+
+@pytest.mark.parametrize("step_size", [None, 0.1])
+def test_recovers_an_image(victim: Victim, pictures: Pictures, step_size: float | None) -> None:
+    batch = pictures(1, 6)
+    # The cosine needs neither the step size nor the number of steps.
+    task, seen = victim(batch, step_size=step_size, learning_rate=None)
+    (found,) = Inverting(steps=300).reconstruct([seen], task, [rng()], Job())
+    grey = (batch.inputs - 0.5).square().mean()
+    assert found.guess.labels.tolist() == [6]
+    assert (found.guess.inputs - batch.inputs).square().mean() < 0.1 * grey
+    assert (found.steps, found.expired) == (300, False)
+    assert [step for step, _, _ in found.trace] == [0, 100, 200, 300]
+
+
+def test_objective_is_the_matching_loss_of_the_guess(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(2, 6, 1))
+    (found,) = Inverting(steps=7, restarts=3).reconstruct([seen], task, [rng()], Job())
+    gradient = replay(seen, task, CPU).pure_gradient(found.guess)
+    assert found.objective == pytest.approx(float(cosine_distance(gradient, seen.received)))
+    single = Inverting(steps=7).reconstruct([seen], task, [rng()], Job())[0].objective
+    assert single is not None
+    assert found.objective is not None
+    assert found.objective <= single + 1e-6
+
+
+def test_guess_does_not_depend_on_the_group(victim: Victim, pictures: Pictures) -> None:
+    batches = [pictures(1, 6), pictures(1, 2, seed=1), pictures(2, 3, 3, seed=2)]
+    seen = [victim(batch, client=i)[1] for i, batch in enumerate(batches)]
+    task = victim(batches[0])[0]
+    rngs = [rng(i) for i in range(3)]
+    together = Inverting(steps=5, restarts=2, lanes=3).reconstruct(seen, task, rngs, Job())
+    assert [found.guess.labels.tolist() for found in together] == [[6], [2], [3, 3]]
+    for i, found in enumerate(together):
+        (alone,) = Inverting(steps=5, restarts=2).reconstruct([seen[i]], task, [rng(i)], Job())
+        torch.testing.assert_close(alone.guess.inputs, found.guess.inputs, atol=1e-3, rtol=0)
+    assert not torch.allclose(together[0].guess.inputs, together[1].guess.inputs, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        {"name": "prune", "fraction": 0.9},
+        {"name": "sign"},
+        {"name": "gaussian_noise", "std": 0.1},
+        {"name": "freeze_embeddings"},
+    ],
+)
+def test_adaptive_runs_with_each_defense(
+    victim: Victim, pictures: Pictures, defense: dict[str, object]
+) -> None:
+    task, seen = victim(pictures(1, 6), defense=(defense,))
+    (found,) = Inverting(steps=2, adaptive=True).reconstruct([seen], task, [rng()], Job())
+    assert found.objective is not None
+    assert found.objective < 1
+
+
+def test_adaptive_matches_a_pruned_update_better(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6), defense=({"name": "prune", "fraction": 0.9},))
+    pruned: Tensors = Prune(fraction=0.9).on_update(seen.received, rng())
+    seen = replace(seen, received=pruned)
+    plain, adaptive = (
+        Inverting(steps=150, adaptive=flag).reconstruct([seen], task, [rng()], Job())[0]
+        for flag in (False, True)
+    )
+    assert plain.objective is not None
+    assert adaptive.objective is not None
+    assert adaptive.objective < 0.5 * plain.objective
+
+
+SIGN = {"name": "sign"}
+MEAN_OF_SIGNS = {"name": "sign", "stage": "sample"}
+PRUNE = {"name": "prune", "fraction": 0.9}
+INT8 = {"name": "quantize", "kind": "int8"}
+CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("chain", "count", "form", "each"),
+    [
+        ((), 1, "cosine", False),
+        (({"name": "gaussian_noise", "std": 0.1},), 2, "cosine", False),
+        ((SIGN,), 1, "hinge", False),
+        ((SIGN,), 2, "hinge", False),
+        ((MEAN_OF_SIGNS,), 1, "hinge", False),
+        ((MEAN_OF_SIGNS,), 2, "cosine", True),
+        ((PRUNE,), 2, "support", False),
+        # What was pruned before has no sign.
+        ((PRUNE, SIGN), 1, "hinge", False),
+        ((INT8,), 1, "interval", False),
+        ((INT8,), 2, "interval", False),
+        (({"name": "clip", "norm": 1.0}, INT8), 2, "interval", False),
+        (({**CLIP, "noise_multiplier": 0.0}, INT8), 2, "interval", True),
+        # Noise leaves no bounds, and what was pruned is not rounded.
+        ((INT8, {"name": "gaussian_noise", "std": 0.1}), 1, "cosine", False),
+        ((CLIP, INT8), 2, "cosine", True),
+        (({"name": "quantize", "kind": "qsgd"},), 1, "cosine", False),
+        ((PRUNE, INT8), 1, "support", False),
+        ((INT8, SIGN), 1, "hinge", False),
+        (({"name": "clip", "norm": 1.0},), 2, "cosine", False),
+        (({"name": "dp_client", "clip": 1.0, "noise_multiplier": 1.0},), 2, "cosine", False),
+        ((CLIP,), 1, "cosine", False),
+        ((CLIP,), 2, "cosine", True),
+    ],
+)
+def test_the_loss_fits_the_defense(
+    victim: Victim,
+    pictures: Pictures,
+    chain: tuple[dict[str, object], ...],
+    count: int,
+    form: str,
+    each: bool,
+) -> None:
+    task, seen = victim(pictures(count, *range(count)), defense=chain)
+    model = replay(seen, task, CPU)
+    loss = matching_loss(model, seen, adaptive=True)
+    assert (loss.form, loss.each) == (form, each)
+    assert matching_loss(model, seen, adaptive=False) == ImageLoss(model)
+
+
+@pytest.mark.parametrize(
+    ("chain", "cohort", "count", "form", "each"),
+    [
+        ((SIGN,), 2, 2, "cosine", True),
+        ((MEAN_OF_SIGNS,), 2, 2, "cosine", True),
+        ((SIGN,), 2, 4, "hinge", False),
+        (({"name": "clip", "norm": 1.0},), 2, 2, "cosine", True),
+        (({"name": "clip", "norm": 1.0},), 2, 4, "cosine", False),
+        ((PRUNE,), 2, 2, "support", False),
+        ((INT8,), 2, 2, "cosine", False),
+    ],
+)
+def test_clients_of_a_cohort_defend_alone(
+    victim: Victim,
+    pictures: Pictures,
+    chain: tuple[dict[str, object], ...],
+    cohort: int,
+    count: int,
+    form: str,
+    each: bool,
+) -> None:
+    batch = pictures(count, *range(count))
+    task, seen = victim(batch, defense=chain, cohort=cohort)
+    model, built = replay(seen, task, CPU), build_chain(chain, "defense")
+    loss = matching_loss(model, seen, adaptive=True)
+    assert (loss.form, loss.each) == (form, each)
+    if each:
+        parts = [built.surrogate(model.pure_gradient(batch[i])) for i in range(count)]
+        for name, value in loss.update(batch.inputs, batch.labels).items():
+            torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
+
+
+def test_wrong_share() -> None:
+    signs = {"a": torch.tensor([1.0, -1.0, 0.0]), "b": torch.tensor([[-1.0]])}
+    guess = {"a": torch.tensor([2.0, 1.0, 9.0]), "b": torch.tensor([[-2.0]])}
+    # One of three signs is wrong, and where none was received nothing counts.
+    assert wrong_share(guess, signs) == pytest.approx(1 / (4 + 1 + 4))
+    scaled = {name: 1e-3 * value for name, value in guess.items()}
+    assert wrong_share(scaled, signs) == pytest.approx(1 / 9)
+    assert wrong_share({name: 0 * value for name, value in guess.items()}, signs) == 1
+
+
+def test_nearest() -> None:
+    observed = {"a": torch.tensor([1.0, -2.0, 0.0]), "b": torch.tensor([[3.0]])}
+    slack = {"a": torch.tensor(0.5), "b": torch.tensor([[0.1]])}
+    inside = {"a": torch.tensor([1.2, -2.4, 0.3]), "b": torch.tensor([[2.95]])}
+    scaled = {name: 1e-3 * value for name, value in inside.items()}
+    # A guess within the bounds, at any scale, is next to itself.
+    for guess in (inside, scaled):
+        assert cosine_distance(guess, nearest(guess, observed, slack)) == pytest.approx(0, abs=1e-3)
+        assert cosine_distance(guess, observed) > 5e-3
+    far = nearest({"a": torch.tensor([9.0, 0.0, 0.0]), "b": torch.tensor([[9.0]])}, observed, slack)
+    # Scaled by 4/18 it is 2 and 2, and both bounds are below or above.
+    assert far["a"].tolist() == pytest.approx([1.5, -1.5, 0.0])
+    assert far["b"].item() == pytest.approx(2.9)
+
+
+@pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,), (MEAN_OF_SIGNS,), (INT8,)])
+def test_the_truth_loses_least(
+    victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
+) -> None:
+    batch = pictures(2, 6, 1)
+    task, seen = defended(victim, batch, chain)
+    model = replay(seen, task, CPU)
+    aware, plain = (matching_loss(model, seen, adaptive=flag) for flag in (True, False))
+    of_truth, of_other, oblivious = (
+        float(loss(images, batch.labels, seen.received))
+        for loss, images in (
+            (aware, batch.inputs),
+            (aware, 1 - batch.inputs),
+            (plain, batch.inputs),
+        )
+    )
+    assert of_truth < 0.7 * min(of_other, oblivious)
+    if chain != (MEAN_OF_SIGNS,):  # whose tanh is no sign
+        assert of_truth == pytest.approx(0, abs=1e-6)
+
+
+def defended(
+    victim: Victim, batch: Batch, chain: tuple[dict[str, object], ...]
+) -> tuple[Task, Observation]:
+    """What the server sees of a LeNet that was trained on ten shades of grey."""
+    task, seen = victim(batch, defense=chain)
+    network = task.model(seen.sent)
+    shades = torch.linspace(0, 1, 10).view(10, 1, 1, 1).expand(-1, *batch.inputs.shape[1:])
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
+    for _ in range(30):
+        optimizer.zero_grad()
+        task.loss(network, Batch(shades, torch.arange(10))).backward()
+        optimizer.step()
+    built, none = build_chain(chain, "defense"), rng()
+    each = [built.on_gradient(task.gradient(network, batch[i]), none) for i in range(len(batch))]
+    mean = {name: torch.stack([one[name] for one in each]).mean(0) for name in each[0]}
+    sent = {name: value.detach() for name, value in network.state_dict().items()}
+    return task, replace(seen, sent=sent, received=built.on_update(mean, none))
+
+
+def test_each_example_passes_the_defense_alone(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(3, 6, 1, 2)
+    task, seen = victim(batch, defense=(MEAN_OF_SIGNS,))
+    model = replay(seen, task, CPU)
+    loss = matching_loss(model, seen, adaptive=True)
+    parts = [loss.chain.surrogate(model.pure_gradient(batch[i])) for i in range(3)]
+    for name, value in loss.update(batch.inputs, batch.labels).items():
+        torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
+
+
+@pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,), (INT8,)])
+def test_who_knows_the_defense_sees_more(
+    victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
+) -> None:
+    batch = pictures(1, 6)
+    task, seen = defended(victim, batch, chain)
+    oblivious, aware = (
+        Inverting(steps=80, adaptive=flag).reconstruct([seen], task, [rng()], Job())[0]
+        for flag in (False, True)
+    )
+    errors = [(f.guess.inputs - batch.inputs).square().mean() for f in (oblivious, aware)]
+    assert errors[1] < 0.7 * errors[0]
+    assert errors[1] < (batch.inputs - 0.5).square().mean()
+
+
+def test_adaptive_needs_the_defense(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6))
+    message = (
+        "round-0001-client-0000: an adaptive attack needs the client's defense, which the server "
+        "does not know. Grant server_knows.defense, or set adaptive = false."
+    )
+    with pytest.raises(CannotAttack, match=re.escape(message)):
+        Inverting(adaptive=True).reconstruct([seen], task, [rng()], Job())
+    assert Inverting(adaptive=True).is_adaptive
+    assert not Inverting().is_adaptive
+
+
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_batch_normalisation(victim: Victim, pictures: Pictures, train_mode: bool) -> None:
+    batch = pictures(2, 6, 2, size=8)
+    task, seen = victim(batch, model="resnet20", train_mode=train_mode, labels=(6, 2))
+    if train_mode:
+        network = task.model(seen.sent).train()
+        seen = replace(seen, received=task.gradient(network, batch))
+    sent = {name: value.clone() for name, value in seen.sent.items()}
+    (found,) = Inverting(steps=1).reconstruct([seen], task, [rng()], Job())
+    gradient = replay(seen, task, CPU).pure_gradient(found.guess)
+    expected = float(cosine_distance(gradient, seen.received))
+    assert found.objective == pytest.approx(expected, abs=1e-4)
+    assert all(torch.equal(value, sent[name]) for name, value in seen.sent.items())
+    truth = replay(seen, task, CPU).pure_gradient(batch)
+    assert float(cosine_distance(truth, seen.received)) == pytest.approx(0, abs=1e-5)
+
+
+def test_deadline_returns_the_best_so_far(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6))
+    job = Job(deadline=time.monotonic())
+    (found,) = Inverting().reconstruct([seen], task, [rng()], job)
+    assert (found.expired, found.steps) == (True, 0)
+    assert found.guess.inputs.isfinite().all()

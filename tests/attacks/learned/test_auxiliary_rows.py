@@ -1,0 +1,32 @@
+"""Rows of other data get classes of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from attacks.learned.auxiliary_rows import with_classes
+from fedsim.capture import Observation
+from fedsim.tasks.base import Task
+from fedsim.types import Batch
+
+Victim = Callable[..., tuple[Task, Observation]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kept"),
+    [(torch.arange(400) % 4, True), (torch.arange(400) % 5, False), (torch.zeros(400), False)],
+)
+def test_classes_of_other_data_are_drawn(
+    victim: Victim, pictures: Callable[..., Batch], labels: torch.Tensor, kept: bool
+) -> None:
+    task, _ = victim(pictures(1, 0), classes=4)
+    rows = Batch(torch.rand(400, 3, 16, 16), labels.long())
+    found = with_classes(rows, task, 0)
+    assert torch.equal(found.labels, rows.labels) == kept
+    assert found.inputs is rows.inputs
+    assert found.labels.bincount().tolist() == pytest.approx([100] * 4, rel=0.3)
+    assert torch.equal(with_classes(rows, task, 0).labels, found.labels)
+    assert torch.equal(with_classes(rows, task, 1).labels, found.labels) == kept

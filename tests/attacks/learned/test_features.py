@@ -1,0 +1,137 @@
+"""Features of updates: oracles of per-sample gradients, hashing and the last layer's factors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from attacks.learned import features as module
+from attacks.learned.features import (
+    Coordinates,
+    Hashed,
+    Slopes,
+    draw_bins,
+    group_gradients,
+    head_input,
+    looped_gradients,
+    per_sample_gradients,
+)
+from attacks.observed.labels import find_head
+from attacks.observed.replay import Replay, replay
+from fedsim.capture import Observation
+from fedsim.cell import TaskConfig
+from fedsim.data.rows import load_rows
+from fedsim.tasks import make_task
+from fedsim.tasks.base import Task
+from fedsim.tasks.weights import initial_weights
+from fedsim.types import Batch, Tensors
+
+Victim = Callable[..., tuple[Task, Observation]]
+Pictures = Callable[..., Batch]
+CPU = torch.device("cpu")
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def batch(pictures: Pictures) -> Batch:
+    return pictures(6, 3, 5, 0, 3, 9, 1)
+
+
+@pytest.fixture
+def model(victim: Victim, batch: Batch) -> Replay:
+    task, seen = victim(batch)
+    return replay(seen, task, CPU)
+
+
+def test_vmap_is_the_loop(model: Replay, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    oracle = looped_gradients(model, batch)
+    for share in (1, 1000):  # all at once, and one by one
+        monkeypatch.setattr(module, "_BYTES", module._BYTES // share)
+        found = per_sample_gradients(model, batch)
+        assert found.keys() == oracle.keys()
+        for name, value in oracle.items():
+            assert value.shape == (6, *model.parameters[name].shape)
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_group_has_the_gradient_of_its_batch(model: Replay, batch: Batch) -> None:
+    pairs = group_gradients(model, batch, 2)
+    for i in range(3):
+        expected = model.task.gradient(model.network, batch[2 * i : 2 * i + 2])
+        for name, value in expected.items():
+            torch.testing.assert_close(pairs[name][i], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "transformer3"])
+def test_texts_of_any_length(name: str) -> None:
+    rows = load_rows("sentences", "train[:5]", modality="text")
+    task = make_task(TaskConfig(model=name, dataset="sentences"), rows)
+    config = TaskConfig(model=name, dataset="sentences")
+    network = task.model(initial_weights(task, config, 0))
+    parameters: Tensors = {k: p for k, p in network.named_parameters() if k.endswith("bias")}
+    model, batch = Replay(task, network, parameters), task.encode(rows)
+    assert batch.mask is not None
+    assert len(batch.mask.sum(1).unique()) > 1
+    found = per_sample_gradients(model, batch)
+    for i in range(len(batch)):
+        expected = task.gradient(network, batch[i])  # padded
+        for key in model.parameters:
+            torch.testing.assert_close(found[key][i], expected[key], rtol=1e-3, atol=1e-6)
+
+
+def test_coordinates_come_back(model: Replay, batch: Batch) -> None:
+    coordinates = Coordinates.of(model)
+    gradients = per_sample_gradients(model, batch)
+    flat = coordinates.flatten(gradients)
+    assert flat.shape == (6, coordinates.count)
+    assert coordinates.count == sum(p.numel() for p in model.parameters.values())
+    again = coordinates.unflatten(flat)
+    assert all(torch.equal(again[name], value) for name, value in gradients.items())
+    first = coordinates.flatten({name: value[0] for name, value in gradients.items()})
+    assert torch.equal(first, flat[0])
+
+
+def test_hashing_adds_up_bins() -> None:
+    index = draw_bins(30, 0.3, rng())
+    features = Hashed.of(30, index)
+    matrix = torch.zeros(features.width, 30)
+    matrix[index, torch.arange(30)] = 1
+    values = torch.randn(7, 30, generator=rng())
+    torch.testing.assert_close(features.linear(values), values @ matrix.T)
+    assert features.sizes(CPU).tolist() == matrix.sum(1).tolist()
+    assert features.width <= 9
+    assert int(matrix.sum(1).min()) >= 1
+    assert torch.equal(index, draw_bins(30, 0.3, rng()))
+    assert not torch.equal(index, draw_bins(30, 0.3, rng(1)))
+    plain = Hashed.of(30, None)
+    assert torch.equal(plain.finish(plain.linear(values)), values)
+    assert (plain.width, plain.sizes(CPU).tolist()) == (30, [1.0] * 30)
+
+
+def test_slopes(model: Replay, batch: Batch) -> None:
+    reference = torch.full((3, 16, 16), 0.4)
+    features = Slopes(model, Coordinates.of(model), find_head(model.network), reference)
+    flat = features.coordinates.flatten(per_sample_gradients(model, batch))
+    found = features.finish(features.linear(flat))
+    assert found.shape == (6, features.width)
+    slopes, bias, given, known = found.split([768, 10, 192, 10], 1)
+    assert torch.equal(bias, flat[:, -10:])
+    assert known.argmax(1).tolist() == batch.labels.tolist()
+    body = model.network.get_submodule("body")
+    torch.testing.assert_close(given, body(batch.inputs), rtol=1e-3, atol=1e-4)
+    for i in range(6):  # by autograd, whereas the attack has it from torch.func
+        image = reference.clone().requires_grad_()
+        gradient = model.gradient(Batch(image[None], batch.labels[i : i + 1]))
+        inner = (features.coordinates.flatten(gradient) * flat[i]).sum()
+        (expected,) = torch.autograd.grad(inner, image)
+        torch.testing.assert_close(slopes[i], expected.flatten(), rtol=1e-3, atol=1e-5)
+
+
+def test_an_input_that_left_no_trace_is_zero() -> None:
+    weight, bias = torch.randn(2, 3, 4, generator=rng()), torch.zeros(2, 3)
+    assert head_input(weight, bias).tolist() == torch.zeros(2, 4).tolist()

@@ -1,0 +1,70 @@
+"""Best so far, restarts, stalls and traces."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attacks.base import Job
+from attacks.observed.search import Best, SearchProgress, restart_generators, stalled
+
+
+def test_best_keeps_objective_and_candidate_of_each_lane_together() -> None:
+    best = Best(torch.zeros(3, 2))
+    for objectives, value in [([3.0, math.nan, 1.0], 1.0), ([2.0, 5.0, math.nan], 2.0)]:
+        best.offer(torch.tensor(objectives), torch.full((3, 2), value))
+    best.offer(torch.tensor([9.0, math.inf, 1.0]), torch.full((3, 2), 3.0))
+    assert best.objective.tolist() == [2, 5, 1]
+    assert best.candidate[0].tolist() == [[2, 2], [2, 2], [1, 1]]
+
+
+def test_best_keeps_a_copy() -> None:
+    point = torch.ones(1, 2)
+    best = Best(torch.zeros(1, 2))
+    best.offer(torch.tensor([1.0]), point)
+    point.zero_()
+    assert best.candidate[0].tolist() == [[1, 1]]
+
+
+def test_restart_does_not_depend_on_the_others() -> None:
+    def draws(restarts: int, used: int) -> list[float]:
+        generators = restart_generators(torch.Generator().manual_seed(7), restarts)
+        for generator in generators[:-1]:
+            torch.rand(used, generator=generator)
+        return [float(torch.rand(1, generator=generators[-1]))]
+
+    assert draws(3, 0) == draws(3, 1000)
+    first = [g.initial_seed() for g in restart_generators(torch.Generator().manual_seed(7), 3)]
+    more = [g.initial_seed() for g in restart_generators(torch.Generator().manual_seed(7), 8)]
+    assert more[:3] == first
+    assert len(set(more)) == 8
+
+
+@pytest.mark.parametrize(
+    ("objectives", "expected"),
+    [
+        ([], False),
+        ([1.0, 1.0], False),
+        ([1.0, 1.0, 1.0], True),
+        ([1.0, 0.8, 0.59], False),
+        ([1.0, 0.8, 0.61], True),
+        ([1.0, math.nan], True),
+        ([math.inf], True),
+    ],
+)
+def test_stalled(objectives: list[float], expected: bool) -> None:
+    assert stalled(objectives, patience=2, factor=0.6) is expected
+
+
+def test_progress() -> None:
+    seen: list[tuple[int, float]] = []
+    job = Job(report=lambda step, objective, text: seen.append((step, objective)))
+    progress = SearchProgress(job)
+    progress.note(1, torch.tensor([4.0, 2.0]))
+    progress.note(2, torch.tensor([3.0, 1.0]))
+    assert seen == [(1, 3.0), (2, 2.0)]
+    assert [(step, objective) for step, _, objective in progress.trace(1)] == [(1, 2.0), (2, 1.0)]
+    seconds = [second for _, second, _ in progress.trace(1)]
+    assert 0 <= seconds[0] <= seconds[1]

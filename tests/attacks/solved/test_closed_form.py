@@ -1,0 +1,229 @@
+"""One image is read off the gradient layer by layer; what was changed is never certified."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from attacks.base import Job, Reconstruction
+from attacks.solved.closed_form import ClosedForm, convolutions
+from fedsim.capture import Observation
+from fedsim.data.rows import load_rows
+from fedsim.errors import CannotAttack
+from fedsim.models import IMAGE_MODELS
+from fedsim.models.network import ImageNetwork
+from fedsim.tasks.base import Task, state
+from fedsim.types import Batch
+
+Victim = Callable[..., tuple[Task, Observation]]
+Pictures = Callable[..., Batch]
+
+
+def invert(task: Task, seen: Observation) -> Reconstruction:
+    (found,) = ClosedForm().reconstruct([seen], task, [torch.Generator()], Job())
+    return found
+
+
+def error(found: Reconstruction, batch: Batch) -> float:
+    return float((found.guess.inputs - batch.inputs).square().mean())
+
+
+def exact(task: Task, seen: Observation, batch: Batch) -> Observation:
+    """What a client that computes in float64 would send."""
+    network = task.model(seen.sent).double()
+    double = Batch(batch.inputs.double(), batch.labels)
+    return replace(seen, received=task.gradient(network, double))
+
+
+def trained(task: Task, seen: Observation, rows: Batch, steps: int) -> Observation:
+    """The same client after some steps of Adam on other rows."""
+    network = task.model(seen.sent)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        task.loss(network, rows).backward()
+        optimizer.step()
+    return replace(seen, sent=state(network))
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 16), (3, 16), (3, 32)])
+def test_recovers_the_image_and_its_label(
+    victim: Victim, pictures: Pictures, channels: int, size: int
+) -> None:
+    batch = pictures(1, 6, channels=channels, size=size)
+    task, seen = victim(batch)
+    found = invert(task, seen)  # a client in float32
+    assert error(found, batch) < 1e-7
+    assert (found.guess.inputs.dtype, found.guess.labels.tolist()) == (torch.float32, [6])
+    assert found.confidence == ("certified",)
+    assert (found.steps, found.expired) == (3, False)
+    found = invert(task, exact(task, seen, batch))
+    assert error(found, batch) < 1e-12
+    assert found.objective is not None
+    assert found.objective < 1e-7  # pixels are float32
+
+
+def test_recovers_the_image_from_a_trained_model(victim: Victim, pictures: Pictures) -> None:
+    rows = pictures(16, *range(8), *range(8), seed=1)
+    batch = pictures(1, 3)
+    task, seen = victim(batch)
+    later = trained(task, seen, rows, steps=40)
+    before, after = (task.loss(task.model(s.sent), rows).item() for s in (seen, later))
+    assert after < 0.7 * before
+    network = task.model(later.sent)
+    found = invert(task, replace(later, received=task.gradient(network, batch)))
+    assert error(found, batch) < 1e-5
+    found = invert(task, exact(task, later, batch))
+    assert error(found, batch) < 1e-8
+    assert found.confidence == ("certified",)
+
+
+def test_dead_features_keep_their_digits(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(1, 3)
+    task, seen = victim(batch)
+    # Outputs of the last convolution fall to 1e-12 and less, as training with a large step does.
+    sent = {k: v - 25 if k == "body.4.bias" else v for k, v in seen.sent.items()}
+    found = invert(task, exact(task, replace(seen, sent=sent), batch))
+    assert error(found, batch) < 1e-8
+
+
+def test_a_changed_update_is_not_certified(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(1, 3)
+    task, seen = victim(batch)
+    rng = torch.Generator().manual_seed(0)
+    noise = {k: torch.randn(v.shape, generator=rng) for k, v in seen.received.items()}
+    changes = {
+        "noise": {k: v + 0.01 * noise[k] for k, v in seen.received.items()},
+        "signs": {k: v.sign() for k, v in seen.received.items()},
+        "pruned": {k: v * (v.abs() > 0.1) for k, v in seen.received.items()},
+    }
+    for kind, received in changes.items():
+        found = invert(task, replace(seen, received=received))
+        assert found.confidence == ("guess",), kind
+        assert found.objective is not None
+        assert found.objective > 1e-3, kind
+        assert error(found, batch) > 1e-3, kind
+        assert found.guess.inputs.isfinite().all(), kind
+
+
+def test_weights_are_coarser_than_a_gradient(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(1, 3)
+    errors = {}
+    for step_size in (1.0, 1e-6):
+        task, seen = victim(batch, step_size=step_size)
+        errors[step_size] = error(invert(task, seen), batch)
+    assert errors[1.0] < 1e-8 < 1e-3 < errors[1e-6]
+
+
+class Bent(ImageNetwork):
+    """Two convolutions with tanh, one without a bias and one dilated."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(input_shape[0], 12, 3, padding=1, bias=False)
+        self.two = nn.Conv2d(12, 14, 3, dilation=2, padding=(2, 2))
+        self.act, self.bend = nn.Tanh(), nn.Tanh()
+        self.flat, self.fc = nn.Flatten(), nn.Linear(14 * 64, num_classes)
+
+    def initialise(self, rng: torch.Generator) -> None:
+        """Small weights."""
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1, generator=rng)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        logits: torch.Tensor = self.fc(self.flat(self.bend(self.two(self.act(self.one(images))))))
+        return logits
+
+
+def test_another_activation_and_other_convolutions(
+    victim: Victim, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(IMAGE_MODELS, "bent", Bent)
+    batch = pictures(1, 3, size=8)
+    task, seen = victim(batch, model="bent")
+    found = invert(task, exact(task, seen, batch))
+    assert error(found, batch) < 1e-12
+    assert found.confidence == ("certified",)
+
+
+def test_only_for_one_image(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(2, 6, 3))
+    message = "inverts the gradient of one image, and this is the mean of 2. Set federation.batch"
+    with pytest.raises(CannotAttack, match=message):
+        invert(task, seen)
+
+
+@pytest.mark.parametrize(
+    ("model", "part"), [("mlp", "'body.1' is Linear"), ("resnet20", "'bn1' is BatchNorm2d(16")]
+)
+def test_other_models_are_refused(
+    victim: Victim, pictures: Pictures, model: str, part: str
+) -> None:
+    task, seen = victim(pictures(1, 3), model=model)
+    with pytest.raises(CannotAttack, match=re.escape(part)) as refusal:
+        invert(task, seen)
+    assert "it inverts convolutions, each with a Sigmoid or Tanh, and a linear" in str(
+        refusal.value
+    )
+
+
+class Wide(nn.Module):
+    """A convolution, a sigmoid and a linear layer."""
+
+    def __init__(self, layer: nn.Conv2d, features: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.layer, self.act, self.fc = layer, nn.Sigmoid(), nn.Linear(features, 2)
+        self.flat, self.scale = nn.Flatten(), scale
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        logits: torch.Tensor = self.scale * self.fc(self.flat(self.act(self.layer(images))))
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Wide(nn.Conv2d(2, 4, 1, groups=2), 256), "'layer' has groups or padding that it does not"),
+        (Wide(nn.Conv2d(2, 4, 3, padding="same"), 256), "padding=same"),
+        (Wide(nn.Conv2d(2, 1, 3), 36), "'layer' gives 54 equations for the 128 values"),
+        (Wide(nn.Conv2d(2, 4, 1), 256, 2.0), "Wide does more than to call its layers"),
+    ],
+)
+def test_layers_that_it_cannot_invert(network: nn.Module, message: str) -> None:
+    with pytest.raises(CannotAttack, match=re.escape(message)):
+        convolutions(network, (2, 8, 8))
+
+
+def test_what_was_not_sent_is_missed(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 3))
+    for name in ("fc.bias", "body.2.weight"):
+        received = {k: v for k, v in seen.received.items() if k != name}
+        with pytest.raises(CannotAttack, match=f"the client did not send {name!r}"):
+            invert(task, replace(seen, received=received))
+
+
+def test_an_update_without_an_answer(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 3))
+    for factor in (0.0, float("nan")):
+        received = {k: v * factor for k, v in seen.received.items()}
+        with pytest.raises(CannotAttack, match="round-0001-client-0000 have no finite solution"):
+            invert(task, replace(seen, received=received))
+
+
+@pytest.mark.skipif("FEDSIM_HUB" not in os.environ, reason="FEDSIM_HUB names no folder")
+def test_cifar(victim: Victim) -> None:
+    rows = load_rows("uoft-cs/cifar10", "test[:2]", modality="image")
+    assert isinstance(rows.inputs, torch.Tensor)
+    for image, label in zip(rows.inputs, rows.labels, strict=True):
+        batch = Batch(image[None].float() / 255, label[None])
+        found = invert(*victim(batch))
+        assert error(found, batch) < 1e-7
+        assert found.confidence == ("certified",)

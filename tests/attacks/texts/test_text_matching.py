@@ -1,0 +1,421 @@
+"""Short phrases from the gradients of a small trained model, and what keeps them from coming."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from attacks.base import Job, Reconstruction, check_facts
+from attacks.prior_only import PriorOnly
+from attacks.texts.dlg_text import DLGText
+from attacks.texts.lamp import LAMP
+from attacks.texts.tag import TAG
+from attacks.texts.text_matching import TextMatching
+from fedsim.capture import CaptureKey, Observation
+from fedsim.cell import TaskConfig
+from fedsim.data.rows import load_rows
+from fedsim.errors import CannotAttack
+from fedsim.knowledge import Knowledge
+from fedsim.models import transformer
+from fedsim.tasks import initial_weights, make_task
+from fedsim.tasks.base import state
+from fedsim.tasks.masked_language_modelling import unmasked
+from fedsim.types import Batch
+from tests.attacks.solved.test_embedding_rows import Victim, lines, tokens
+from tests.attacks.texts.test_language_prior import GPT2
+
+SMALL: dict[str, Any] = {
+    "steps": 60,
+    "starts": 10,
+    "proposals": 20,
+    "discrete_every": 12,
+    "learning_rate": 0.05,
+    "decay_every": 6,
+}
+"""Options of a search of a fraction of a second."""
+LAMP_COS = LAMP(**SMALL)
+LAMP_L2L1 = LAMP(**SMALL, distance="l2l1")
+DEFENSE = dict[str, object]
+
+
+def quick(kind: str = "text-classification", steps: int = 15, model: str = "tiny-bert") -> Victim:
+    """A model that was trained a little on phrases of three to five words."""
+    sentences = load_rows("sentences", "train[:48]", modality="text")
+    assert isinstance(sentences.inputs, tuple)
+    words = [text.split()[: 3 + i % 3] for i, text in enumerate(sentences.inputs)]
+    rows = replace(sentences, inputs=tuple(" ".join(own).rstrip(".,;") for own in words))
+    config = TaskConfig.model_validate(
+        {"model": model, "dataset": "sentences", "kind": kind, "max_length": 12}
+    )
+    task = make_task(config, rows)
+    network = task.model(initial_weights(task, config, 0))
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.001)
+    for step in range(steps):
+        optimizer.zero_grad()
+        batch = task.encode(rows.take([(step * 8 + i) % 48 for i in range(8)]))
+        task.loss(network, batch).backward()
+        optimizer.step()
+    return Victim(task, rows, state(network))
+
+
+def look(
+    victim: Victim, rows: list[int], *defenses: DEFENSE, client: int = 0, **federation: Any
+) -> tuple[Observation, Batch]:
+    """What the server sees where it is granted lengths and defenses, and the private batch."""
+    seen, truth = victim.capture(rows, *defenses, **federation)
+    facts: dict[str, Any] = {"lengths": sorted(map(len, lines(truth))), "defense": defenses}
+    if "local_steps" in federation:
+        facts |= {key: federation[key] for key in ("local_steps", "learning_rate")}
+    knowledge = Knowledge(num_examples=len(rows), **facts)
+    return replace(seen, key=CaptureKey(round=1, client=client), knowledge=knowledge), truth
+
+
+def several(
+    victim: Victim, batches: Sequence[list[int]], *defenses: DEFENSE, **federation: Any
+) -> tuple[list[Observation], list[Batch]]:
+    pairs = [
+        look(victim, rows, *defenses, client=client, **federation)
+        for client, rows in enumerate(batches)
+    ]
+    return [seen for seen, _ in pairs], [truth for _, truth in pairs]
+
+
+def attack(
+    victim: Victim,
+    attack: TextMatching,
+    seen: Sequence[Observation],
+    job: Job | None = None,
+    seed: int = 0,
+) -> list[Reconstruction]:
+    rngs = [torch.Generator().manual_seed(100 * seed + each.key.client) for each in seen]
+    return attack.reconstruct(seen, victim.task, rngs, job or Job())
+
+
+def in_place(guess: Batch, truth: Batch) -> float:
+    """Share of the words that stand where they stood, under the best pairing of sentences."""
+    own, wanted = ([line[1:-1] for line in lines(batch)] for batch in (guess, truth))
+    hits = [
+        sum(a == b for pair in zip(order, wanted, strict=True) for a, b in zip(*pair, strict=False))
+        for order in permutations(own)
+    ]
+    return max(hits) / sum(map(len, wanted))
+
+
+def mean(guesses: Sequence[Reconstruction], truths: Sequence[Batch]) -> float:
+    found = [in_place(own.guess, truth) for own, truth in zip(guesses, truths, strict=True)]
+    return sum(found) / len(found)
+
+
+def labels(batch: Batch) -> Counter[int]:
+    return Counter(batch.labels.tolist())
+
+
+@pytest.fixture(scope="module")
+def bert() -> Victim:
+    return quick()
+
+
+@pytest.fixture(scope="module")
+def masked() -> Victim:
+    return quick("masked-language-modelling", 5)
+
+
+LANGUAGE: list[tuple[str, DEFENSE]] = [
+    ("tiny-gpt2", {"name": "none"}),
+    ("transformer3", {"name": "freeze_embeddings", "head": True}),
+]
+SINGLE = [[row] for row in range(6)]
+PAIRS = [[0, 1], [2, 3], [4, 5]]
+
+
+def test_lamp_finds_phrases_and_its_forerunners_do_not(bert: Victim) -> None:
+    seen, truths = several(bert, SINGLE[:4])
+    lamp = attack(bert, LAMP_COS, seen)
+    assert mean(lamp, truths) > 0.8
+    assert mean(attack(bert, LAMP_L2L1, seen[:2]), truths[:2]) > 0.8
+    for other in (TAG(steps=60), DLGText(steps=60)):
+        assert mean(attack(bert, other, seen[:2]), truths[:2]) < 0.4
+    for guess, truth in zip(lamp, truths, strict=True):
+        assert torch.equal(guess.guess.labels, truth.labels)
+        assert [len(line) for line in lines(guess.guess)] == [len(line) for line in lines(truth)]
+        assert guess.steps == 60
+        assert not guess.expired
+        assert [step for step, _, _ in guess.trace] == [25, 50, 60]
+
+
+def test_the_objective_is_lowest_at_the_truth(bert: Victim) -> None:
+    seen, truths = several(bert, SINGLE[:4])
+    guesses = attack(bert, LAMP_COS, seen)
+    right = [in_place(g.guess, truth) == 1 for g, truth in zip(guesses, truths, strict=True)]
+    assert sum(right) >= 2
+    for guess, exact in zip(guesses, right, strict=True):
+        assert guess.objective is not None
+        assert (abs(guess.objective) < 1e-5) == exact
+
+
+@pytest.mark.parametrize("tokens_", ["vocabulary", "rows"])
+def test_two_sentences_whose_labels_and_lengths_are_not_paired(
+    bert: Victim, tokens_: Literal["vocabulary", "rows"]
+) -> None:
+    seen, truths = several(bert, PAIRS[:2])
+    assert len(set(map(len, lines(truths[0])))) == 2
+    assert len(set(truths[0].labels.tolist())) == 2
+    guesses = attack(bert, replace(LAMP_COS, tokens=tokens_), seen)
+    assert mean(guesses, truths) > 0.6
+    for guess, truth in zip(guesses, truths, strict=True):
+        assert labels(guess.guess) == labels(truth)
+        assert Counter(map(len, lines(guess.guess))) == Counter(map(len, lines(truth)))
+        if tokens_ == "rows":
+            assert tokens(guess.guess) <= tokens(truth)
+
+
+def test_labels_are_tried_or_searched_for(bert: Victim) -> None:
+    seen, truths = several(bert, SINGLE[:2])
+    searches = (
+        replace(LAMP_COS, labels="enumerate"),
+        # The cosine jumps where the wrong label turns into the right one.
+        replace(LAMP_L2L1, labels="joint", restarts=2),
+    )
+    for search in searches:
+        guesses = attack(bert, search, seen)
+        assert mean(guesses, truths) > 0.6
+        assert [labels(guess.guess) for guess in guesses] == [labels(truth) for truth in truths]
+
+
+def test_lengths_are_read_off_the_position_rows(bert: Victim) -> None:
+    seen, truths = several(bert, SINGLE[:4])
+    hidden = [replace(each, knowledge=Knowledge(num_examples=1)) for each in seen]
+    guesses = attack(bert, LAMP_COS, hidden)
+    assert mean(guesses, truths) > 0.75
+    for guess, truth in zip(guesses, truths, strict=True):
+        assert len(lines(guess.guess)[0]) == len(lines(truth)[0])
+
+
+def test_several_local_steps(bert: Victim) -> None:
+    federation = {"protocol": "fedavg", "batch_size": 1, "learning_rate": 0.05, "local_steps": 4}
+    seen, truths = several(bert, SINGLE[:2], **federation)
+    guesses = {}
+    searches = {"none": LAMP_COS, "sme": replace(LAMP_COS, surrogate="sme")}
+    for surrogate, search in searches.items():
+        guesses[surrogate] = attack(bert, search, seen)
+        assert mean(guesses[surrogate], truths) > 0.7
+    first, other = (guesses[name][0].trace for name in searches)
+    assert [row[2] for row in first] != [row[2] for row in other]
+
+
+def test_targets_of_a_masked_language_model(masked: Victim) -> None:
+    seen, truths = several(masked, [[0], [1], [3], [25]])
+    schedule: dict[str, Any] = {"steps": 150, "decay_every": 15, "discrete_every": 30}
+    found = attack(masked, replace(LAMP_COS, restarts=2, **schedule), seen)
+    pairs = [(own.guess, truth) for own, truth in zip(found, truths, strict=True)]
+    places = 0
+    for guess, truth in pairs:
+        asked, wanted = (batch.labels != -100 for batch in (guess, truth))
+        assert guess.labels[asked].tolist() == truth.labels[wanted].tolist()
+        places += torch.equal(asked[:, : wanted.shape[1]], wanted)
+    assert places >= 3
+    whole = sum(in_place(unmasked(guess), unmasked(truth)) for guess, truth in pairs)
+    assert whole > 2
+    assert whole > sum(in_place(guess, unmasked(truth)) for guess, truth in pairs) + 0.2
+
+
+@pytest.mark.parametrize(("model", "defense"), LANGUAGE)
+def test_words_of_a_language_model(model: str, defense: DEFENSE) -> None:
+    victim = quick("language-modelling", 30 if model == "tiny-gpt2" else 0, model)
+    seen, truth = look(victim, [0], defense)
+    owned = Job(auxiliary=lambda: victim.task.encode(victim.rows.take(list(range(8, 48)))))
+    hidden = replace(seen, knowledge=Knowledge(num_examples=1, auxiliary=True))
+    (usual,) = PriorOnly().reconstruct([hidden], victim.task, [], owned)
+    (guess,) = attack(victim, LAMP_COS, [hidden])
+    assert in_place(guess.guess, truth) > max(0.6, 2 * in_place(usual.guess, truth))
+    assert torch.equal(guess.guess.labels, guess.guess.inputs)  # nothing is padded
+    assert len(lines(guess.guess)[0]) == len(lines(truth)[0])
+    (joint,) = attack(victim, TAG(steps=3, labels="joint"), [seen])
+    assert joint.objective is not None
+
+
+def test_a_group_gives_what_each_gives_alone(bert: Victim) -> None:
+    for search, batches in ((replace(LAMP_COS, steps=24), SINGLE[:3]), (TAG(steps=5), PAIRS[:2])):
+        # As many pairings of lengths and labels for each: more pairings are more tries.
+        seen, truths = several(bert, batches)
+        assert len({truth.inputs.shape[1] for truth in truths}) > 1
+        together = attack(bert, search, seen)
+        for own, each in zip(together, seen, strict=True):
+            (alone,) = attack(bert, search, [each])
+            assert alone.objective == pytest.approx(own.objective, rel=1e-3, abs=1e-5)
+            if isinstance(search, LAMP):
+                assert lines(own.guess) == lines(alone.guess)
+
+
+def test_the_seed_decides(bert: Victim) -> None:
+    seen, _ = several(bert, [[1]])
+    search = replace(LAMP_COS, steps=3)
+    (one,), (same,), (other,) = (attack(bert, search, seen, seed=s) for s in (0, 0, 1))
+    assert torch.equal(one.guess.inputs, same.guess.inputs)
+    assert one.objective == same.objective
+    assert not torch.equal(one.guess.inputs, other.guess.inputs)
+
+
+def test_unlike_updates_do_not_share_passes(bert: Victim) -> None:
+    frozen: DEFENSE = {"name": "freeze_embeddings", "position": True}
+    (first,), _ = several(bert, [[0]])
+    second, _ = look(bert, [1], frozen, client=1)
+    third, _ = look(bert, [4, 5], client=2)
+    guesses = attack(bert, LAMP(steps=2, starts=2, proposals=2), [first, third, second])
+    assert [len(own.guess) for own in guesses] == [1, 2, 1]
+    assert [len(lines(own.guess)[0]) for own in guesses][::2] == [7, 9]
+
+
+# Ends
+
+
+def test_time_is_heeded(bert: Victim) -> None:
+    seen, truths = several(bert, [[0], [1]])
+    start = time.monotonic()
+    guesses = attack(bert, LAMP(starts=100_000), seen, Job(deadline=0.0))
+    assert time.monotonic() - start < 20
+    for guess, truth in zip(guesses, truths, strict=True):
+        assert guess.expired
+        assert guess.steps == 0
+        assert lines(guess.guess)[0][0] == 2
+        assert len(lines(guess.guess)[0]) == len(lines(truth)[0])
+        assert guess.objective is not None
+    reports: list[int] = []
+    job = Job(report=lambda step, *_: reports.append(step))
+    job.deadline = time.monotonic() + 2
+    (guess,) = attack(bert, replace(LAMP_COS, steps=10**6), seen[:1], job)
+    assert guess.expired
+    assert 0 < reports[-1] <= guess.steps < 10**5
+
+
+def test_a_search_that_diverges_says_so(bert: Victim) -> None:
+    seen, _ = several(bert, [[0]])
+    for search in (replace(LAMP_COS, learning_rate=1e30), TAG(steps=9, learning_rate=1e30)):
+        (guess,) = attack(bert, search, seen)
+        assert re.fullmatch(r"the search diverged at step [23]; lower learning_rate", guess.note)
+        assert not guess.expired
+        assert guess.objective is not None
+        assert torch.tensor(guess.objective).isfinite()
+        assert lines(guess.guess)[0][0] == 2
+
+
+def test_a_sentence_without_words(bert: Victim) -> None:
+    (seen,), _ = several(bert, [[0]])
+    empty = replace(seen, knowledge=Knowledge(num_examples=1, lengths=(2,)))
+    (guess,) = attack(bert, LAMP_COS, [empty])
+    assert lines(guess.guess) == [[2, 3]]
+
+
+def test_the_note_names_a_missing_prior(bert: Victim, tmp_path: Any) -> None:
+    seen, _ = several(bert, [[0]])
+    (bare,) = attack(bert, replace(LAMP_COS, steps=1), seen)
+    assert bare.note == (
+        "without a language prior; name one as prior, or train one with fedsim prior"
+    )
+    network: Any = transformer.build(GPT2, "language-modelling", 3)
+    network.save_pretrained(tmp_path)
+    tokenizer: Any = bert.task.tokenizer  # type: ignore[attr-defined]
+    tokenizer.save_pretrained(str(tmp_path))
+    short = replace(LAMP_COS, steps=1)
+    for search in (replace(short, alpha_lm=0.0), replace(short, prior=str(tmp_path)), TAG(steps=1)):
+        assert attack(bert, search, seen)[0].note == ""
+
+
+def test_a_prior_decides_where_gradients_do_not(bert: Victim, tmp_path: Any) -> None:
+    network: Any = transformer.build(GPT2, "language-modelling", 3)
+    network.save_pretrained(tmp_path)
+    bert.task.tokenizer.save_pretrained(str(tmp_path))  # type: ignore[attr-defined]
+    seen, truths = several(bert, [[0]])
+    deaf = replace(LAMP_COS, prior=str(tmp_path), alpha_lm=1e6)
+    (guess,), (plain,) = attack(bert, deaf, seen), attack(bert, LAMP_COS, seen)
+    assert in_place(plain.guess, truths[0]) > in_place(guess.guess, truths[0])
+
+
+# What cannot be attacked
+
+
+def refused(victim: Victim, search: TextMatching, seen: Observation, reason: str) -> None:
+    with pytest.raises(CannotAttack, match=re.escape(reason)):
+        attack(victim, search, [seen])
+
+
+def test_a_prior_of_another_vocabulary_is_refused(bert: Victim, tmp_path: Any) -> None:
+    network: Any = transformer.build(GPT2, "language-modelling", 3)
+    network.save_pretrained(tmp_path)
+    transformer.tokenizer(transformer.locate("tiny-gpt2")).save_pretrained(str(tmp_path))
+    (seen,), _ = several(bert, [[0]])
+    refused(bert, replace(LAMP_COS, prior=str(tmp_path)), seen, "is not that of 'tiny-bert'")
+
+
+def test_without_gradients_there_is_nothing_to_match(bert: Victim) -> None:
+    (seen,), _ = several(bert, [[0]])
+    none = "round-0001-client-0000: the client sent no parameter, hence no gradient to match."
+    facts = seen.knowledge.model_copy(update={"labels": (0,), "lengths": (5,)})
+    refused(bert, LAMP_COS, replace(seen, received={}, knowledge=facts), none)
+    nothing = "no gradient was sent that a text could be matched to. Freeze less, or name other"
+    refused(bert, replace(LAMP_COS, layers=("word_embeddings",)), seen, nothing)
+    refused(bert, replace(LAMP_COS, layers=("absent",)), seen, nothing)
+
+
+def test_layers_choose_what_is_compared(bert: Victim) -> None:
+    seen, truths = several(bert, [[4], [2]])
+    guesses = attack(bert, replace(LAMP_COS, layers=("layer.0.", "LayerNorm")), seen)
+    assert mean(guesses, truths) > 0.6
+    # Only what is named plays a part.
+    broken = [
+        replace(
+            each,
+            received={
+                name: torch.zeros_like(value) if "layer.1." in name else value
+                for name, value in each.received.items()
+            },
+        )
+        for each in seen
+    ]
+    search = replace(LAMP_COS, layers=("layer.0.",), steps=3)
+    own, other = attack(bert, search, seen), attack(bert, search, broken)
+    assert [guess.objective for guess in own] == [guess.objective for guess in other]
+
+
+def test_rows_that_did_not_move_leave_no_tokens(bert: Victim) -> None:
+    (seen,), _ = several(bert, [[0]])
+    word = "bert.embeddings.word_embeddings.weight"
+    still = {**seen.received, word: torch.zeros_like(seen.received[word])}
+    rows = replace(LAMP_COS, tokens="rows")
+    refused(bert, rows, replace(seen, received=still), "no row of the word gradient stands out")
+    del still[word]
+    refused(bert, rows, replace(seen, received=still), "does not send the word embeddings")
+
+
+def test_the_number_of_examples_must_be_known(bert: Victim) -> None:
+    for search in (LAMP(), TAG(), DLGText()):
+        with pytest.raises(CannotAttack, match="lamp needs num_examples, which the server"):
+            check_facts(search, Knowledge(lengths=(7,)), bert.task, "lamp")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("FEDSIM_HUB" not in os.environ, reason="FEDSIM_HUB names no folder of models")
+def test_minilm_on_cola() -> None:
+    model, data = "sentence-transformers/all-MiniLM-L6-v2", "nyu-mll/glue:cola"
+    rows = load_rows(data, "train[:40]", modality="text")
+    config = TaskConfig(model=model, dataset=data)
+    task = make_task(config, rows)
+    victim = Victim(task, rows, initial_weights(task, config, 0))
+    assert isinstance(rows.inputs, tuple)
+    short = sorted(range(40), key=lambda row: len(str(rows.inputs[row])))[:2]
+    seen, truths = several(victim, [[row] for row in short])
+    guesses = attack(victim, replace(LAMP_COS, learning_rate=0.03), seen)
+    shares = [
+        len(tokens(guess.guess) & tokens(truth)) / len(tokens(truth))
+        for guess, truth in zip(guesses, truths, strict=True)
+    ]
+    assert sum(shares) / 2 > 0.6

@@ -1,0 +1,144 @@
+"""What a report says over rounds: the union of recovered rows, the trend, and the updates' norm."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from experiments.analysis.findings import TaskFindings
+from experiments.bounds.records import LimitsRecord, RankLimit
+from experiments.preview.feasibility import Light
+from experiments.report.extras import EXTRAS, extras
+from experiments.report.tables import Number, Table
+from experiments.report.trend import trend
+from experiments.report.unions import union_figures, union_table, unions
+from experiments.stages.coverage import Coverage, coverage
+from experiments.stages.rows import write_rows
+from experiments.stages.updates import UpdateRow, norm_of
+from fedsim.capture import CaptureKey, Observation
+from fedsim.files import write_json
+from fedsim.knowledge import Knowledge
+from fedsim.records import ScoreRow
+from tests.experiments.analysis.test_summary import cell, only_section, row
+
+EXACT, WRONG = 1e-9, 0.02
+
+
+def guess(client: int, round_: int, number: int, value: float, certified: bool) -> list[ScoreRow]:
+    own = {"client": client, "round": round_, "row": number, "certified": certified}
+    return [
+        row(**own, metric="mse", unit="squared pixel", value=value),
+        row(**own, metric="psnr", value=10.0 * round_),
+    ]
+
+
+# Client 0 uses row 7 twice and is recovered once, uncertified; client 1 sits round 2 out.
+ROWS = [
+    *guess(0, 1, 7, WRONG, certified=False),
+    *guess(1, 1, 20, EXACT, certified=True),
+    *guess(0, 2, 7, EXACT, certified=False),
+    *guess(0, 5, 8, WRONG, certified=True),
+    *guess(1, 5, 21, EXACT, certified=True),
+]
+NUMBERS = {("c0", r.round, r.client): (r.row or 0,) for r in ROWS}
+
+
+def found() -> tuple[TaskFindings, list[Coverage]]:
+    return only_section(ROWS), coverage(ROWS, NUMBERS)
+
+
+def test_the_union_is_over_clients_and_remembers_who_sits_out() -> None:
+    section, covered = found()
+    totals = [(u.round, u.used, u.exact, u.recovered, u.false) for u in unions(section, covered)]
+    assert totals == [(1, 2, 1, 1, 0), (2, 2, 2, 1, 0), (5, 4, 3, 2, 1)]
+    assert unions(section, reversed(covered)) == unions(section, covered)
+
+
+def test_the_union_as_table_and_figure() -> None:
+    section, covered = found()
+    table = union_table(section, unions(section, covered))
+    assert table.rows[-1] == ("", "none", "DLG", 5, 4, 3, Number(0.75, "1"), 2, 1)
+    (figure,) = union_figures(section, unions(section, covered), "f")
+    assert "share of used rows recovered" in figure.svg
+    never = [r.model_copy(update={"value": WRONG}) for r in ROWS if r.metric == "mse"]
+    nothing = unions(section, coverage(never, NUMBERS))
+    assert union_table(section, nothing).rows == ()
+    assert union_figures(section, nothing, "f") == []
+
+
+def test_first_middle_and_last_round_with_their_norms() -> None:
+    norms = [
+        UpdateRow(cell="c0", round=round_, client=client, norm=float(round_ + client))
+        for round_ in (1, 2, 5)
+        for client in (0, 1)
+    ]
+    (line,) = trend(only_section(ROWS), norms).rows
+    assert line[:5] == ("", "none", "DLG", "", "1, 2, 5")
+    assert [one.value for one in line[5:8] if isinstance(one, Number)] == [10.0, 20.0, 50.0]
+    assert line[8:] == (Number(1.5), Number(2.5), Number(5.5))
+    (bare,) = trend(only_section(ROWS), []).rows
+    assert bare[8:] == (None, None, None)
+    (two,) = trend(only_section(ROWS[:6]), []).rows
+    assert two[4:8] == ("1, 2", two[5], None, two[7])  # two rounds have no middle
+    assert trend(only_section(ROWS[:4]), []).rows == ()
+
+
+def test_the_norm_is_that_of_the_whole_update() -> None:
+    sent = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[5.0]]), "n": torch.tensor([3])}
+    reply = {"a": torch.tensor([4.0, 2.0]), "b": torch.tensor([[1.0]]), "n": torch.tensor([9])}
+    key = CaptureKey(round=1, client=0)
+    weights = Observation(key, sent, reply, "weights", Knowledge())
+    assert norm_of(weights) == pytest.approx(5.0)
+    gradient = Observation(key, sent, reply, "gradient", Knowledge())
+    assert norm_of(gradient) == pytest.approx(math.sqrt(16 + 4 + 1))
+
+
+def test_tables_of_other_parts_are_named_by_their_chapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Table("signals", "How loud.", ("cell",), (("c0",),))
+    cells = {"c0": cell()}
+    monkeypatch.setitem(EXTRAS, "Signal", lambda run, given: made if "c0" in given else None)
+    assert extras(Path("run"), cells, "1-x")["Signal"].name == "1-x-signals"
+    assert "Signal" not in extras(Path("run"), {}, "1-x")
+
+
+def test_signals_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
+    assert extras(tmp_path, {"c0": cell()}, "1-x") == {}
+    common = {"seed": 0, "defense": "sign", "defense_options": "{}", "round": 1, "client": 0}
+    parts = {"signal": 3.0, "lowest": 1.0, "middle": 2.0, "highest": 4.0, "weakest": "a"}
+    sizes = {"bytes": 512, "dense": 1024, "probe": "none"}
+    line = {name: [value] for name, value in {**common, **parts, **sizes}.items()}
+    pq.write_table(pa.table({"cell": ["c0"], **line}), tmp_path / "signals.parquet")
+    table = extras(tmp_path, {"c0": cell()}, "1-x")["Signal and noise"]
+    assert table.rows[0][:2] == ("sign", 1)
+    assert extras(tmp_path, {"c1": cell()}, "1-x") == {}
+
+
+def test_norms_by_class_are_of_single_examples(tmp_path: Path) -> None:
+    norms = ((0, 2.0, 7), (1, 4.0, 7), (2, 1.0, 3), (3, 9.0, None))
+    rows = [
+        UpdateRow(cell="c0", round=1, client=client, norm=norm, label=label)
+        for client, norm, label in norms
+    ]
+    write_rows(tmp_path / "updates.parquet", UpdateRow, rows)
+    table = extras(tmp_path, {"c0": cell()}, "1-x")["Updates by class"]
+    assert table.columns[-3:] == ("updates", "class 3", "class 7")
+    assert table.rows[0][-3:] == (3, Number(1.0), Number(3.0))
+    write_rows(tmp_path / "updates.parquet", UpdateRow, rows[3:])
+    assert extras(tmp_path, {"c0": cell()}, "1-x") == {}
+
+
+def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
+    who = {"run": "r", "defense": "sign", "defense_options": "{}"}
+    light = Light("span", "red", "tokens", (9, 4, 5), 3, "3 of 3 replies hold more")
+    ranks = tuple(RankLimit(**who, cell=name, light=light) for name in ("c0", "gone"))
+    write_json(tmp_path / "limits.json", LimitsRecord(ranks=ranks, successes=(), ceilings=()))
+    # c1 differs in its seed alone, and limits are those of the first one.
+    (table,) = extras(tmp_path, {"c0": cell(0), "c1": cell(1)}, "1-x").values()
+    assert table.name == "1-x-limits-ranks"
+    assert table.rows == (("sign", "span", "red", "tokens", 5, 9, 3, "3 of 3 replies hold more"),)
+    assert extras(tmp_path, {"c1": cell(1)}, "1-x") == {}

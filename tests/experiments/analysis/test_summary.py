@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from experiments.analysis.findings import TaskFindings
+from experiments.analysis.summary import summarise
+from experiments.report.curves import curves, running_mean, window
+from experiments.report.figures import INK, strokes
+from experiments.report.phrases import scope, told, trained
+from experiments.report.report import canonical
+from experiments.report.results import attack_name, headline, leakage, problems
+from experiments.report.tables import Number, to_csv
+from experiments.wording.threat import threat_model
+from fedsim.cell import (
+    AuxiliaryConfig,
+    CaptureConfig,
+    CellConfig,
+    ServerKnows,
+    TaskConfig,
+)
+from fedsim.federation import FederationConfig
+from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, ScoreRow, UtilityRow
+
+ROW = ScoreRow(
+    run="r",
+    cell="c0",
+    seed=0,
+    task="image-classification",
+    model="lenet",
+    dataset="shapes",
+    split="train",
+    protocol="fedsgd",
+    batch_size=1,
+    local_steps=1,
+    defense="none",
+    defense_options="{}",
+    attack="dlg",
+    attack_options='{"steps":300}',
+    adaptive=False,
+    control="none",
+    round=1,
+    client=0,
+    probe="none",
+    example=0,
+    metric="psnr",
+    value=10.0,
+    unit="dB",
+    status="done",
+    reason="",
+    objective=None,
+    certified=None,
+    level=None,
+    seconds=2.0,
+)
+USE = UtilityRow(
+    run="r",
+    cell="c0",
+    seed=0,
+    defense="none",
+    defense_options="{}",
+    round=0,
+    metric="accuracy",
+    value=0.5,
+    epsilon=None,
+    bytes_up=100,
+    seconds=1.0,
+)
+
+
+def cell(seed: int = 0, batch_size: int = 1, **knows: bool) -> CellConfig:
+    return CellConfig(
+        seed=seed,
+        task=TaskConfig(model="lenet", dataset="shapes"),
+        auxiliary=None,
+        federation=FederationConfig(batch_size=batch_size),
+        capture=CaptureConfig(),
+        server_knows=ServerKnows(**knows),
+        defense=(),
+    )
+
+
+def row(**changes: Any) -> ScoreRow:
+    return ScoreRow(**{**ROW.model_dump(), **changes})
+
+
+def use(**changes: Any) -> UtilityRow:
+    return UtilityRow(**{**USE.model_dump(), **changes})
+
+
+def only_section(rows: list[ScoreRow], utility: list[UtilityRow] | None = None) -> TaskFindings:
+    cells = {"c0": cell(0), "c1": cell(1), "c2": cell(0, batch_size=4)}
+    used = {r.cell for r in rows} | {u.cell for u in utility or []}
+    found = summarise(rows, utility or [], {name: cells[name] for name in sorted(used)})
+    (section,) = found.sections
+    return section
+
+
+def test_seeds_are_pooled_and_clients_of_other_seeds_are_other_clients() -> None:
+    section = only_section(
+        [
+            row(value=10.0),
+            row(value=20.0, client=1),
+            row(value=60.0, cell="c1", seed=1),
+        ]
+    )
+    (result,) = section.results
+    found = result.leakage["psnr"]
+    assert (found.n, found.clusters, found.mean, found.median, found.worst) == (3, 3, 30, 20, 60)
+    assert result.setting == ""
+    assert result.cells == ("c0", "c1")
+    assert (section.victims, section.clients) == (3, 3)
+    assert result.jobs == {"done": 3, "skipped": 0, "failed": 0, "timeout": 0}
+
+
+def test_a_sentence_says_how_often_was_trained_and_from_where() -> None:
+    rows = [row()]
+    start, end = use(value=0.1), use(round=1, value=0.4)
+    assert trained(only_section(rows)) == ""
+    assert trained(only_section(rows, [end])) == (
+        "Utility is that of one training under each defense: small changes may be chance."
+    )
+    again = [one.model_copy(update={"cell": "c1", "seed": 1}) for one in (start, end)]
+    assert trained(only_section(rows, [start, end, *again])) == (
+        "Before training, accuracy was 0.100."
+    )
+
+
+def test_an_example_that_is_attacked_twice_is_one_private_example() -> None:
+    rows = [row(cell=cell, client=c, row=c) for cell in ("c0", "c2") for c in range(6)]
+    section = only_section([*rows, row(cell="c0", client=0, row=0, round=7)])
+    assert (section.victims, section.clients, section.fewest) == (6, 6, 6)
+    few = only_section([*rows, *(row(cell="c1", seed=1, client=c, row=9 + c) for c in range(2))])
+    assert (few.victims, few.clients, few.fewest) == (8, 8, 6)
+    assert only_section(rows[:8]).fewest == 2
+
+
+def test_swept_values_are_told_apart_and_in_the_order_of_their_numbers() -> None:
+    section = only_section([row(cell="c2", value=1.0), row(value=2.0)])
+    assert [(r.setting, r.leakage["psnr"].mean) for r in section.results] == [
+        ("batch_size=1", 2.0),
+        ("batch_size=4", 1.0),
+    ]
+
+
+def test_worst_is_the_most_leaked_also_where_less_is_more() -> None:
+    errors = [0.5, 0.01, 0.3]
+    section = only_section(
+        [
+            row(metric="mse", unit="squared pixel", value=value, client=i)
+            for i, value in enumerate(errors)
+        ]
+    )
+    assert section.results[0].leakage["mse"].worst == 0.01
+
+
+def test_failed_jobs_count_in_the_mean_and_skipped_ones_are_counted_apart() -> None:
+    section = only_section(
+        [
+            row(value=40.0),
+            row(value=4.0, client=1, status="failed", reason="no convergence"),
+            row(value=None, client=2, status="skipped", reason="no labels"),
+        ]
+    )
+    (result,) = section.results
+    assert result.leakage["psnr"].mean == 22.0
+    assert result.jobs == {"done": 1, "skipped": 1, "failed": 1, "timeout": 0}
+    table = problems(section, "here")
+    assert [line[4:] for line in table.rows] == [
+        ("failed", 1, "no convergence"),
+        ("skipped", 1, "no labels"),
+    ]
+    assert headline(section, "here").rows[0][5] == "1/1/1/0"
+
+
+def test_nulls_stand_beside_the_same_attack_in_the_same_place() -> None:
+    section = only_section(
+        [
+            row(value=30.0),
+            row(value=9.0, attack_options='{"steps":50}', control=OTHER_CLIENT),
+            row(value=11.0, control=OTHER_CLIENT),
+            row(value=12.0, attack=PRIOR_ONLY, attack_options="{}"),
+            row(value=8.0, attack=PRIOR_ONLY, attack_options="{}", defense="sign"),
+        ]
+    )
+    (first,) = (r for r in section.results if not r.is_null)
+    other, prior = section.null(first, OTHER_CLIENT), section.null(first, PRIOR_ONLY)
+    assert other is not None
+    assert prior is not None
+    assert (other.leakage["psnr"].mean, prior.leakage["psnr"].mean) == (11.0, 12.0)
+    table = leakage(section, "here")
+    (line,) = (r for r in table.rows if Number(30.0, "dB") in r)
+    beside = dict(zip(table.columns, line, strict=True))
+    assert beside["prior only"] == Number(12.0, "dB")
+    assert beside["other client"] == Number(11.0, "dB")
+
+
+def test_namesakes_are_told_apart_by_the_options_that_differ() -> None:
+    section = only_section(
+        [
+            row(attack_options='{"lr":1,"steps":300}'),
+            row(attack_options='{"lr":1,"steps":50}', adaptive=True),
+        ]
+    )
+    assert [attack_name(section, result) for result in section.results] == [
+        "DLG (steps=50, adaptive)",
+        "DLG (steps=300)",
+    ]
+
+
+def test_utility_is_the_mean_over_seeds_of_the_last_round() -> None:
+    section = only_section(
+        [row()],
+        [
+            use(round=10, value=0.9, bytes_up=10),
+            use(round=10, value=0.7, bytes_up=30, cell="c1", seed=1),
+            use(round=10, value=2.0, metric="loss", bytes_up=10),
+            use(round=2, value=0.1),
+        ],
+    )
+    end = section.at_end(section.results[0].place)
+    assert end is not None
+    assert (end.round, end.seeds, end.bytes_up) == (10, 2, 20)
+    assert end.values == pytest.approx({"accuracy": 0.8, "loss": 2.0})
+    assert [measured.round for measured in section.utility] == [2, 10]
+
+
+def test_utility_at_the_end_is_the_mean_over_the_last_tenth_of_the_rounds() -> None:
+    curve = [use(round=number, value=float(number)) for number in range(31)]
+    section = only_section([row()], curve)
+    end = section.at_end(section.results[0].place)
+    assert end is not None
+    assert (end.round, end.values["accuracy"]) == (30, 29.0)
+    short = only_section([row()], curve[:12]).at_end(section.results[0].place)
+    assert short is not None
+    assert short.values["accuracy"] == 11.0
+
+
+def test_a_diverged_model_is_strict_json() -> None:
+    found = summarise([row()], [use(value=float("nan"))], {"c0": cell()})
+    data = json.loads(canonical(found), parse_constant=pytest.fail)
+    assert data["sections"][0]["utility"][0]["values"] == {"accuracy": "NaN"}
+    assert "seconds" not in data["sections"][0]["results"][0]
+
+
+def test_intervals_are_missing_where_there_is_one_example() -> None:
+    section = only_section([row()])
+    assert section.results[0].leakage["psnr"].low is None
+    assert "10.0,,,10.0,10.0" in to_csv(leakage(section, "here"))
+
+
+def test_curves_need_two_rounds_and_hold_no_formula_of_the_data() -> None:
+    rows = [row(round=n, client=c, value=10.0 + n + c) for n in (1, 2) for c in (0, 1)]
+    hostile = [r.model_copy(update={"attack": "$x<&", "control": "none"}) for r in rows]
+    assert curves(only_section(rows[:2]), "f") == []
+    (figure,) = curves(only_section(hostile, [use(), use(round=2)]), "f")
+    assert "$x&lt;&amp;" in figure.svg
+    assert INK in figure.svg
+    assert figure.png.startswith(b"\x89PNG")
+    (again,) = curves(only_section(hostile, [use(), use(round=2)]), "f")
+    assert (again.svg, again.png) == (figure.svg, figure.png)
+
+
+def test_one_legend_names_each_defense_once_and_tells_all_apart() -> None:
+    stds = [1e-3, 1e-2, 1e-1]
+    rows = [
+        row(round=n, client=c, attack=attack, defense=name, defense_options=json.dumps(options))
+        for attack in ("dlg", "inverting")
+        for name, options in [
+            ("none", []),
+            *(("gaussian_noise", [{"name": "gaussian_noise", "std": std}]) for std in stds),
+        ]
+        for n in (1, 2)
+        for c in (0, 1)
+    ]
+    section = only_section(rows, [use(round=n, defense_options="[]") for n in (0, 1)])
+    (figure,) = curves(section, "f")
+    for label in ("none", *(f"gaussian noise (std={std})" for std in stds)):
+        assert figure.svg.count(f">{label}</text>") == 1
+    drawn = strokes(section.places)
+    assert len({(one.colour, one.marker) for one in drawn.values()}) == len(drawn) == 4
+    assert drawn["", "none", "[]"].colour == INK
+
+
+def test_utility_of_many_rounds_is_a_running_mean() -> None:
+    assert [window(rounds) for rounds in (2, 20, 21, 41, 201)] == [1, 1, 3, 5, 21]
+    assert running_mean([1.0, 2.0, 6.0, 4.0], 3) == [1.5, 3.0, 4.0, 5.0]
+    gap = running_mean([1.0, math.nan, 3.0], 3)
+    assert (gap[0], math.isnan(gap[1]), gap[2]) == (1.0, True, 3.0)
+
+
+def test_reasons_that_differ_in_their_numbers_are_told_once() -> None:
+    skipped = [
+        row(client=c, value=None, status="skipped", reason=f"rank {380 + min(c, 2)} at width 384")
+        for c in range(4)
+    ]
+    other = row(client=9, value=None, status="failed", reason="out of memory")
+    (result,) = only_section([*skipped, other]).results
+    assert told(result) == [
+        ("skipped", 4, "such as rank 382 at width 384"),
+        ("failed", 1, "out of memory"),
+    ]
+
+
+def test_a_sentence_says_who_was_attacked_and_what_became_of_the_jobs() -> None:
+    rows = [row(client=c, seconds=60.0) for c in range(3)]
+    rows += [row(client=3, value=None, status="failed", reason="no", seconds=60.0)]
+    rows += [row(client=c, attack=PRIOR_ONLY) for c in range(4)]
+    assert scope(only_section(rows)) == (
+        "4 private examples of 4 clients, attacked under no defense by 1 attack: 4 jobs, "
+        "3 done, 1 failed, 4 min of work in all."
+    )
+
+
+def test_the_card_says_what_was_granted_withheld_and_varied() -> None:
+    card = threat_model(
+        [cell(labels=True, defense=False), cell(seed=1, labels=False, defense=False)]
+    )
+    assert card.varied == ("the classes of the client's examples, unordered",)
+    assert card.withheld == ("which defense the client runs, with its options",)
+    assert len(card.granted) == 6  # a picture has no token count, and no rows are the attacker's
+    assert dict(card.protocol)["seed"] == "0 or 1"
+    assert dict(card.protocol)["protocol"] == "FedSGD: clients send gradients"
+    assert card.defenses == ("none",)
+
+
+def test_the_card_tells_the_protocol() -> None:
+    config = cell().model_copy(
+        update={
+            "federation": FederationConfig(
+                protocol="fedavg",
+                clients=10,
+                participation=0.5,
+                partition="dirichlet",
+                local_steps=4,
+                client_rows=8,
+                optimizer="adam",
+                learning_rate=0.001,
+                train_mode=True,
+            ),
+            "auxiliary": AuxiliaryConfig(split="train[900:]"),
+            "capture": CaptureConfig(rounds=(1, 3)),
+            "defense": ({"name": "prune", "fraction": 0.9}, {"name": "sign"}),
+        }
+    )
+    card = threat_model([config])
+    assert card.defenses == ("prune (fraction=0.9) + sign",)
+    assert dict(card.protocol) == {
+        "realism": "L1",
+        "what comes back": "each client's own reply: there is no secure aggregation",
+        "protocol": "FedAvg: clients send weights",
+        "clients": "10, 50% of them in each round, rows dealt by Dirichlet(0.5)",
+        "rounds": "1",
+        "batch size": "1",
+        "client mode": "train, which is eval of a model without dropout and batch statistics",
+        "first weights": "random for a built-in model, else pretrained",
+        "private rows": "shapes, train",
+        "local training": "4 steps of 8 rows, adam of step size 0.001",
+        "aggregation": "fedavg",
+        "attacker's rows": "at most 1000 of shapes, train[900:]",
+        "captured": "rounds 1, 3; clients all",
+        "seed": "0",
+    }
+    task = config.task.model_copy(update={"model": "resnet20"})
+    with_statistics = threat_model([config.model_copy(update={"task": task})])
+    mode = dict(with_statistics.protocol)["client mode"]
+    assert mode == "train (dropout and batch statistics on)"

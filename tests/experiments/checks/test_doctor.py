@@ -1,0 +1,179 @@
+"""The doctor finds sound captures sound, and names each planted fault."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.checks.doctor import examine
+from experiments.plan.cells import Cell
+from fedsim.capture import CaptureKey
+from fedsim.errors import StoreError
+from fedsim.files import save_tensors, write_json
+from fedsim.tasks.base import Task
+from fedsim.types import Batch, Tensors
+from tests.apps.cases import IMAGES, TEXT, Make, simulate
+
+RESNET = {
+    "name": "small-resnet",
+    "task": {"model": "resnet20", "dataset": "shapes", "heldout_rows": 8},
+    "federation": {
+        "engine": "in-process",
+        "clients": 2,
+        "batch_size": 4,
+        "client_rows": 8,
+        "learning_rate": 0.01,
+    },
+}
+GPT2 = {
+    "name": "small-gpt2",
+    "task": {"model": "tiny-gpt2", "dataset": "sentences", "heldout_rows": 8, "max_length": 24},
+    "federation": {"engine": "in-process", "clients": 2, "learning_rate": 0.01},
+}
+
+
+@pytest.mark.parametrize("base", [TEXT, IMAGES, RESNET, GPT2], ids=lambda base: base["name"])
+@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+def test_sound_captures_replay_to_rounding(
+    base: dict[str, Any], protocol: str, make_run: Make
+) -> None:
+    run = make_run(base, federation={"protocol": protocol})
+    simulate(run)
+    checkup = examine(run)
+    assert checkup.faults == 0
+    assert len(checkup.findings) == len(run.cells[0].captures.keys())
+    assert all(finding.relative_error < 1e-5 for finding in checkup.findings)
+    assert all(finding.update_norm > 1e-3 for finding in checkup.findings)
+    assert all(finding.dtypes == ("float32",) for finding in checkup.findings)
+    assert "every capture is consistent" in checkup.text()
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        {"name": "gaussian_noise", "std": 0.1},
+        {"name": "prune", "fraction": 0.9},
+        {"name": "sign", "stage": "sample"},
+        {"name": "freeze_embeddings"},
+    ],
+    ids=lambda defense: defense["name"],
+)
+def test_defended_captures_replay_too(defense: dict[str, Any], make_run: Make) -> None:
+    run = make_run(TEXT, defenses=[defense])
+    simulate(run)
+    checkup = examine(run)
+    assert checkup.faults == 0
+    assert f"the defense {defense['name']} changed the update" in checkup.text()
+    if defense["name"] == "freeze_embeddings":
+        assert (
+            "not sent, thus out of reach: bert.embeddings.word_embeddings.weight" in checkup.text()
+        )
+
+
+def test_a_loss_scaled_by_half_is_named(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(IMAGES)
+    plain: Callable[..., torch.Tensor] = type(task_of(run.cells[0])).loss
+
+    def half(self: Task, network: object, batch: Batch) -> torch.Tensor:
+        return 0.5 * plain(self, network, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedsim.tasks.images.ImageClassification.loss", half)
+        simulate(run)
+    checkup = examine(run)
+    assert checkup.faults == len(checkup.findings)
+    assert "the update is 0.5 times the replayed one: the client scales its loss" in checkup.text()
+
+
+def task_of(cell: Cell) -> Task:
+    from fedsim.setting import load_setting
+
+    return load_setting(cell.config).task
+
+
+@pytest.mark.parametrize("base", [TEXT, RESNET], ids=["dropout", "batch-norm"])
+def test_undeclared_train_mode_is_named(base: dict[str, Any], make_run: Make) -> None:
+    run = make_run(base, federation={"train_mode": True})
+    simulate(run)
+    assert examine(run).faults == 0
+    cell = run.cells[0]
+    for key in cell.captures.keys():
+        record = cell.captures.record(key)
+        knowledge = record.knowledge.model_copy(update={"train_mode": False})
+        path = cell.captures.tensors_path(key).with_suffix(".json")
+        write_json(path, record.model_copy(update={"knowledge": knowledge}))
+    checkup = examine(run)
+    assert checkup.faults == len(checkup.findings)
+    assert "the client trained in train mode, but eval mode is declared" in checkup.text()
+
+
+def rewrite(cell: Cell, key: CaptureKey, change: Callable[[Tensors], Tensors]) -> None:
+    """Change what was received, hashes and all, as a faulty server would."""
+    record = cell.captures.record(key)
+    received = change(cell.captures.load(key).received)
+    sha256 = save_tensors(cell.captures.tensors_path(key), received)
+    path = cell.captures.tensors_path(key).with_suffix(".json")
+    write_json(path, record.model_copy(update={"sha256": sha256, "order": tuple(received)}))
+
+
+def test_wrong_parameter_order_is_named(make_run: Make) -> None:
+    run = make_run(TEXT)
+    simulate(run)
+    cell = run.cells[0]
+    prefix = "bert.encoder.layer.0.attention.self"
+    first, second = f"{prefix}.query.weight", f"{prefix}.value.weight"
+
+    def swap(received: Tensors) -> Tensors:
+        return received | {first: received[second], second: received[first]}
+
+    key = cell.captures.keys()[0]
+    rewrite(cell, key, swap)
+    checkup = examine(run)
+    assert checkup.faults == 1
+    assert f"wrong parameter order: {first!r} holds the values of {second!r}" in checkup.text()
+
+
+def test_missing_buffers_are_named(make_run: Make) -> None:
+    run = make_run(RESNET, federation={"rounds": 2, "train_mode": True})
+    simulate(run)
+    cell = run.cells[0]
+    key = CaptureKey(round=2, client=0)
+    record, seen = cell.captures.record(key), cell.captures.load(key)
+    lean = {name: value for name, value in seen.sent.items() if "running" not in name}
+    path = cell.captures.sent_path("lean")
+    sha256 = save_tensors(path, lean)
+    path.rename(cell.captures.sent_path(sha256))
+    changed = {"sent_sha256": sha256, "sent_order": tuple(lean)}
+    sidecar = cell.captures.tensors_path(key).with_suffix(".json")
+    write_json(sidecar, record.model_copy(update=changed))
+    checkup = examine(run)
+    assert [f.key for f in checkup.findings if f.faults] == [key]
+    assert "buffers missing from the broadcast: " in checkup.text()
+    assert "running_mean" in checkup.text()
+
+
+def test_made_up_updates_are_not_explained_away(make_run: Make) -> None:
+    run = make_run(IMAGES)
+    simulate(run)
+    cell = run.cells[0]
+    rewrite(cell, cell.captures.keys()[0], lambda r: {k: torch.randn_like(v) for k, v in r.items()})
+    checkup = examine(run)
+    assert checkup.faults == 1
+    assert "the update does not follow from the true data" in checkup.text()
+
+
+def test_obstacles_are_said_in_plain_words(make_run: Make) -> None:
+    run = make_run(GPT2, federation={"protocol": "fedavg", "local_steps": 3, "train_mode": True})
+    simulate(run)
+    text = examine(run).text()
+    assert "dropout was on" in text
+    assert "the update sums 3 steps of sgd" in text
+    assert "the head is tied to the word embeddings" in text
+
+
+def test_an_unsimulated_cell_is_refused(make_run: Make, tmp_path: Path) -> None:
+    run = make_run(IMAGES)
+    with pytest.raises(StoreError, match=r"not simulated. Run fedsim simulate"):
+        examine(run)

@@ -1,0 +1,114 @@
+"""fedsim describe: every attack, defense, metric and section, with each of its options."""
+
+import dataclasses
+import json
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from attacks import ATTACKS
+from experiments import cli
+from experiments.plan.config import AttackStage, ExperimentConfig
+from experiments.preview.describe import manual
+from fedsim.cell import (
+    AuxiliaryConfig,
+    CaptureConfig,
+    FilterConfig,
+    ProbesConfig,
+    ServerKnows,
+    TaskConfig,
+)
+from fedsim.defenses import DEFENSES
+from fedsim.federation import FederationConfig
+from fedsim.metrics import METRICS
+
+SECTIONS: dict[str, Any] = {
+    "experiment": ExperimentConfig,
+    "task": TaskConfig,
+    "task.filter": FilterConfig,
+    "auxiliary": AuxiliaryConfig,
+    "federation": FederationConfig,
+    "capture": CaptureConfig,
+    "probes": ProbesConfig,
+    "server_knows": ServerKnows,
+    "attack_stage": AttackStage,
+}
+PARTS: dict[str, Any] = {**ATTACKS, **DEFENSES, **METRICS}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_option_of_a_part_has_its_line(name: str) -> None:
+    found = manual(name)
+    lines = found.text().splitlines()
+    fields = dataclasses.fields(PARTS[name])
+    assert [option.name for option in found.options] == [field.name for field in fields]
+    for option, field in zip(found.options, fields, strict=True):
+        (line,) = [line for line in lines if line.startswith(f"  {field.name}: ")]
+        assert option.required == (field.default is dataclasses.MISSING)
+        if option.required:
+            assert line.endswith("has to be given")
+        elif field.default is not None:
+            assert line.endswith(f"default {json.dumps(field.default)}")
+    assert PARTS[name].__doc__.split()[0] in found.about
+    assert "Attributes:" not in found.text()
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_each_option_of_a_section_has_its_line(name: str) -> None:
+    found = manual(name)
+    assert [option.name for option in found.options] == list(SECTIONS[name].model_fields)
+    for option in found.options:
+        assert re.search(rf"^  {option.name}: \S", found.text(), re.MULTILINE)
+        assert option.required == SECTIONS[name].model_fields[option.name].is_required()
+
+
+def test_a_section_within_a_section_is_pointed_to() -> None:
+    federation = "  federation: table, default {}\n      See fedsim describe federation.\n"
+    assert federation in manual("experiment").text()
+    assert "which texts count. See fedsim describe task.filter." in manual("task").text()
+    assert manual("task.filter").place == "a section, [task.filter]"
+
+
+def test_types_bounds_defaults_and_meanings_are_told() -> None:
+    """Also what a parent class says of an option, and what the class changes of it."""
+    dp = {option.name: option for option in manual("dp_sgd").options}
+    assert (dp["clip"].type, dp["clip"].default) == ("number above 0", None)
+    assert (dp["epsilon"].required, dp["epsilon"].default) == (False, None)
+    assert dp["delta"].type == "number above 0 and below 1"
+    tag = {option.name: option for option in manual("tag").options}
+    assert tag["optimizer"].type == '"adam" or "adamw"'
+    assert (tag["distance"].default, manual("lamp").options[0].default) == ("l2l1", "cosine")
+    assert tag["restarts"].meaning == "searches of one victim, the best of which counts."
+    assert tag["layers"].type == "list of: text"
+    assert "It reconstructs text. It needs to know: num_examples." in manual("tag").about
+    assert "Unit: dB. The attacker wants it higher." in manual("psnr").about
+
+
+def test_every_option_of_a_defense_says_what_it_means() -> None:
+    for name in DEFENSES:
+        assert all(option.meaning for option in manual(name).options), name
+
+
+@pytest.mark.usefixtures("fakes")
+def test_what_a_package_adds_is_described_too() -> None:
+    assert manual("fake_rectify").options[0].name == "floor"
+    assert manual("fake").options[0].name == "act"
+
+
+def test_as_one_json_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedsim", "describe", "prune", "--json"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    told = json.loads(capsys.readouterr().out)
+    assert stop.value.code == 0
+    assert told["name"] == "prune"
+    assert {option["name"]: option["default"] for option in told["options"]} == {
+        "stage": "client",
+        "fraction": None,
+        "scope": "global",
+        "keep": "largest",
+    }

@@ -1,0 +1,84 @@
+"""How long attacks without a schedule are said to take, before anything is run."""
+
+from typing import Any
+
+import pytest
+
+from experiments.preview.estimate import CostEstimate
+from experiments.preview.show import Description, describe
+from tests.apps.cases import IMAGES, TEXT, Make
+
+pytestmark = pytest.mark.usefixtures("fakes")
+NOISE = {"name": "gaussian_noise", "std": 0.1}
+
+
+def shown(make_run: Make, *attacks: dict[str, Any], **changes: object) -> Description:
+    return describe(make_run(IMAGES, attacks=list(attacks), **changes).plan)
+
+
+def time_of(make_run: Make, *attacks: dict[str, Any], **changes: object) -> CostEstimate:
+    return shown(make_run, *attacks, **changes).parts[0].cost.time
+
+
+def test_a_quick_attack_is_tried_and_multiplied(make_run: Make) -> None:
+    description = describe(make_run(TEXT).plan)  # embedding_rows: milliseconds, and no schedule
+    cost = description.parts[0].cost
+    (took,) = cost.time.tries.values()
+    assert 0 < took < 30
+    assert cost.time.quick == pytest.approx(cost.captures * took / 2)
+    assert (cost.time.budgeted, cost.time.steps) == (0, {})
+    assert "quick attacks: about" in description.text()
+    assert "time budget" not in description.text().split("# cost")[1]
+
+
+def test_the_time_of_a_try_is_its_own(make_run: Make) -> None:
+    time = time_of(make_run, {"name": "fake", "pause": 0.2}, {"name": "fake", "pause": 0.01})
+    slow, fast = time.tries.values()
+    assert 0.2 < slow < 2
+    assert fast < slow
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        {"name": "fake", "act": "expire"},  # goes on until it is told to end
+        {"name": "fake_learner"},  # learns before it attacks
+        {"name": "fake", "act": "raise"},
+    ],
+    ids=["told to end", "learns", "raises"],
+)
+def test_what_does_not_end_by_itself_stays_with_the_budget(
+    attack: dict[str, Any], make_run: Make
+) -> None:
+    time = time_of(make_run, attack, attack_stage={"time_budget": 100.0, "workers": 1})
+    assert (time.tries, time.quick) == ({}, 0)
+    assert (time.budgeted, time.budget) == (6, 600)
+    assert "other attacks: 6 captures, at most 10 min by the time budget" in time.text()
+
+
+def test_what_cannot_attack_takes_no_time_unless_another_cell_lets_it(make_run: Make) -> None:
+    attack = {"name": "fake", "act": "cannot"}
+    alone = time_of(make_run, attack)
+    assert (alone.tries, alone.budgeted) == ({}, 0)
+    two = time_of(make_run, attack, folder="two", defenses=[{"name": "none"}, NOISE])
+    assert (two.tries, two.budgeted) == ({}, 12)
+
+
+@pytest.mark.parametrize(
+    ("base", "model", "train", "told"),
+    [
+        (IMAGES, "lenet", True, True),
+        (IMAGES, "mlp", True, True),
+        (IMAGES, "lenet", False, False),
+        (IMAGES, "resnet20", True, False),  # batch statistics
+        (TEXT, "tiny-bert", True, False),  # dropout
+    ],
+)
+def test_show_says_where_train_mode_changes_nothing(
+    base: dict[str, Any], model: str, train: bool, told: bool, make_run: Make
+) -> None:
+    run = make_run(base, task={"model": model}, federation={"train_mode": train}, attacks=[])
+    description = describe(run.plan)
+    assert description.parts[0].modeless == ((model,) if told else ())
+    line = f"train mode changes nothing of {model}, which has neither dropout nor batch statistics"
+    assert (line in description.text()) == told

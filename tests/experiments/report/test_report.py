@@ -1,0 +1,479 @@
+from __future__ import annotations
+
+import csv
+import json
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from experiments.analysis.summary import summarise
+from experiments.report.gallery import Example
+from experiments.report.report import canonical, write_report
+from experiments.stages.coverage import Coverage, coverage
+from experiments.stages.rows import read_rows
+from experiments.stages.updates import UpdateRow
+from fedsim.capture import CaptureKey
+from fedsim.cell import (
+    AuxiliaryConfig,
+    CaptureConfig,
+    CellConfig,
+    ServerKnows,
+    TaskConfig,
+)
+from fedsim.errors import ConfigError, StoreError
+from fedsim.federation import FederationConfig
+from fedsim.files import Record, write_json
+from fedsim.metrics import METRICS
+from fedsim.records import ScoreRow, UtilityRow
+
+HOSTILE = "<script>alert('x')</script>"
+FROZEN = "embedding_rows needs the gradient of the word embeddings, which the client does not send."
+BROKEN = f'RuntimeError: {HOSTILE} | "bad"'
+DEFENSES: list[tuple[str, dict[str, Any]]] = [
+    ("none", {}),
+    ("freeze_embeddings", {"head": False, "position": True, "word": True}),
+    ("gaussian_noise", {"stage": "client", "std": 0.01}),
+]
+ATTACKS = {
+    "image-classification": ("dlg", "inverting", "prior_only"),
+    "text-classification": ("embedding_rows", "lamp", "prior_only"),
+}
+METRICS_OF = {
+    "image-classification": ("mse", "psnr", "ssim", "label_accuracy"),
+    "text-classification": (
+        *("rouge1", "rouge2", "rougeL", "rouge1_special", "bleu"),
+        *("exact_match", "batch_token_precision", "batch_token_recall", "token_accuracy"),
+    ),
+}
+SENTENCES = [
+    "Mary Okafor met the surgeon in Leiden on the 4th of March to discuss the second biopsy",
+    "the bridge at Kaunas will stay closed until the last inspection has been signed",
+    "nobody but Tomas had the key to the green cabinet in the archive",
+    "the letter that she wrote to the bank in Porto was never answered",
+    "they moved the meeting with the lawyer to a small room behind the station",
+]
+ROUNDS, CLIENTS = 3, 3
+
+
+def cell_of(task: str, defense: tuple[str, dict[str, Any]]) -> CellConfig:
+    image = task.startswith("image")
+    return CellConfig(
+        seed=0,
+        task=TaskConfig(
+            model="lenet" if image else "bert-base-uncased",
+            dataset="uoft-cs/cifar10" if image else "nyu-mll/glue:cola",
+            split="train[:900]",
+        ),
+        auxiliary=AuxiliaryConfig(dataset="Salesforce/wikitext", split="train", rows=1000),
+        federation=FederationConfig(
+            clients=CLIENTS,
+            rounds=ROUNDS,
+            batch_size=2,
+            protocol="fedsgd" if image else "fedavg",
+            learning_rate=0.01,
+        ),
+        capture=CaptureConfig(),
+        server_knows=ServerKnows(labels=True),
+        defense=() if defense[0] == "none" else ({"name": defense[0], **defense[1]},),
+    )
+
+
+def options_of(defense: tuple[str, dict[str, Any]]) -> str:
+    """As ``Chain.options_json`` writes them; no defense is an empty chain."""
+    name, options = defense
+    return json.dumps([] if name == "none" else [{"name": name, **options}], sort_keys=True)
+
+
+def value_of(metric: str, attack: str, defense: str, round_: int, rng: random.Random) -> float:
+    strength = {"none": 0.95, "gaussian_noise": 0.45, "freeze_embeddings": 0.35}[defense]
+    strength = 0.12 if attack == "prior_only" else max(0.1, strength - 0.09 * (round_ - 1))
+    noisy = min(1.0, max(0.0, rng.gauss(strength, 0.08)))
+    if metric == "mse":
+        return 0.08 * (1 - noisy) ** 2
+    if metric == "psnr":
+        return 8 + 30 * noisy
+    if metric in {"exact_match", "label_accuracy"}:
+        return float(noisy > 0.9)
+    return 100 * noisy if metric == "bleu" else noisy
+
+
+def status_of(task: str, attack: str, defense: str, round_: int, client: int) -> tuple[str, str]:
+    if attack == "embedding_rows" and defense == "freeze_embeddings":
+        return "skipped", FROZEN
+    if (attack, defense, round_, client) == ("dlg", "gaussian_noise", 2, 1):
+        return "failed", BROKEN
+    if (attack, defense, round_, client) == ("lamp", "none", 3, 0):
+        return "timeout", "the job was given 600 s."
+    return "done", ""
+
+
+def scores(task: str) -> Iterator[ScoreRow]:
+    rng = random.Random(f"scores {task}")
+    for defense in DEFENSES:
+        config = cell_of(task, defense)
+        for attack in ATTACKS[task]:
+            for control in ("none",) if attack == "prior_only" else ("none", "other_client"):
+                seen = "prior_only" if control == "other_client" else attack
+                for round_ in range(1, ROUNDS + 1):
+                    for client in range(CLIENTS):
+                        status, reason = status_of(task, attack, defense[0], round_, client)
+                        for example in range(2):
+                            for metric in METRICS_OF[task]:
+                                value = value_of(metric, seen, defense[0], round_, rng)
+                                yield ScoreRow(
+                                    run="quickstart",
+                                    cell=f"{task}.{defense[0]}",
+                                    seed=0,
+                                    task=task,
+                                    model=config.task.model,
+                                    dataset=config.task.dataset,
+                                    split=config.task.split,
+                                    protocol=config.federation.protocol,
+                                    batch_size=2,
+                                    local_steps=1,
+                                    defense=defense[0],
+                                    defense_options=options_of(defense),
+                                    attack=attack,
+                                    attack_options='{"steps":300}',
+                                    adaptive=attack == "lamp",
+                                    control=control,
+                                    round=round_,
+                                    client=client,
+                                    probe="none",
+                                    example=example,
+                                    row=2 * client + example,
+                                    metric=metric,
+                                    value=None if status == "skipped" else value,
+                                    unit=METRICS[metric].unit,
+                                    status=status,
+                                    reason=reason,
+                                    objective=None,
+                                    certified=None,
+                                    level=None,
+                                    seconds=1.5,
+                                )
+
+
+def utilities(task: str) -> Iterator[UtilityRow]:
+    names = ("loss", "accuracy") if task.startswith("image") else ("loss", "accuracy", "mcc")
+    for i, defense in enumerate(DEFENSES):
+        for round_ in range(ROUNDS + 1):
+            gain = 0.1 * round_ / (1 + i)
+            for metric in names:
+                yield UtilityRow(
+                    run="quickstart",
+                    cell=f"{task}.{defense[0]}",
+                    seed=0,
+                    defense=defense[0],
+                    defense_options=options_of(defense),
+                    round=round_,
+                    metric=metric,
+                    value=2.3 - gain if metric == "loss" else 0.1 + gain,
+                    epsilon=None,
+                    bytes_up=0 if round_ == 0 else 61_706 * 4 * CLIENTS,
+                    seconds=0.5,
+                )
+
+
+def picture(seed: int) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    small = torch.rand(1, 3, 5, 5, generator=rng)
+    return torch.nn.functional.interpolate(small, size=(32, 32), mode="bicubic")[0].clamp(0, 1)
+
+
+def examples() -> Iterator[Example]:
+    rng = random.Random("examples")
+    for task, attacks in ATTACKS.items():
+        for defense, _ in DEFENSES:
+            for attack in attacks:
+                for n in range(9):
+                    key = CaptureKey(round=1 + n // 3, client=n % 3)
+                    if status_of(task, attack, defense, key.round, key.client)[0] == "skipped":
+                        continue
+                    psnr = value_of("psnr", attack, defense, key.round, rng)
+                    known = (psnr - 8) / 30
+                    if task.startswith("image"):
+                        original: Any = picture(n)
+                        noise = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(n))
+                        guess: Any = original * known + noise * (1 - known)
+                        metrics = {"psnr": psnr}
+                    else:
+                        original = tuple((SENTENCES[n % 5] + " " + HOSTILE).split())
+                        words = [w if rng.random() < known else "the" for w in original]
+                        guess, metrics = tuple(words), {"rougeL": known}
+                    yield Example(
+                        cell=f"{task}.{defense}",
+                        attack=attack,
+                        key=key,
+                        index=0,
+                        modality="image" if task.startswith("image") else "text",
+                        original=original,
+                        guess=None if (attack, n) == ("lamp", 8) else guess,
+                        metrics=metrics,
+                        certified=known > 0.8 if attack == "embedding_rows" else None,
+                    )
+
+
+def write_rows(path: Path, kind: type[Record], rows: list[Any]) -> None:
+    names = list(kind.model_fields)
+    columns = {name: [getattr(row, name) for row in rows] for name in names}
+    pq.write_table(pa.table(columns), path)
+
+
+def make_run(folder: Path, *, shuffle: bool = False) -> Path:
+    folder.mkdir(parents=True)
+    rows = [row for task in ATTACKS for row in scores(task)]
+    utility = [row for task in ATTACKS for row in utilities(task)]
+    if shuffle:
+        random.Random(1).shuffle(rows)
+        random.Random(2).shuffle(utility)
+    write_rows(folder / "scores.parquet", ScoreRow, rows)
+    write_rows(folder / "utility.parquet", UtilityRow, utility)
+    numbers = {
+        (f"{task}.{defense}", round_, client): (2 * client, 2 * client + 1)
+        for task in ATTACKS
+        for defense, _ in DEFENSES
+        for round_ in range(1, ROUNDS + 1)
+        for client in range(CLIENTS)
+    }
+    write_rows(folder / "coverage.parquet", Coverage, coverage(rows, numbers))
+    norms = [
+        UpdateRow(cell=cell, round=round_, client=client, norm=3.0 / round_)
+        for cell, round_, client in sorted(numbers)
+    ]
+    write_rows(folder / "updates.parquet", UpdateRow, norms)
+    for task in ATTACKS:
+        for defense in DEFENSES:
+            write_json(folder / f"{task}.{defense[0]}" / "cell.json", cell_of(task, defense))
+    provenance = {
+        "fedsim": "0.1.0",
+        "packages": {"torch": "2.9.0", "flwr": "1.41.0"},
+        "cpus": 2,
+        "seconds": {"simulate": 12.5, "attack": 61.2},
+        "commands": {"simulate": f"fedsim run quickstart --out {HOSTILE}"},
+        "commits": {"simulate": "4f2a9c1d0b7e"},
+    }
+    write_json(folder / "provenance.json", provenance)
+    (folder / "experiment.toml").write_text(f'name = "quickstart"  # {HOSTILE}\nseeds = [0]\n')
+    return folder
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page, and whether every element is closed."""
+
+    VOID = frozenset({"meta", "img", "br", "path", "use", "rect"})
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "br":
+            self.text += " "
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        if tag not in {"a", "b", "code", "mark", "span"}:
+            self.text += " "
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("report") / "quickstart")
+    assert write_report(folder, list(examples())) == folder / "report" / "index.html"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Page:
+    return Page((run / "report" / "index.html").read_text("utf-8"))
+
+
+def test_page_is_whole_and_needs_nothing_else(run: Path, page: Page) -> None:
+    assert page.open == []
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
+    sources = [attrs.get("src") or attrs.get("href") for _, attrs in page.tags]
+    assert all(s.startswith(("data:image/png;base64,", "#")) for s in sources if s)
+    source = (run / "report" / "index.html").read_text("utf-8")
+    assert not re.search(r"url\((?!#)|@import", source)
+    anchors = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    assert anchors == {"#1-cifar10-lenet-fedsgd", "#2-glue-cola-bert-base-uncased-fedavg"}
+    assert {f"#{attrs.get('id')}" for _, attrs in page.tags} >= anchors
+
+
+def test_hostile_text_is_shown_and_never_run(run: Path, page: Page) -> None:
+    assert HOSTILE in page.text  # the parser turns entities back into text
+    assert f'1 failed: RuntimeError: {HOSTILE} | "bad"' in page.text
+    assert f"fedsim run quickstart --out {HOSTILE}" in page.text
+    assert "<script" not in (run / "report" / "index.html").read_text("utf-8")
+
+
+def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
+    text = " ".join(page.text.split())
+    for said in (
+        "Threat model An honest-but-curious server.",
+        "The server was told the classes of the client's examples, unordered",
+        "It was not told the token count of each example",
+        "Out of scope Malicious servers",
+        "6 private examples of 3 clients",
+        "Image classification: uoft-cs/cifar10, lenet, FedSGD",
+        "gaussian noise (std=0.01) · at the end, round 3: accuracy 0.200, loss 2.20",
+        "freeze embeddings (position=true) · at the end, round 3",
+        "freeze embeddings (position=true) head=false, position=true, word=true",
+        "Wall time of each stage, resumptions of training and attacks included: "
+        "simulate 12 s, attack 61 s, on 2 CPUs",
+        f"9 skipped 9 skipped: {FROZEN}",
+        "8 done 1 failed",
+        "8 done 1 timeout",
+        "↳ other client's update",
+        "prior only",
+        "LAMP (adaptive)",
+        "Nothing is picked by hand",
+        "those of 3 clients are too narrow",
+        "10 log10(1 / mse) of each image alone",
+        "Single words. F measure of Lin 2004",
+        "stands on this page after fedsim limits and then fedsim report were run",
+        "packages.torch 2.9.0",
+        'name = "quickstart"',
+    ):
+        assert said in text
+
+
+def test_no_defense_is_what_the_others_are_compared_with(run: Path) -> None:
+    tables = run / "report" / "tables"
+    stem = "1-cifar10-lenet-fedsgd"
+    matrix = list(csv.DictReader((tables / f"{stem}-matrix.csv").open(encoding="utf-8")))
+    assert [line["change to none"] != "" for line in matrix] == [False, True, True]
+    for kind in ("against-none", "at-loss"):
+        assert len((tables / f"{stem}-{kind}.csv").read_text("utf-8").splitlines()) == 3
+
+
+def test_gallery_ranks_and_marks(page: Page) -> None:
+    strips = [attrs for tag, attrs in page.tags if tag == "div" and attrs.get("class") == "strip"]
+    assert len(strips) == 2 * len(DEFENSES)  # the prior has no strip
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == 2 * 5 * len(strips)
+    marks = {attrs["class"] for tag, attrs in page.tags if tag == "mark"}
+    assert marks == {"run", "word"}
+    assert "no guess" in page.text
+    assert "1 of 9" in page.text
+    assert "9 of 9" in page.text
+
+
+def test_private_content_is_in_the_gallery_alone(run: Path) -> None:
+    for path in [run / "summary.json", *(run / "report" / "tables").iterdir()]:
+        assert "Okafor" not in path.read_text("utf-8")
+    redacted = shutil.copytree(run, run.parent / "redacted")
+    stale = redacted / "report" / "tables" / "9-gone-headline.csv"
+    stale.write_text("old")
+    source = write_report(redacted, list(examples()), redact=True).read_text("utf-8")
+    assert "Okafor" not in source
+    assert "data:image/png" not in source
+    assert "written without private examples" in source
+    assert not stale.exists()  # an earlier report leaves nothing behind
+
+
+def test_files(run: Path) -> None:
+    stems = ("1-cifar10-lenet-fedsgd", "2-glue-cola-bert-base-uncased-fedavg")
+    kinds = (
+        *("matrix", "against-none", "adaptive", "certified", "null-calls"),
+        *("at-loss", "equal-utility", "trend", "coverage"),
+        *("headline", "leakage", "rounds", "utility", "jobs", "problems"),
+    )
+    tables = {path.name for path in (run / "report" / "tables").iterdir()}
+    ends = ("csv", "md", "tex")
+    assert tables == {f"{stem}-{kind}.{end}" for stem in stems for kind in kinds for end in ends}
+    figures = {path.name for path in (run / "report" / "figures").iterdir()}
+    names = [f"{stem}-rounds-1" for stem in stems]
+    names += [f"{stems[1]}-rounds-1-exact-match"]
+    names += [f"{stem}-pareto-1" for stem in stems]
+    names += [f"{stem}-coverage-{n}" for stem in stems for n in (1, 2)]
+    assert figures == {f"{name}.{end}" for name in names for end in ("svg", "png")}
+
+
+def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "shuffled", shuffle=True)
+    cells = {
+        f"{task}.{defense[0]}": cell_of(task, defense) for task in ATTACKS for defense in DEFENSES
+    }
+    rows = [
+        row.model_copy(update={"seconds": 99.0})
+        for row in read_rows(folder / "scores.parquet", ScoreRow)
+    ]
+    found = summarise(rows, read_rows(folder / "utility.parquet", UtilityRow), cells)
+    assert canonical(found) == (run / "summary.json").read_bytes()
+    assert json.loads(canonical(found))["sections"][0]["victims"] == 6
+
+
+def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "training")
+    pq.write_table(pq.read_table(folder / "scores.parquet").slice(0, 0), folder / "scores.parquet")
+    text = " ".join(Page(write_report(folder, []).read_text("utf-8")).text.split())
+    assert "Training without attacks: nyu-mll/glue:cola, bert-base-uncased, FedAvg" in text
+    assert "No attack was run." in text
+    assert "gaussian noise (std=0.01) 3 1 0.200 2.20 0.200 740,472" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
+        *("provenance.json", "experiment.toml"),
+    ],
+)
+def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / name).unlink()
+    with pytest.raises(StoreError, match=re.escape(f"{folder / name}: the file is missing.")):
+        write_report(folder, [])
+
+
+def test_a_missing_cell_is_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    lost = folder / "text-classification.none" / "cell.json"
+    lost.unlink()
+    with pytest.raises(StoreError, match=re.escape(f"{lost}: the file is missing.")):
+        write_report(folder, [])
+
+
+def test_a_cut_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "scores.parquet"
+    write_rows(path, ScoreRow, list(scores("image-classification")))
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(StoreError, match=re.escape(f"{path}: not a table of ScoreRow (")):
+        read_rows(path, ScoreRow)
+
+
+def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scores.parquet"
+    pq.write_table(pa.table({"run": ["a"]}), path)
+    with pytest.raises(StoreError, match=re.escape(f"{path}: not a table of ScoreRow (")):
+        read_rows(path, ScoreRow)
+
+
+def test_an_unknown_metric_is_named() -> None:
+    task = "image-classification"
+    row = next(scores(task)).model_copy(update={"metric": "semsim"})
+    with pytest.raises(ConfigError, match=r"scores\.parquet: the metric 'semsim' is not known"):
+        summarise([row], [], {row.cell: cell_of(task, DEFENSES[0])})

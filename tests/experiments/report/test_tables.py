@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+
+from experiments.report.tables import Number, Table, to_csv, to_latex, to_markdown, write_table
+from experiments.wording.names import differing, duration, natural, show, title
+
+TABLE = Table(
+    "1-leakage",
+    "100 % of a_b | <all>",
+    ("attack", "n", "PSNR ↑"),
+    (
+        ('dlg & <script>, "x" | a_b*c', 12345, Number(1 / 3, "1", 0.25, 0.5)),
+        (r"\input{x} $1^2$ ~#%[k]" + "\n", 0, None),
+    ),
+)
+
+
+def test_csv_keeps_every_digit_and_every_character() -> None:
+    rows = list(csv.reader(io.StringIO(to_csv(TABLE))))
+    assert rows[0] == ["attack", "n", "PSNR ↑", "PSNR ↑ low", "PSNR ↑ high"]
+    assert rows[1] == [TABLE.rows[0][0], "12345", "0.3333333333333333", "0.25", "0.5"]
+    assert rows[2] == [TABLE.rows[1][0], "0", "", "", ""]
+
+
+def test_markdown_escapes_pipes_and_markup() -> None:
+    assert to_markdown(TABLE) == (
+        "100 % of a\\_b \\| &lt;all&gt;\n\n"
+        "| attack | n | PSNR ↑ |\n"
+        "| --- | ---: | ---: |\n"
+        '| dlg &amp; &lt;script&gt;, "x" \\| a\\_b\\*c | 12,345 | 0.33 \\[0.25, 0.50\\] |\n'
+        "| \\\\input{x} $1^2$ \\~\\#%\\[k\\]  | 0 | \N{EN DASH} |\n"
+    )
+
+
+def test_latex_is_booktabs_and_escapes_every_special_character() -> None:
+    assert to_latex(TABLE).splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{100 \% of a\_b \textbar{} \textless{}all\textgreater{}}",
+        r"\label{tab:1-leakage}",
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"attack & n & PSNR \ensuremath{\uparrow} \\",
+        r"\midrule",
+        r'dlg \& \textless{}script\textgreater{}, "x" \textbar{} a\_b*c & 12,345'
+        r" & 0.33 {[}0.25, 0.50{]} \\",
+        r"\textbackslash{}input\{x\} \$1\textasciicircum{}2\$ \textasciitilde{}\#\%{[}k{]}"
+        r"  & 0 & -- \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+
+
+def test_a_table_without_rows_is_still_a_table() -> None:
+    empty = Table("e", "nothing", ("a", "b"), ())
+    assert to_csv(empty) == "a,b\n"
+    assert to_markdown(empty) == "nothing\n\n| a | b |\n| --- | --- |\n"
+    assert r"\begin{tabular}{ll}" in to_latex(empty)
+
+
+def test_all_three_forms_are_written(tmp_path: Path) -> None:
+    write_table(TABLE, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "1-leakage.csv",
+        "1-leakage.md",
+        "1-leakage.tex",
+    ]
+    assert (tmp_path / "1-leakage.tex").read_text("utf-8") == to_latex(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.98765, "1", "0.99"),
+        (-0.5, "1", "\N{MINUS SIGN}0.50"),
+        (31.249, "dB", "31.2"),
+        (0.0016, "squared pixel", "0.00160"),
+        (1e-7, "squared pixel", "1.00e\N{MINUS SIGN}07"),
+        (2.0, "", "2.00"),
+        (123.4, "", "123"),
+        (23456.7, "", "23,457"),
+        (math.inf, "dB", "∞"),
+        (-math.inf, "", "\N{MINUS SIGN}∞"),
+        (math.nan, "", "\N{EN DASH}"),
+        (None, "1", "\N{EN DASH}"),
+        (-0.04, "dB", "0.0"),
+        (-0.06, "dB", "\N{MINUS SIGN}0.1"),
+        (999.98, "", "1,000"),
+        (0.087, "rate", "0.087"),
+    ],
+)
+def test_numbers(value: float | None, unit: str, text: str) -> None:
+    assert show(value, unit) == text
+
+
+def test_names_and_durations() -> None:
+    assert title("rougeL") == "ROUGE-L"
+    assert title("embedding_rows") == "embedding rows"
+    assert title("dlg_text") == "DLG (text)"
+    assert [duration(seconds) for seconds in (4.2, 61.0, 1200.0, 9000.0)] == [
+        *("4 s", "61 s", "20 min", "2.5 h")
+    ]
+
+
+def test_only_options_that_differ_are_named() -> None:
+    a, b = '{"steps":300,"tv":0.1}', '{"steps":50,"tv":0.1}'
+    assert differing(a, [a, b]) == "steps=300"
+    assert differing(a, [a]) == ""
+
+
+def test_numbers_in_names_sort_by_value() -> None:
+    names = ["std=0.1", "std=1e-3", "std=0.02", "batch_size=16", "batch_size=4"]
+    assert sorted(names, key=natural) == [
+        "batch_size=4",
+        "batch_size=16",
+        "std=1e-3",
+        "std=0.02",
+        "std=0.1",
+    ]

@@ -1,0 +1,95 @@
+"""The same file gives the same bits: twice, on either engine, with one client worker or two."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.pipeline import execute
+from experiments.plan.folder import RunStage
+from fedsim.capture import CaptureStore
+from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
+
+
+def captured(
+    make_run: Make, base: dict[str, Any], folder: str, **changes: object
+) -> dict[str, bytes]:
+    run = make_run(base, folder, **changes)
+    simulate(run)
+    return {**files_of(run.cells[0].folder / "captures"), **files_of(run.cells[0].folder / "truth")}
+
+
+@pytest.mark.parametrize("base", [TEXT, IMAGES], ids=["text", "images"])
+@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+def test_the_same_file_twice(base: dict[str, Any], protocol: str, make_run: Make) -> None:
+    federation = {"protocol": protocol, "participation": 0.7}
+    once = captured(make_run, base, "once", federation=federation)
+    assert captured(make_run, base, "twice", federation=federation) == once
+    other = captured(make_run, base, "other", federation=federation, seeds=[1])
+    assert other.keys() != once.keys() or other != once
+
+
+def test_dropout_and_noise_repeat_too(make_run: Make) -> None:
+    changes = {
+        "federation": {"train_mode": True},
+        "defenses": [{"name": "gaussian_noise", "std": 0.1}],
+    }
+    assert captured(make_run, TEXT, "a", **changes) == captured(make_run, TEXT, "b", **changes)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("base", "protocol"), [(TEXT, "fedsgd"), (IMAGES, "fedavg")], ids=["text", "images"]
+)
+def test_engines_and_workers_give_the_same_bits(
+    base: dict[str, Any], protocol: str, make_run: Make, ray_cluster: None
+) -> None:
+    reference = captured(make_run, base, "in-process", federation={"protocol": protocol})
+    for workers in (1, 2):
+        federation = {"engine": "ray", "protocol": protocol, "client_workers": workers}
+        assert captured(make_run, base, f"ray-{workers}", federation=federation) == reference
+
+
+def scores(root: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(root / "scores.parquet").to_pylist()
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score")
+
+
+def test_attacks_during_and_after_the_training_give_the_same_rows(make_run: Make) -> None:
+    runs = {}
+    for when in ("round", "end"):
+        run = make_run(IMAGES, when, attack_stage={"when": when})
+        outcome = execute(run, STAGES, quiet=True)
+        assert outcome.statuses == {"done": 12}
+        runs[when] = scores(run.root)
+    assert runs["round"] == runs["end"]
+    # prior_only needs no control, and the second one has the main metric alone.
+    assert len(runs["end"]) == 12 * 4 + 6 * 4 + 6
+
+
+@pytest.mark.ray
+def test_ray_attacks_give_the_rows_of_in_process(make_run: Make, ray_cluster: None) -> None:
+    reference = make_run(TEXT, "in-process")
+    execute(reference, STAGES, quiet=True)
+    during = {"when": "round"}
+    run = make_run(TEXT, "ray", federation={"engine": "ray"}, attack_stage=during)
+    execute(run, STAGES, quiet=True)
+    assert scores(run.root) == scores(reference.root)
+
+
+def test_a_half_done_simulation_is_thrown_away(make_run: Make) -> None:
+    run = make_run(IMAGES)
+    simulate(run)
+    cell = run.cells[0]
+    whole = files_of(cell.folder / "captures")
+    (cell.folder / "simulation.json").unlink()
+    key = CaptureStore(cell.folder / "captures").keys()[-1]
+    cell.captures.tensors_path(key).unlink()
+    (cell.folder / "captures" / "round-0009").mkdir()
+    execute(run, ("simulate",), quiet=True)
+    assert files_of(cell.folder / "captures") == whole
