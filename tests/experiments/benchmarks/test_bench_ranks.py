@@ -97,14 +97,13 @@ def test_ranks_are_those_of_a_plain_search(gpt2: BenchVictims, ranking: Ranking,
             basis = torch.linalg.svd(part, full_matrices=False)[0][:, : len(ids) - 1]
             rest = inputs - inputs @ basis @ basis.T
             sines = rest.norm(dim=1) / inputs.norm(dim=1)
-            own = sines[ids[place]]
-            others = torch.cat([sines[: ids[place]], sines[ids[place] + 1 :]])
-            # Tokens that tie with the true one within rounding may stand on either side of it.
-            row.append([1.0 + int((others < own + slack).sum()) for slack in (-1e-6, 0.0, 1e-6)])
+            row.append(1.0 + int((sines < sines[ids[place]]).sum()))
         expected.append(row)
-    least, plain_rank, most = torch.tensor(expected).unbind(2)
-    assert bool(((least <= ranks) & (ranks <= most)).all())
-    assert (ranks == plain_rank).double().mean() > 0.9
+    same = ranks == torch.tensor(expected)
+    # The first token's query has no gradient, so the last of the queries' directions is rounding,
+    # which each build of LAPACK rounds its own way.
+    assert same[:, 0].double().mean() > 0.9
+    assert same[:, 1:].all()
     assert owners == [0] * (len(ids) - 2)
     assert (ranks.max() > 1) == (name != "none")
 
