@@ -2,7 +2,7 @@
 
 import os
 
-# Read by Flower, Ray and the hub libraries when they are imported, so this has to come first.
+# Flower, Ray and the hub libraries read these on import, so they have to be set first.
 for _name, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

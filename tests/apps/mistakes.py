@@ -78,7 +78,12 @@ OPTIONS: list[tuple[str, str, str, str]] = [
     ('metrics="psnr"', "metrics", '"psnr" does not fit', "Write a list."),
     ("capture.rounds=1", "capture.rounds", "1 does not fit", "Write a list."),
     ('defenses=["none"]', "defenses[0]", '"none" does not fit', "Write a table."),
-    ('defenses=[{chain=["sign"]}]', "defenses[0].chain[0]", "'sign' is no table", "Write { name "),
+    (
+        'defenses=[{chain=["sign"]}]',
+        "defenses[0].chain[0]",
+        "'sign' is not a table",
+        "Write { name ",
+    ),
     ("defenses.1.std=true", "defenses[1].std", "true does not fit", "Write a number."),
     ("attacks.0=dlg", "attacks[0]", '"dlg" does not fit', "Write a table."),
     ('attacks=[{name="dlg",steps=1.5}]', "attacks[0].steps", "1.5", "Write a whole number."),
