@@ -14,7 +14,10 @@ from fedsim.types import Batch, Rows
 
 
 class TextClassification(TextTask):
-    """Cross-entropy of the sentence's class; the real attention mask is passed."""
+    """Text classification by cross-entropy of one class per text.
+
+    The network gets the true attention mask.
+    """
 
     def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
         """Classes ``(batch,)``."""
