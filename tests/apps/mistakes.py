@@ -158,7 +158,12 @@ OPTIONS: list[tuple[str, str, str, str]] = [
     ("task.model=tiny-bert", "shapes", "it holds images", "Choose a data set of texts, "),
     ("task.filter.sentences=true", "task.filter", "'lenet' takes images", "Leave it out."),
     ("task.model=lenett", "task.model", "'lenett'", "Did you mean 'lenet'?"),
-    ("task.model=no/such", "task.model", "'no/such' is no built-in", "Correct the name, or put "),
+    (
+        "task.model=no/such",
+        "task.model",
+        "'no/such' is neither a built-in",
+        "Correct the name, or put ",
+    ),
     ("task.dataset=no/such", "no/such", "the hub cannot be reached", "Correct the name, put a "),
     ("task.model=./no", "./no", "no such folder", "Correct the path."),
     ("task.dataset=./no", "./no", "no such folder", "Correct the path."),
@@ -237,7 +242,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     (
         "run text.toml --set task.dataset=moods --set task.label_column=mood",
         "moods",
-        "'mood' holds no class numbers",
+        "'mood' does not hold class numbers",
         "Its columns are text, mood.",
     ),
     (
