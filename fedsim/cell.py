@@ -6,9 +6,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
+from fedsim.config_section import ConfigSection
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import FACTS, Fact
-from fedsim.section import ConfigSection
 
 TaskKind = Literal[
     "image-classification",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fedsim.section import ConfigSection
+from fedsim.config_section import ConfigSection
 
 
 class FederationConfig(ConfigSection):
