@@ -74,11 +74,7 @@ class LocalTrainer:
     mean; defenses of the update are applied once, at the end.
 
     Attributes:
-        task: model and loss.
-        config: the protocol.
-        chain: the defenses.
         seed: seed of the experiment; all randomness derives from (seed, round, client).
-        device: where the training runs.
     """
 
     task: Task
@@ -178,8 +174,7 @@ class LocalTrainer:
     ) -> tuple[Tensors, Tensors, float]:
         """Mean gradient with defenses, mean gradient without them, and mean loss.
 
-        If a defense needs single gradients they are computed one by one; else both means are one
-        tensor.
+        Both means are one tensor unless a defense needs gradients example by example.
         """
         batch = self.chain.on_batch(batch, rng)
         if not self.chain.per_example:

@@ -1,4 +1,4 @@
-"""The shared nouns of fedsim: batches, tasks, models, defenses, metrics, captures and truth."""
+"""Shared vocabulary of fedsim: batches, tasks, models, defenses, metrics, captures and truth."""
 
 import os
 

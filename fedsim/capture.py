@@ -38,7 +38,11 @@ class CaptureKey(Record):
 
     @classmethod
     def parse(cls, text: str) -> CaptureKey:
-        """Read ``round-0001-client-0003``."""
+        """Read the form ``round-0001-client-0003``.
+
+        Raises:
+            StoreError: the text does not have this form.
+        """
         match = _NAME.fullmatch(text)
         if match is None:
             raise StoreError(f"{text!r} does not name a capture. Write round-0001-client-0003.")
@@ -111,7 +115,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class CaptureStore:
-    """The ``captures/`` folder of one cell: what the server saw, and nothing else."""
+    """The ``captures/`` folder of one cell: what the server saw, and nothing else.
+
+    - ``round-0001/client-0003.safetensors`` and ``.json``: a reply's tensors and its record.
+    - ``models/<sha256>.safetensors``: broadcast parameters; equal models are stored once.
+    - ``task.json``, ``tokenizer/`` and, if granted, ``auxiliary.safetensors``.
+    """
 
     root: Path
 

@@ -14,7 +14,7 @@ from fedsim.types import Batch, Tensors
 
 DefenseStage: TypeAlias = Literal["sample", "client"]
 Distortion: TypeAlias = Literal["scale", "noise", "sparsity", "sign", "rounding"]
-"""What a defense removes from an update: its length, or its exact values in one of four ways."""
+"""Losses of an update: its length, or its exact values, to noise, zeros, signs or rounding."""
 Unit: TypeAlias = Literal["example", "update"]
 """What epsilon protects: one example of a client, or everything that it sends in a round."""
 
@@ -66,7 +66,7 @@ class Defense:
         return update
 
     def encode(self, packed: Encoding) -> Encoding:
-        """How the update can be packed after this defense, given how it could be packed before."""
+        """Packing of the update after this defense, given the packing before it."""
         return packed
 
     def slack(self, received: Tensors) -> Tensors:

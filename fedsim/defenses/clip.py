@@ -45,7 +45,7 @@ class Clip(Defense):
 
     @property
     def distortions(self) -> frozenset[Distortion]:
-        """The length."""
+        """Only the length."""
         return frozenset({"scale"})
 
 

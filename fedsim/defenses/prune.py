@@ -25,8 +25,8 @@ class Prune(StagedDefense):
     round.
 
     The support is visible, and an adaptive attacker compares only the coordinates in it. The
-    support of a mean of pruned examples is the union of theirs. Noise added later hides it, and
-    attacks then prune their guess by the surrogate, as DLG does.
+    support of a mean of pruned examples is the union of theirs. Noise added later hides it, in
+    which case DLG prunes its guess by the surrogate.
 
     Attributes:
         fraction: share of the coordinates that is zeroed.

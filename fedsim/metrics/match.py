@@ -23,8 +23,8 @@ def match(guess: Examples, truth: Examples, modality: Modality) -> Assignment:
 
     The assignment minimises the total cost (Hungarian method). It uses the truth, so surplus
     guesses favour the attacker. The cost of two images is the root of their mean squared error,
-    that of two texts is ``text_distance``; labels are not used. Both are 0 only for equal inputs,
-    so an exact guess is never assigned to a different image.
+    that of two texts is ``text_distance``; labels are not used. The former obeys the triangle
+    inequality, so an exact guess is never better assigned to another image.
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -25,7 +25,7 @@ class TextClassification(TextTask):
         return rows.labels
 
     def loss(self, network: Network, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the sentences."""
+        """Mean cross-entropy over the texts."""
         return F.cross_entropy(self._logits(network, batch), batch.labels)
 
     def _logits(self, network: Network, batch: Batch) -> Tensor:

@@ -267,7 +267,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
         "run base.toml --set federation.clients=9 --set federation.partition=dirichlet "
         "--set federation.alpha=0.001",
         "federation.alpha",
-        "with 0.001 some of the 9 clients",
+        "with 0.001, some of the 9 clients",
         "Use a larger alpha, ",
     ),
 ]
