@@ -1,1 +1,1 @@
-"""The clients: local training, defenses, and the Flower ClientApp."""
+"""The clients: local training, defenses, probes, and the Flower ClientApp."""

@@ -1,4 +1,4 @@
-"""Flower's ClientApp. It knows nothing of the engine that runs it."""
+"""Flower ClientApp, independent of the engine that runs it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.grants import granted
+from clients.granted_facts import granted
 from clients.probes import Probe, make_probes
 from clients.train import LocalTrainer, LocalUpdate
 from fedsim.capture import CaptureKey
@@ -31,11 +31,15 @@ app = ClientApp()
 
 @dataclass(frozen=True)
 class Population:
-    """What all clients of a cell share in one process.
+    """State that all clients of a cell share in one process.
 
     Attributes:
+        config: configuration of the cell.
+        trainer: local training with the cell's defenses.
+        private: the private rows of all clients.
         parts: positions of each client's rows among the private ones.
-        probes: the clients behind them, by number.
+        probes: the probes; their numbers follow those of the clients.
+        truth: where the examples behind captured updates are stored.
     """
 
     config: CellConfig
@@ -46,10 +50,10 @@ class Population:
     truth: TruthStore
 
     def work(self, request: TrainRequest) -> LocalUpdate:
-        """Train as the client, or the probe, that is asked; note the truth of what is captured."""
+        """Train as the client or probe asked for, and store the truth of what will be captured."""
         round_, client = request.round, request.client
         probe = self.probe(client)
-        with one_thread():  # the same bits on every engine, whatever the number of workers
+        with one_thread():  # identical results on every engine, for any number of workers
             if probe is None:
                 rows = self.private.take(self.parts[client])
                 update = self.trainer.run(request.sent, rows, round_, client)
@@ -70,13 +74,13 @@ class Population:
         return update
 
     def probe(self, client: int) -> Probe | None:
-        """The probe of that number; None for a client."""
+        """The probe with this number; None for a client."""
         return None if client < len(self.parts) else self.probes[client - len(self.parts)]
 
 
 @lru_cache(maxsize=1)
 def load_population(cell: str) -> Population:
-    """Read the cell folder once per process."""
+    """Read the cell folder, once per process."""
     config = read_record(Path(cell) / "cell.json", CellConfig)
     setting = load_setting(config)
     private, federation = setting.holdings.private, config.federation
@@ -95,7 +99,7 @@ def load_population(cell: str) -> Population:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train on the client's own rows, and reply with what the threat model lets out."""
+    """Train on the client's own rows, and reply with what the threat model permits."""
     request = TrainRequest.read(message, context)
     population = load_population(str(context.run_config["cell"]))
     update = population.work(request)
@@ -111,6 +115,6 @@ def train(message: Message, context: Context) -> Message:
 
 @app.query("whoami")
 def whoami(message: Message, context: Context) -> Message:
-    """Tell the client's number, so that a server can put clients in order."""
+    """Report the client's number, by which a server can sort clients."""
     metrics = MetricRecord({PARTITION: partition_of(context)})
     return Message(RecordDict({"whoami": metrics}), reply_to=message)

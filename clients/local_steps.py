@@ -1,4 +1,4 @@
-"""Which rows a client's local steps use, and by which optimiser."""
+"""Batches and optimiser of a client's local steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from fedsim.seeds import generator
 def schedule(
     config: FederationConfig, seed: int, count: int, round_: int, client: int
 ) -> list[list[int]]:
-    """Positions among a client's ``count`` rows of each local step; each epoch shuffles anew."""
+    """Positions among a client's ``count`` rows that each local step uses.
+
+    FedSGD takes one random batch. FedAvg takes ``client_rows`` random rows in batches and shuffles
+    them again for every further epoch; the last batch of an epoch may be smaller.
+    """
     rng = generator(seed, "batches", round_, client)
     size = config.batch_size
     order = torch.randperm(count, generator=rng).tolist()
@@ -33,7 +37,7 @@ def schedule(
 def make_optimizer(
     config: FederationConfig, parameters: list[nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """The client's optimiser of FedAvg."""
+    """The optimiser of FedAvg clients."""
     lr, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=decay)

@@ -1,7 +1,8 @@
 """Probes: client steps on the same rows in every captured round, never aggregated.
 
-The clients' own batches differ from round to round, and with them what leaks. Only a fixed batch
-tells what the training changes, and only one that nobody trains on tells what memorising adds.
+Clients use different batches in every round, which alone changes what leaks. A fixed batch isolates
+the effect of training, and a fixed batch that no client trains on isolates the effect of
+memorisation.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from fedsim.types import Rows, Tensors
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A client that exists for the evaluation alone.
+    """A client that exists only for the evaluation.
 
     Attributes:
-        rows: all that it ever trains on.
-        host: the client in whose stead it works, who owns the rows of a member probe.
-        owned: how many rows the host has; a privacy budget is turned into noise by that number.
+        kind: ``member`` for rows of a client, ``fresh`` for held-out rows.
+        rows: all rows that the probe trains on.
+        host: the client that it stands in for, which owns the rows of a member probe.
+        owned: number of rows of the host, from which a privacy budget is turned into noise.
     """
 
     kind: Literal["member", "fresh"]
@@ -40,7 +42,7 @@ class Probe:
     owned: int
 
     def run(self, trainer: LocalTrainer, sent: Tensors, round_: int, client: int) -> LocalUpdate:
-        """The step of a client, its rows in the same order in every round."""
+        """A client's step, with the rows in the same order in every round."""
         steps = schedule(trainer.config, trainer.seed, len(self.rows), 0, client)
         return trainer.fit(self.owned).work(sent, self.rows, steps, round_, client)
 
@@ -48,28 +50,28 @@ class Probe:
 def make_probes(
     config: CellConfig, holdings: Holdings, parts: Sequence[Sequence[int]]
 ) -> tuple[Probe, ...]:
-    """The probes of a cell: members, then fresh ones. Probe ``i`` is client ``clients + i``.
+    """Probes of a cell, members before fresh ones; probe i has the client number ``clients + i``.
 
     Args:
-        config: of the cell.
+        config: configuration of the cell.
         holdings: who holds which rows.
-        parts: the clients' positions among the private rows.
+        parts: positions of the clients' rows among the private ones.
 
     Raises:
-        ConfigError: the clients train on too few rows, or too few are held out.
+        ConfigError: the clients train on too few rows, or too few rows are held out.
     """
     wanted = config.probes
     members = list(islice(_members(config, holdings.private, parts), wanted.member))
     if len(members) < wanted.member:
         raise ConfigError(
-            f"probes.member: {wanted.member} are wanted, and the rows that the clients train on "
-            f"suffice for {len(members)}. Ask for so many, or use more rounds or more clients."
+            f"probes.member: {wanted.member} are requested, but the rows that the clients train on "
+            f"suffice for {len(members)}. Ask for that many, or use more rounds or more clients."
         )
     return (*members, *_fresh(config, holdings, parts))
 
 
 def _members(config: CellConfig, private: Rows, parts: Sequence[Sequence[int]]) -> Iterator[Probe]:
-    """Rows that a client trains on, the earliest first; one probe of each client in turn."""
+    """Member probes on rows that a client trains on, the earliest first; the clients take turns."""
     size = _sizes(config.federation, parts)
     drawn = [_drawn(config, client, parts) for client in range(len(parts))]
     working = list(range(len(parts)))
@@ -84,7 +86,7 @@ def _members(config: CellConfig, private: Rows, parts: Sequence[Sequence[int]]) 
 
 
 def _drawn(config: CellConfig, client: int, parts: Sequence[Sequence[int]]) -> Iterator[int]:
-    """The distinct positions that a client trains on, in the order of their first use."""
+    """Distinct positions that a client trains on, in the order of their first use."""
     federation, seed = config.federation, config.seed
     seen: set[int] = set()
     for round_ in range(1, federation.rounds + 1):
@@ -99,7 +101,7 @@ def _drawn(config: CellConfig, client: int, parts: Sequence[Sequence[int]]) -> I
 def _fresh(
     config: CellConfig, holdings: Holdings, parts: Sequence[Sequence[int]]
 ) -> Iterator[Probe]:
-    """Held-out rows like no private row and like no row of the attacker."""
+    """Fresh probes on held-out rows that equal no private and no auxiliary row."""
     size = _sizes(config.federation, parts)
     hosts = [number % len(parts) for number in range(config.probes.fresh)]
     needed = sum(size[host] for host in hosts)
@@ -107,8 +109,8 @@ def _fresh(
     unseen = unlike(holdings.heldout, *others) if hosts else holdings.heldout
     if len(unseen) < needed:
         raise ConfigError(
-            f"probes.fresh: {len(hosts)} of them need {needed} rows, and {len(unseen)} held-out "
-            "rows equal no private and no auxiliary row. Ask for fewer, or raise "
+            f"probes.fresh: {len(hosts)} of them need {needed} rows, but only {len(unseen)} "
+            "held-out rows differ from all private and auxiliary rows. Ask for fewer, or raise "
             "task.heldout_rows."
         )
     order = iter(torch.randperm(len(unseen), generator=generator(config.seed, "fresh")).tolist())
@@ -118,6 +120,6 @@ def _fresh(
 
 
 def _sizes(federation: FederationConfig, parts: Sequence[Sequence[int]]) -> list[int]:
-    """How many rows each client uses in a round."""
+    """Number of rows that each client uses in a round."""
     most = federation.batch_size if federation.protocol == "fedsgd" else federation.client_rows
     return [min(most or len(part), len(part)) for part in parts]

@@ -1,4 +1,4 @@
-"""What one client computes in one round: a gradient for FedSGD, trained weights for FedAvg."""
+"""A client's work in one round: a gradient for FedSGD, trained weights for FedAvg."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from fedsim.types import Batch, Rows, Tensors
 
 @dataclass(frozen=True, slots=True)
 class LocalUpdate:
-    """The reply's tensors and the private facts behind them.
+    """Tensors of a reply, and the private facts behind them.
 
     Attributes:
-        tensors: gradients, or trained weights; frozen parameters are absent.
+        kind: ``gradient`` or ``weights``.
+        tensors: gradients or trained weights; frozen parameters are absent.
         batch: the distinct examples used, in the order of their first use.
-        positions: their positions among the client's rows.
-        steps: for each local step the examples it used, as indices into ``batch``.
+        positions: positions of these examples among the client's rows.
+        steps: examples of each local step, as indices into ``batch``.
         loss: mean training loss over the steps.
-        signals: of each tensor, what its defense left; for the evaluator alone.
-        defense: tables of the client's chain, its privacy budget turned into noise.
+        signals: signal and packed size of each tensor under the defense, for the evaluator only.
+        defense: name and options of each defense, the privacy budget turned into noise.
     """
 
     kind: Kind
@@ -47,14 +48,15 @@ class LocalUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """What a client sends, and what it would have sent.
+    """Update of a client with and without its defenses.
 
     Attributes:
-        tensors: gradients, or trained weights; frozen parameters are absent.
+        tensors: gradients or trained weights that are sent; frozen parameters are absent.
         loss: mean training loss over the steps.
-        update: the defended update behind ``tensors``, of parameters alone.
-        clean: the update of the same steps without the defenses: the mean gradient, or the change
-            of weights by the mean gradients of steps that went the defended way.
+        update: the defended update behind ``tensors``, for parameters only.
+        clean: the undefended update of the same steps: the mean gradient, or the change of the
+            weights by undefended mean gradients, each taken at the weights that the defended steps
+            reached.
     """
 
     tensors: Tensors
@@ -65,10 +67,14 @@ class Defended:
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """One client's training as ``[federation]`` says, with the defenses of the cell.
+    """Local training as ``[federation]`` describes it, with the defenses of the cell.
+
+    FedSGD (McMahan et al. 2017) computes the mean gradient of one batch. FedAvg takes local steps
+    and sends the weights. Where a defense works on single gradients, each step uses their defended
+    mean; defenses of the update are applied once, at the end.
 
     Attributes:
-        seed: of the experiment; all randomness is drawn from (seed, round, client).
+        seed: seed of the experiment; all randomness derives from (seed, round, client).
     """
 
     task: Task
@@ -85,7 +91,7 @@ class LocalTrainer:
     def work(
         self, sent: Tensors, rows: Rows, steps: Sequence[Sequence[int]], round_: int, client: int
     ) -> LocalUpdate:
-        """Train on ``rows``, the positions of each step given; the defense has been fitted."""
+        """Train on ``rows``, given the positions of each step; the defense is already fitted."""
         used = list(dict.fromkeys(position for step in steps for position in step))
         index = {position: i for i, position in enumerate(used)}
         plan = tuple(tuple(index[position] for position in step) for step in steps)
@@ -105,7 +111,7 @@ class LocalTrainer:
         )
 
     def fit(self, rows: int) -> LocalTrainer:
-        """The trainer of a client with so many rows, who turns a privacy budget into noise."""
+        """Trainer of a client with ``rows`` rows, its privacy budget turned into noise."""
         return replace(self, chain=self.chain.fit(Schedule.of(self.config, rows)))
 
     def reply(
@@ -128,10 +134,16 @@ class LocalTrainer:
         round_: int,
         client: int,
     ) -> Defended:
-        """Train, and defend what is sent.
+        """Train and apply the defenses.
 
-        ``plan`` holds the examples of each local step as indices into ``batch``. A defense that
-        needs to know the client has to be fitted first.
+        A defense whose noise depends on the client has to be fitted first.
+
+        Args:
+            sent: the broadcast parameters and buffers.
+            batch: the distinct examples of the round.
+            plan: examples of each local step, as indices into ``batch``.
+            round_: number of the round, from 1; random numbers depend on it and on the client.
+            client: number of the client, from 0.
         """
         model = self.task.model(sent, device=self.device)
         model.train(self.config.train_mode)
@@ -149,7 +161,7 @@ class LocalTrainer:
                 start = {name: sent[name].to(self.device) for name in trained}
                 update = _difference(start, trained)
                 clean = _difference(start, clean_weights) if clean_weights else update
-                if self.chain.changes_update:  # otherwise the weights go out as they are
+                if self.chain.changes_update:  # otherwise the weights are sent unchanged
                     update = self.chain.on_update(update, rng)
                     trained = _difference(start, update)
                 tensors = trained
@@ -160,9 +172,9 @@ class LocalTrainer:
     def _gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
     ) -> tuple[Tensors, Tensors, float]:
-        """Mean gradient, the same without defenses, and the loss.
+        """Mean gradient with defenses, mean gradient without them, and mean loss.
 
-        Example by example where a defense asks for it; else the two are one.
+        Both means are one tensor unless a defense needs gradients example by example.
         """
         batch = self.chain.on_batch(batch, rng)
         if not self.chain.per_example:
@@ -171,7 +183,7 @@ class LocalTrainer:
         total: Tensors = {}
         clean: Tensors = {}
         losses = []
-        for i in range(len(batch)):  # never more than three gradients of a large model at once
+        for i in range(len(batch)):  # keeps at most three gradients of a large model in memory
             gradient, loss = self._plain_gradient(model, batch[i])
             clean = _sum(clean, gradient)
             total = _sum(total, self.chain.on_gradient(gradient, rng))
@@ -193,10 +205,10 @@ class LocalTrainer:
     def _train(
         self, model: nn.Module, batch: Batch, plan: Sequence[Sequence[int]], rng: torch.Generator
     ) -> tuple[Tensors, float]:
-        """Take the steps, and return the mean loss.
+        """Take the steps in place; return the undefended weights and the mean loss.
 
-        First come the weights that the same steps lead to without the defenses of each step; none
-        where there are no such defenses.
+        The undefended weights result from the undefended gradients of the same steps; they are
+        empty if no defense works on single gradients.
         """
         parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}
         defended = self.chain.per_example
@@ -217,7 +229,7 @@ class LocalTrainer:
         return {k: p.detach() for k, p in shadow.items()}, sum(losses) / len(losses)
 
     def _buffers(self, model: nn.Module) -> Tensors:
-        """Batch statistics, which only training mode changes."""
+        """Batch statistics, which only training changes; empty unless they are sent."""
         if not self.config.train_mode or self.config.batch_statistics == "kept":
             return {}
         parameters = {name for name, _ in model.named_parameters()}

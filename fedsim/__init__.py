@@ -1,8 +1,8 @@
-"""The shared nouns of fedsim: batches, tasks, models, defenses, metrics, captures and truth."""
+"""Shared vocabulary of fedsim: batches, tasks, models, defenses, metrics, captures and truth."""
 
 import os
 
-# Read by Flower, Ray and the hub libraries when they are imported, so this has to come first.
+# Flower, Ray and the hub libraries read these on import, so they have to be set first.
 for _name, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

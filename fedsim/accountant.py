@@ -1,22 +1,30 @@
-"""What noisy gradients cost in differential privacy: epsilon from noise, and noise from epsilon.
+"""Differential-privacy accounting: epsilon from a noise multiplier, and the noise for an epsilon.
 
-Everything here is about the Poisson-sampled Gaussian mechanism, composed over local steps:
+The mechanism is the Poisson-sampled Gaussian mechanism (Abadi et al. 2016, algorithm 1), composed
+over local steps. With clipping norm C and noise multiplier sigma, one step releases
 
-- Unit of privacy of ``dp_sgd``: one example of one client. Two data sets are neighbours if one of
-  them has that example more (add or remove one). ``dp_client`` has units of its own.
-- Sampling: a step's batch of B is taken to hold each of the client's N rows with chance B / N, on
-  its own (Poisson sampling). Clients shuffle their rows and take B at a time, which hides less:
-  epsilon is that of the usual approximation (Abadi et al. 2016), not a proof (Chua et al. 2024).
-  It goes for several passes over all rows, too, and for one pass over a part of them. Several
-  passes over the part that was drawn for a round use the same rows again. Of these the draw of
-  the part alone amplifies, a round being one release, or that of each batch from the part alone,
-  whichever gives the lower epsilon: both are upper bounds.
-- The server saw who took part in a round, so the drawing of clients amplifies nothing. It does
-  not see which rows a client drew.
+    sum over the batch of clip(g_i, C) + N(0, (sigma C)^2 I),
+
+where each row is in the batch with probability q. In units of C, the worst case over neighbours
+compares Q = N(0, sigma^2) with P = (1 - q) N(0, sigma^2) + q N(1, sigma^2). The privacy losses
+log(P / Q) and log(Q / P) are each added up over the steps; epsilon is the smallest number for which
+both sums L have E[max(0, 1 - exp(epsilon - L))] <= delta (Koskela et al. 2020).
+
+- Unit of privacy for ``dp_sgd``: one example of one client. Two data sets are neighbours if adding
+  or removing that example turns one into the other. ``dp_client`` has units of its own.
+- Sampling: a batch of B rows is assumed to hold each of the client's N rows with probability B / N,
+  independently (Poisson sampling). Clients actually shuffle their rows and take B at a time, which
+  hides less. Epsilon is therefore the customary approximation (Abadi et al. 2016), not a proven
+  bound (Chua et al. 2024). The same goes for several passes over all rows and for one pass over a
+  subset of them.
+- Several passes over the subset drawn for a round reuse the same rows. Either only the draw of the
+  subset amplifies privacy, and the round counts as one release, or only the draws of the batches
+  from the subset do. Both give an upper bound; the lower one is taken.
+- The server knows which clients took part in a round, so drawing clients does not amplify privacy.
+  It does not see which rows a client drew.
 - Composition: all local steps of all rounds in which the client took part.
 
-Epsilon covers the sent tensors alone. A loss, a count or a label that travels beside them has no
-noise.
+Epsilon covers only the tensors that are sent. A loss, count or label sent with them has no noise.
 """
 
 from __future__ import annotations
@@ -31,26 +39,29 @@ from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
 
 _COARSEST = 50.0
-"""Widest grid of privacy losses; from a few hundred on the library's exponential overflows."""
+"""Coarsest grid of privacy losses; above a few hundred the library's exponential overflows."""
 _ERROR = 1e-4
+"""Discretisation error of epsilon that the grid is chosen for."""
 _LEAST_NOISE = 1e-3
+"""Smallest noise multiplier for which sampling is taken into account."""
 _SMALLEST, _LARGEST = 1e-6, 1e6
 _ORDERS = (*range(2, 65), 128, 256)
-"""Of Renyi divergences: whole ones, for which the library has a closed form."""
+"""Orders of the Renyi divergences: integers, for which the library has a closed form."""
 _CLOSE = 1e-5
-"""Relative tolerance of the noise for a budget: each trial takes seconds."""
+"""Relative tolerance of the noise found for a budget; each evaluation takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often one client's rows are drawn from, and how often it replies.
+    """How often one client's rows are sampled, and how often the client replies.
 
     Attributes:
-        rate: chance of one row to be in the batch of one step; of a row that was drawn for the
-            round, where a round is several passes over a part of the rows.
-        steps: local steps; those of the run if the client takes part in every round.
-        rounds: rounds in which the client takes part.
-        turn: a row's in one such round; None where no round goes over a part of the rows again.
+        rate: probability that a given row is in the batch of a given step. Where a round makes
+            several passes over a subset of the rows, it is conditional on the row being in that
+            subset.
+        steps: number of local steps; over the whole run if the client takes part in every round.
+        rounds: number of rounds in which the client takes part.
+        turn: use of one row within a round; None unless a round makes several passes over a subset.
     """
 
     rate: float
@@ -60,7 +71,7 @@ class Schedule:
 
     @classmethod
     def of(cls, federation: FederationConfig, rows: int) -> Schedule:
-        """The schedule of a client that owns ``rows`` rows."""
+        """Schedule over the whole run of a client that owns ``rows`` rows."""
         used, steps, passes = _local(federation, rows)
         again = passes > 1 and used < rows
         rate = min(federation.batch_size, used) / (used if again else rows)
@@ -70,11 +81,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How often one row is used in one round.
+    """Use of one row within one round.
 
     Attributes:
-        chance: of the row to be used at all.
-        visits: local steps that a used row is in, at most.
+        chance: probability that the row is used at all.
+        visits: largest number of local steps that use the row.
     """
 
     chance: float
@@ -82,13 +93,13 @@ class Turn:
 
     @classmethod
     def of(cls, federation: FederationConfig, rows: int) -> Turn:
-        """That of a client that owns ``rows`` rows."""
+        """Use of each row of a client that owns ``rows`` rows."""
         used, steps, passes = _local(federation, rows)
         return cls(min(used, steps * federation.batch_size) / rows, passes)
 
 
 def _local(federation: FederationConfig, rows: int) -> tuple[int, int, int]:
-    """Rows that a round may use, its steps, and its passes over these rows, begun ones included."""
+    """Rows that a round may use, its steps, and its passes over these rows, rounded up."""
     if federation.protocol == "fedsgd":
         return rows, 1, 1
     used = min(federation.client_rows or rows, rows)
@@ -99,17 +110,18 @@ def _local(federation: FederationConfig, rows: int) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1024)
 def epsilon(*, steps: int, rate: float, noise_multiplier: float, delta: float) -> float:
-    """Epsilon at ``delta`` of ``steps`` noisy sums; infinite without noise, 0 without a step.
+    """Epsilon at ``delta`` of ``steps`` noisy sums; infinite without noise, 0 without steps.
 
-    By dp-accounting's privacy loss distributions, exact here to 1e-3, or to 1e-5 of a large
-    epsilon. Noise below a thousandth of the clipping norm protects nobody, and its epsilon is an
-    upper bound that leaves the sampling out.
+    Computed from dp-accounting's privacy loss distributions, to within 1e-3, or a relative 1e-5 if
+    epsilon is large. At rate 1, k steps are one Gaussian mechanism of noise ``noise_multiplier /
+    sqrt(k)`` and the result is exact. Below a noise multiplier of 0.001, which protects nobody, the
+    result is an upper bound that ignores the sampling.
 
     Args:
-        steps: how many sums were sent or trained on.
-        rate: chance of one row to be in a sum, in (0, 1].
+        steps: number of sums that were sent or trained on.
+        rate: probability that a given row is in a given sum, in (0, 1].
         noise_multiplier: standard deviation of the noise in units of the clipping norm.
-        delta: chance with which the bound may fail, in (0, 1).
+        delta: probability with which the bound may fail, in (0, 1).
     """
     if steps == 0:
         return 0.0
@@ -118,14 +130,14 @@ def epsilon(*, steps: int, rate: float, noise_multiplier: float, delta: float) -
     import dp_accounting
 
     if rate >= 1 or noise_multiplier < _LEAST_NOISE:
-        # k sums of the same rows tell what one sum with noise less by sqrt(k) tells.
+        # k sums of the same rows reveal as much as one sum with sqrt(k) times less noise.
         alone = noise_multiplier / math.sqrt(steps)
         return float(dp_accounting.get_epsilon_gaussian(alone, delta))
     grid = min(_COARSEST, 1e-2 * max(1.0, (0.3 / noise_multiplier) ** 2))
     rough = _composed(steps, rate, noise_multiplier, delta, grid)
-    if rough == 0:  # an upper bound, too
+    if rough == 0:  # already an upper bound
         return 0.0
-    # Rounding was measured to cost at most steps * grid^2 / 2, once the grid is below epsilon.
+    # As measured, discretisation adds at most steps * grid^2 / 2 once the grid is below epsilon.
     fine = math.sqrt(2 * _ERROR * max(1.0, rough / 10) / steps)
     return _composed(steps, rate, noise_multiplier, delta, min(_COARSEST, fine, rough / 100))
 
@@ -147,7 +159,7 @@ def _composed(steps: int, rate: float, noise: float, delta: float, grid: float) 
         found = float(accountant.get_epsilon(delta))
     if math.isfinite(found):
         return found
-    # Where exp(-epsilon) is subnormal the library's quotient overflows; its delta does not.
+    # Where exp(-epsilon) is subnormal, the library's quotient overflows but its delta does not.
     low, high = 700.0, 760.0
     if not accountant.get_delta(low) > delta > accountant.get_delta(high):
         return math.inf
@@ -156,10 +168,12 @@ def _composed(steps: int, rate: float, noise: float, delta: float, grid: float) 
 
 @lru_cache(maxsize=1024)
 def noise_multiplier(*, steps: int, rate: float, target: float, delta: float) -> float:
-    """The least noise, in units of the clipping norm, whose ``epsilon`` is at most ``target``.
+    """Smallest noise, in units of the clipping norm, whose ``epsilon`` is at most ``target``.
+
+    Found by Brent's method and rounded up by a relative 2e-5, so that the budget is kept.
 
     Raises:
-        ConfigError: no noise in a range of 1e12 gives this epsilon.
+        ConfigError: no noise multiplier between 1e-6 and 1e6 gives this epsilon.
     """
     from scipy.optimize import brentq
 
@@ -181,7 +195,7 @@ def noise_multiplier(*, steps: int, rate: float, target: float, delta: float) ->
 
 
 def _renyi(steps: int, rate: float, target: float, delta: float) -> float:
-    """The noise by Renyi accounting: quick, a little too much, and thus where to begin."""
+    """Noise multiplier by Renyi accounting: fast and slightly too large, hence a starting point."""
     import warnings
 
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -196,5 +210,5 @@ def _renyi(steps: int, rate: float, target: float, delta: float) -> float:
     with warnings.catch_warnings(action="ignore"):
         try:
             return math.exp(brentq(excess, math.log(1e-3), math.log(1e3), xtol=1e-2))
-        except ValueError:  # beyond these, or no sign changes
+        except ValueError:  # outside this range, or without a change of sign
             return 1.0

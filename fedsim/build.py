@@ -1,4 +1,4 @@
-"""Build a frozen dataclass from one table of an experiment file, strictly."""
+"""Strict construction of frozen dataclasses from the tables of an experiment file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ T = TypeVar("T")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """``Did you mean 'std'?`` if something known is near, else the list of what is known."""
+    """``Did you mean 'std'?`` if a known name is similar, else the list of known names."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1)
     return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names) or 'nothing'}."
 
 
 def registry(builtin: Mapping[str, type[T]], group: str) -> dict[str, type[T]]:
-    """The project's own classes and those that installed packages add by entry point."""
+    """Built-in classes, and those that installed packages register as entry points of ``group``.
+
+    Raises:
+        ConfigError: an entry point has the name of a built-in class.
+    """
     added = {point.name: cast(type[T], point.load()) for point in entry_points(group=group)}
     if clash := sorted(builtin.keys() & added.keys()):
         raise ConfigError(f"{group}: {clash[0]!r} is already taken. Rename the entry point.")
@@ -32,7 +36,7 @@ def registry(builtin: Mapping[str, type[T]], group: str) -> dict[str, type[T]]:
 
 
 def locate(where: str, *parts: str | int) -> str:
-    """``locate("defenses", 0, "std")`` -> ``defenses[0].std``."""
+    """Path of a key: ``locate("defenses", 0, "std")`` gives ``defenses[0].std``."""
     for part in parts:
         where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
     return where
@@ -46,11 +50,11 @@ _TOML = {
     "a valid string": "text in quotes",
     "an object": "a table",
 }
-"""What pydantic calls a type, in the words of an experiment file."""
+"""Pydantic's description of a type -> the same in the words of an experiment file."""
 
 
 def explain(error: ValidationError, where: str) -> str:
-    """The first fault of a pydantic error as ``<where>.<key>: <value> does not fit. <fix>.``."""
+    """First error of a pydantic validation: ``<where>.<key>: <value> does not fit. <fix>.``."""
     first = error.errors()[0]
     path = locate(where, *first["loc"]) or "experiment"
     if first["type"] == "missing":
@@ -67,13 +71,18 @@ def explain(error: ValidationError, where: str) -> str:
 
 
 def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str) -> T:
-    """``build(ATTACKS, {"name": "dlg", "steps": 300}, "attacks[0]")`` -> ``DLG(steps=300)``.
+    """``build(ATTACKS, {"name": "dlg", "steps": 300}, "attacks[0]")`` gives ``DLG(steps=300)``.
+
+    Args:
+        known: the classes by name.
+        table: ``name`` and the options of the class; values are not coerced.
+        where: path of the table in the experiment file, for messages.
 
     Raises:
-        ConfigError: the name or an option is not known, or a value is wrong.
+        ConfigError: the name or an option is unknown, or a value does not fit.
     """
     if not isinstance(table, Mapping):
-        raise ConfigError(f'{where}: {table!r} is no table. Write {{ name = "..." }}.')
+        raise ConfigError(f'{where}: {table!r} is not a table. Write {{ name = "..." }}.')
     options = dict(table)
     if "name" not in options:
         raise ConfigError(f"{where}.name: is missing. {suggest('', known)}")
@@ -92,7 +101,7 @@ def build(known: Mapping[str, type[T]], table: Mapping[str, object], where: str)
 
 
 def options_of(part: object) -> dict[str, Any]:
-    """The options of a built part, defaults included, as JSON data."""
+    """All options of a built part, defaults included, as JSON data."""
     adapter: TypeAdapter[object] = TypeAdapter(type(part))
     data: dict[str, Any] = adapter.dump_python(part, mode="json")
     return data

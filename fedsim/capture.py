@@ -1,7 +1,7 @@
-"""What the curious server holds, and how it lies on disk.
+"""Observations of the curious server, and their files on disk.
 
-``captures/`` needs nothing beside it: the task, the tokenizer and the auxiliary rows that the
-threat model grants lie there too, so that the folder can be carried to another machine.
+``captures/`` is self-contained: it also holds the task, the tokenizer and the auxiliary rows that
+the threat model grants, so the folder can be copied to another machine and attacked there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME = re.compile(r"round-(\d+)[-/]client-(\d+)")
 
 
 class CaptureKey(Record):
-    """One client in one round. Rounds count from 1, clients from 0."""
+    """One client in one round; rounds count from 1 and clients from 0."""
 
     round: int
     client: int
@@ -38,7 +38,11 @@ class CaptureKey(Record):
 
     @classmethod
     def parse(cls, text: str) -> CaptureKey:
-        """Read ``round-0001-client-0003``."""
+        """Read the form ``round-0001-client-0003``.
+
+        Raises:
+            StoreError: the text does not have this form.
+        """
         match = _NAME.fullmatch(text)
         if match is None:
             raise StoreError(f"{text!r} does not name a capture. Write round-0001-client-0003.")
@@ -46,13 +50,16 @@ class CaptureKey(Record):
 
 
 class CaptureRecord(Record):
-    """The sidecar of one reply. Written last: a capture without it does not exist.
+    """Metadata of one reply. It is written last: a capture without its record does not exist.
 
     Attributes:
-        kind: whether ``received`` is a gradient (FedSGD) or weights (FedAvg).
+        kind: ``gradient`` (FedSGD) or ``weights`` (FedAvg).
         order: names of the received tensors in the order of the message; safetensors sorts names.
-        sent_sha256: hash, and file name under ``models/``, of the broadcast parameters.
+        sha256: hash of the file of received tensors.
         bytes: size of the received tensors on the wire.
+        sent_sha256: hash of the broadcast parameters, which is also their file name in ``models/``.
+        sent_order: names of the broadcast tensors in the order of the message.
+        knowledge: the facts granted to the server about this reply.
     """
 
     key: CaptureKey
@@ -67,12 +74,14 @@ class CaptureRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """ALL that an attack may see of one client in one round.
+    """Everything that an attack may see of one client in one round.
 
     Attributes:
-        sent: the parameters and buffers that the server broadcast.
-        received: the reply as it crossed the wire, wire dtype kept; frozen parameters are absent.
-        kind: what ``received`` is.
+        sent: parameters and buffers that the server broadcast.
+        received: the reply as it crossed the wire, in the wire's dtype; frozen parameters are
+            absent.
+        kind: whether ``received`` holds gradients (FedSGD) or trained weights (FedAvg).
+        knowledge: the facts that the threat model grants.
     """
 
     key: CaptureKey
@@ -82,11 +91,17 @@ class Observation:
     knowledge: Knowledge
 
     def update(self, names: Collection[str | None] | None = None) -> Tensors:
-        """The descent direction in float64: the gradient, or ``sent - received`` for weights.
+        """Descent direction in float64: the gradient, or ``sent - received`` for weights.
 
-        For one step of plain SGD ``sent - received`` is ``learning_rate * gradient``. Buffers that
-        are integers are left out, and so is all but ``names``, where they are given: a large model
-        is larger still in float64.
+        After k steps of plain SGD with learning rate ``eta``
+
+            sent - received = eta (g_1 + ... + g_k),
+
+        g_j being the gradient at the weights before step j, so one step gives ``eta * gradient``.
+        Integer buffers are left out.
+
+        Args:
+            names: tensors to return; None for all. Float64 doubles the memory of a large model.
         """
         received = {
             name: value.double()
@@ -100,20 +115,25 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class CaptureStore:
-    """The ``captures/`` folder of one cell: what the server saw, and nothing else."""
+    """The ``captures/`` folder of one cell: what the server saw, and nothing else.
+
+    - ``round-0001/client-0003.safetensors`` and ``.json``: a reply's tensors and its record.
+    - ``models/<sha256>.safetensors``: broadcast parameters; equal models are stored once.
+    - ``task.json``, ``tokenizer/`` and, if granted, ``auxiliary.safetensors``.
+    """
 
     root: Path
 
     def tensors_path(self, key: CaptureKey) -> Path:
-        """Where the received tensors of ``key`` lie; its record lies beside, as ``.json``."""
+        """Path of the received tensors of ``key``; its record has the same name with ``.json``."""
         return self.root / f"round-{key.round:04d}" / f"client-{key.client:04d}.safetensors"
 
     def sent_path(self, sha256: str) -> Path:
-        """Where broadcast parameters with this hash lie; equal models are stored once."""
+        """Path of the broadcast parameters with this hash; equal models are stored once."""
         return self.root / "models" / f"{sha256}.safetensors"
 
     def keys(self) -> list[CaptureKey]:
-        """All captures, by round and client."""
+        """All captures, sorted by round and client."""
         return sorted(self._keys())
 
     def _keys(self) -> Iterator[CaptureKey]:
@@ -121,11 +141,15 @@ class CaptureStore:
             yield CaptureKey.parse(f"{path.parent.name}-{path.stem}")
 
     def record(self, key: CaptureKey) -> CaptureRecord:
-        """The sidecar of ``key``."""
+        """Record of ``key``, without its tensors."""
         return read_record(self.tensors_path(key).with_suffix(".json"), CaptureRecord)
 
     def load(self, key: CaptureKey) -> Observation:
-        """Read one observation; every file is checked against its hash."""
+        """Read one observation and check every file against its hash.
+
+        Raises:
+            StoreError: a file is missing, cut or altered.
+        """
         record = self.record(key)
         sent = load_tensors(
             self.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order
@@ -134,16 +158,16 @@ class CaptureStore:
         return Observation(key, sent, received, record.kind, record.knowledge)
 
     def auxiliary(self) -> Batch:
-        """The public rows that the attacker owns; they share no row with the private ones."""
+        """Public rows that the attacker owns; they share no row with the private ones."""
         return batch_from(load_tensors(self.root / "auxiliary.safetensors"))
 
 
 def batch_from(tensors: Tensors) -> Batch:
-    """A batch from its tensors ``inputs``, ``labels`` and, for text, ``mask``."""
+    """Batch from the tensors ``inputs``, ``labels`` and, for text, ``mask``."""
     return Batch(tensors["inputs"], tensors["labels"], tensors.get("mask"))
 
 
 def batch_tensors(batch: Batch) -> Tensors:
-    """The inverse of ``batch_from``."""
+    """Tensors of a batch by name; the inverse of ``batch_from``."""
     tensors = {"inputs": batch.inputs, "labels": batch.labels}
     return tensors if batch.mask is None else {**tensors, "mask": batch.mask}

@@ -1,4 +1,4 @@
-"""One resolved setting of an experiment: what a simulation needs, and nothing of attacks."""
+"""One resolved cell of an experiment: everything a simulation needs, and nothing about attacks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
+from fedsim.config_section import ConfigSection
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import FACTS, Fact
-from fedsim.section import ConfigSection
 
 TaskKind = Literal[
     "image-classification",
@@ -20,21 +20,23 @@ KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 
 
 class FilterConfig(ConfigSection):
-    """``[task.filter]``: which texts count, as in Gupta et al. 2022 ("FILM"); all, by default.
+    """``[task.filter]``: which texts are kept, as in Gupta et al. 2022 ("FILM"); all, by default.
 
-    They apply one after another, to the private rows, those held out and auxiliary ones of the
-    task's data set. FILM's are sentences of fewer than 40 tokens, 5 unknown ones and a perplexity
-    of 50, with a named entity.
+    The criteria are applied one after another to the private rows, the held-out rows, and auxiliary
+    rows of the task's data set. FILM keeps sentences that have fewer than 40 tokens, fewer than 5
+    unknown tokens, a perplexity below 50 and a named entity.
 
     Attributes:
-        sentences: cut texts into sentences; they keep the number of their row. Auxiliary rows of
-            another data set are cut too, so that a private sentence among them is found.
-        tokens_below: keep texts of fewer tokens, special ones not counted; 0 keeps all.
-        unknown_below: keep texts with fewer unknown tokens, or ``<unk>``; 0 keeps all.
-        entities: keep texts that name a person, organisation, place, product or event, as found
-            by spaCy, or by the rules of the metric ``nerr_rules``, which need capitals.
-        perplexity_below: keep texts with a lower perplexity for the pretrained model, whatever
-            ``weights`` says, start and end token included; 0 keeps all.
+        sentences: split texts into sentences, which keep the row number of their text. Auxiliary
+            rows of another data set are split too, so that a private sentence among them is found.
+        tokens_below: keep texts with fewer tokens than this, special tokens not counted; 0 keeps
+            all.
+        unknown_below: keep texts with fewer unknown tokens, or ``<unk>``, than this; 0 keeps all.
+        entities: keep texts that name a person, organisation, place, product or event. Entities are
+            found by spaCy, or by the rules of the metric ``nerr_rules``, which rely on capital
+            letters.
+        perplexity_below: keep texts whose perplexity is below this, start and end tokens included.
+            It is always measured with the pretrained weights, whatever ``weights`` is; 0 keeps all.
     """
 
     sentences: bool = False
@@ -45,33 +47,35 @@ class FilterConfig(ConfigSection):
 
 
 class TaskConfig(ConfigSection):
-    """``[task]``: the model, the private rows and the rows held out for utility.
+    """``[task]``: the model, the private rows, and the held-out rows that measure utility.
 
     Attributes:
         model: a hub id, a local folder, or a built-in (``fedsim list models``).
         dataset: a hub id with an optional ``:config``, a local folder, or a built-in.
-        split: the clients' private rows; slices as in ``train[100:900]``.
+        split: the clients' private rows; may be sliced, as in ``train[100:900]``.
         kind: what the model learns: ``image-classification``, ``text-classification``,
-            ``language-modelling``, ``masked-language-modelling``, or the entry point of a task
-            that a package adds; inferred from the model where it is ``auto``.
+            ``language-modelling``, ``masked-language-modelling``, or the entry point of a task that
+            an installed package adds; ``auto`` infers it from the model.
         weights: ``pretrained``, ``random``, or ``<folder>@<round>`` for the global model that an
-            earlier run broadcast in that round, in a cell's folder or a run of one cell; ``auto``
-            is ``random`` for a built-in model and ``pretrained`` for any other.
-        input_column: the image or text column; found by its type where it is empty.
-        label_column: the label column; found by its type where it is empty.
-        heldout_split: rows for utility; the data set's validation or test split where empty.
-        max_length: longest sentence in tokens, special tokens included.
-        image_size: height and width in pixels that images are resized to; 0 leaves them.
-        classes: private and held-out rows are of these classes; of all where empty.
-        tokenizer: whose tokens a text model with random weights reads, a hub id, a local folder or
-            a built-in; the model's own where it is empty.
-        lora_rank: rank of LoRA adapters, which then are all that is trained and sent; 0 trains the
-            model itself.
-        lora_alpha: scale of the adapters, divided by the rank.
-        lora_targets: last parts of the names of the linear layers that get one; query and value
-            where empty.
-        lora_head: a classifier's head is trained and sent, too, since it is random at first.
-        filter: which texts count.
+            earlier run broadcast in that round, where the folder is that of a cell or of a run with
+            one cell; ``auto`` is ``random`` for a built-in model and ``pretrained`` for any other.
+        input_column: the image or text column; if empty, it is found by its type.
+        label_column: the label column; if empty, it is found by its name or type.
+        heldout_split: rows that measure utility; if empty, the validation or test split.
+        heldout_rows: largest number of held-out rows, drawn by the seed.
+        max_length: length in tokens at which texts are cut, special tokens included.
+        image_size: height and width in pixels that images are resized to; 0 keeps their size.
+        classes: classes of the private and held-out rows; all if empty.
+        tokenizer: tokenizer of a text model with random weights: a hub id, a local folder or a
+            built-in; the model's own if empty.
+        lora_rank: rank of the LoRA adapters, which are then all that is trained and sent; 0 trains
+            the model itself.
+        lora_alpha: scale of the adapters before it is divided by the rank.
+        lora_targets: last parts of the names of the linear layers that get an adapter; the query
+            and value layers if empty.
+        lora_head: train and send a classifier's head as well, since its weights are random at
+            first.
+        filter: which texts are kept.
     """
 
     model: str = Field(min_length=1)
@@ -95,13 +99,16 @@ class TaskConfig(ConfigSection):
 
 
 class AuxiliaryConfig(ConfigSection):
-    """``[auxiliary]``: public rows that the attacker may own; the task's data set where empty.
+    """``[auxiliary]``: public rows that the attacker may own.
 
     Attributes:
-        rows: at most so many, drawn by the seed.
-        classes: of these classes; of all where empty.
-        overlap: share of the rows that are of ``task.classes`` instead of ``classes``, "beta" in
-            Learning To Invert (Wu et al. 2022), whose attacker has the other half of the classes.
+        dataset: as in ``[task]``; the task's data set if empty.
+        split: as in ``[task]``; if empty, ``public`` of a built-in, or ``train`` of a data set
+            other than the task's.
+        rows: largest number of rows, drawn by the seed.
+        classes: classes of the rows; all if empty.
+        overlap: share of the rows that belong to ``task.classes`` instead of ``classes``: "beta" in
+            Learning To Invert (Wu et al. 2022), whose attacker owns the other half of the classes.
     """
 
     dataset: str = ""
@@ -112,11 +119,13 @@ class AuxiliaryConfig(ConfigSection):
 
 
 class CaptureConfig(ConfigSection):
-    """``[capture]``: which rounds and clients the server keeps; empty for all.
+    """``[capture]``: the rounds and clients whose replies the server keeps; all if empty.
 
     Attributes:
-        enabled: false keeps nothing, so that nothing is attacked: a training for its utility alone.
-        clients: by number; cohorts under secure aggregation. Probes are always kept.
+        enabled: false keeps nothing, so nothing is attacked and only the utility is measured.
+        rounds: numbers of the rounds, from 1.
+        clients: numbers of the clients, from 0; of the cohorts under secure aggregation. Probes are
+            always kept.
     """
 
     enabled: bool = True
@@ -124,30 +133,30 @@ class CaptureConfig(ConfigSection):
     clients: tuple[int, ...] = ()
 
     def keeps_round(self, round_: int) -> bool:
-        """Whether anything of the round is kept."""
+        """True if anything of the round is kept."""
         return self.enabled and (not self.rounds or round_ in self.rounds)
 
     def keeps(self, round_: int, sender: int) -> bool:
-        """Whether the reply of that client or cohort is kept in the round."""
+        """True if the reply of that client or cohort is kept in that round."""
         return self.keeps_round(round_) and (not self.clients or sender in self.clients)
 
     @field_validator("rounds", "clients")
     @classmethod
     def _once(cls, values: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(values)) < len(values):
-            raise ValueError("the same number stands there twice; remove one")
+            raise ValueError("a number occurs twice; remove one")
         return values
 
 
 class ProbesConfig(ConfigSection):
-    """``[probes]``: client steps on the same rows in each captured round, never aggregated.
+    """``[probes]``: client steps on the same rows in every captured round, never aggregated.
 
-    The rows of a round's clients differ from round to round; those of a probe do not, so that
-    rounds can be compared. A probe makes the client's own step, with its defense.
+    Clients train on different rows in every round; a probe does not, which makes rounds comparable.
+    It takes the same step as a client, with the same defense.
 
     Attributes:
-        member: probes on rows that a client owns and trains on, one client after another.
-        fresh: probes on held-out rows, which no client owns.
+        member: number of probes on rows that a client owns and trains on; the clients take turns.
+        fresh: number of probes on held-out rows, which no client owns.
     """
 
     member: int = Field(default=0, ge=0)
@@ -155,7 +164,7 @@ class ProbesConfig(ConfigSection):
 
     @property
     def count(self) -> int:
-        """How many there are in each captured round."""
+        """Number of probes in each captured round."""
         return self.member + self.fresh
 
 
@@ -163,16 +172,16 @@ class ServerKnows(ConfigSection):
     """``[server_knows]``: the threat model. The public protocol is known unless it is withheld.
 
     Attributes:
-        labels: classes of the client's examples, in no particular order.
-        num_examples: how many examples the client used in a round.
-        lengths: tokens of each text, special ones included, in no particular order.
-        batch_size: examples in one local step.
-        local_steps: how many the client made in a round.
-        learning_rate: the client's.
-        optimizer: the client's.
-        train_mode: whether the client trained with dropout and batch statistics on.
-        defense: which one the client runs, with its options.
-        auxiliary: the rows of ``[auxiliary]``, where there is that section.
+        labels: classes of the client's examples, without their order.
+        num_examples: number of examples that the client used in the round.
+        lengths: number of tokens of each text, special tokens included, without their order.
+        batch_size: number of examples in a local step.
+        local_steps: number of steps that the client took in the round.
+        learning_rate: learning rate of the client.
+        optimizer: optimiser of the client.
+        train_mode: whether dropout and batch statistics were active while the client trained.
+        defense: the client's defenses and their options.
+        auxiliary: the rows of ``[auxiliary]``, if that section is present.
     """
 
     labels: bool = False
@@ -187,12 +196,12 @@ class ServerKnows(ConfigSection):
     auxiliary: bool = True
 
     def grants(self) -> frozenset[Fact]:
-        """The facts granted."""
+        """The facts that are granted."""
         return frozenset(fact for fact in FACTS if getattr(self, fact))
 
 
 class CellConfig(ConfigSection):
-    """``cell.json``: all that determines the captures of one cell, and thus its hash."""
+    """``cell.json``: everything that determines the captures of a cell, and therefore its hash."""
 
     seed: int
     task: TaskConfig
@@ -205,13 +214,13 @@ class CellConfig(ConfigSection):
 
     @property
     def captured(self) -> CaptureConfig:
-        """``capture`` with the numbers of the probes, which come after the clients'."""
+        """``capture`` extended by the numbers of the probes, which follow those of the clients."""
         own, clients = self.capture, self.federation.clients
         probes = range(clients, clients + self.probes.count)
         return own.model_copy(update={"clients": own.clients and (*own.clients, *probes)})
 
     @property
     def captured_rounds(self) -> tuple[int, ...]:
-        """The rounds of which something is kept."""
+        """The rounds in which something is kept."""
         rounds = range(1, self.federation.rounds + 1)
         return tuple(round_ for round_ in rounds if self.capture.keeps_round(round_))

@@ -1,4 +1,4 @@
-"""What ``[task.filter]`` asks of a text, where that depends on the model or on named entities."""
+"""Criteria of ``[task.filter]``, some of which depend on the model or on named entities."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedsim.tasks.perplexity import perplexities
 from fedsim.types import Rows
 
 UNKNOWN = "<unk>"
-"""What stands for a rare word in WikiText's tokenized form."""
+"""Placeholder for a rare word in the tokenized version of WikiText."""
 
 
 def make_filter(task: TaskConfig) -> Filter:
-    """The filter of the task's rows.
+    """Filter of the task's rows, its criteria ordered from cheap to expensive.
 
     Raises:
-        ConfigError: it does not fit the model, or what it needs is not there.
+        ConfigError: a criterion does not fit the model, or a package that it needs is missing.
     """
     config = task.filter
     if config == FilterConfig():
@@ -33,7 +33,7 @@ def make_filter(task: TaskConfig) -> Filter:
     kind = task_kind(task)
     if kind == "image-classification":
         raise ConfigError(
-            f"task.filter: it is for texts, and {task.model!r} takes images. Leave it out."
+            f"task.filter: filters are for texts, but {task.model!r} takes images. Leave it out."
         )
     folder, criteria = transformer.locate_tokenizer(task), []
     if most := config.tokens_below:
@@ -83,13 +83,13 @@ def _finder(config: FilterConfig) -> EntityRecovery:
     finder = NamedEntityRecovery()
     if finder.available():
         raise ConfigError(
-            "task.filter.entities: 'spacy' needs spaCy and its model en_core_web_sm, and they are "
-            "not installed. pip install -e '.[entities]', or set 'rules'."
+            "task.filter.entities: 'spacy' needs spaCy and its model en_core_web_sm, which are "
+            "not installed. Run pip install -e '.[entities]', or set 'rules'."
         )
     return finder
 
 
-@lru_cache(maxsize=4)  # both counts need them, of the same rows, whenever a setting is loaded
+@lru_cache(maxsize=4)  # two criteria count tokens of the same texts whenever a setting is loaded
 def _tokens(folder: str, texts: tuple[str, ...]) -> list[list[int]]:
     encoded = transformer.tokenizer(folder)(list(texts), add_special_tokens=False, verbose=False)
     ids: list[list[int]] = encoded["input_ids"]
@@ -97,7 +97,7 @@ def _tokens(folder: str, texts: tuple[str, ...]) -> list[list[int]]:
 
 
 def _unknown(folder: str, texts: tuple[str, ...]) -> list[int]:
-    """How many tokens of each text stand for a word that was not known."""
+    """Number of tokens of each text that stand for an unknown word."""
     tokenizer = transformer.tokenizer(folder)
     if tokenizer.unk_token == UNKNOWN:
         unwritten = [0] * len(texts)

@@ -1,4 +1,4 @@
-"""The protocol of a federation: who trains, how, and what of it the server sees."""
+"""Configuration of the federation: the protocol, local training and aggregation."""
 
 from __future__ import annotations
 
@@ -6,35 +6,47 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fedsim.section import ConfigSection
+from fedsim.config_section import ConfigSection
 
 
 class FederationConfig(ConfigSection):
-    """``[federation]``: the protocol.
+    """``[federation]``: the protocol, local training and aggregation.
 
     Attributes:
-        engine: where clients and attacks run.
-        clients: how many there are; each owns one part of the private rows.
-        participation: share of the clients drawn in each round, at least one.
-        local_epochs: FedAvg: passes over the client's rows (at most ``client_rows``).
-        local_steps: FedAvg: steps instead of epochs, where it is not 0.
-        client_rows: FedAvg: how many of its rows a client uses in a round; 0 for all.
-        partition: how the private rows are dealt out.
-        alpha: concentration of the Dirichlet partition.
-        classes_per_client: for the by-label partition.
-        size_spread: how unlike the clients' numbers of rows are: the standard deviation of their
-            logarithm, which is normal, before a partition by classes adds its own; 0 for equal.
-        train_mode: dropout and batch statistics on at the client.
+        engine: where clients and attacks run: in Ray processes, or one by one in this process.
+        protocol: ``fedsgd`` sends the gradient of one batch, ``fedavg`` the locally trained weights
+            (McMahan et al. 2017).
+        clients: number of clients; each owns a part of the private rows.
+        rounds: number of rounds.
+        participation: share of the clients drawn in each round, rounded, at least one client.
+        batch_size: examples in a local step.
+        local_epochs: FedAvg: passes over the client's rows (over ``client_rows`` of them, if set).
+        local_steps: FedAvg: number of steps, which replaces the epochs unless it is 0.
+        client_rows: FedAvg: number of its rows that a client uses in a round; 0 for all.
+        optimizer: FedAvg: the client's optimiser.
+        learning_rate: step size of the client, and of the server under FedSGD.
+        momentum: FedAvg: of the optimiser ``momentum``.
+        weight_decay: FedAvg: L2 penalty of the optimiser; decoupled from the gradient for
+            ``adamw``.
+        train_mode: train clients with dropout and batch statistics active.
         batch_statistics: whether a client in train mode sends its running batch statistics, or
-            keeps them, as in FedBN (Li et al. 2021); the global model then keeps its first ones.
-        server_learning_rate: step of FedSGD on the mean gradient, or on the mean FedAvg update.
+            keeps them as in FedBN (Li et al. 2021); the global model then keeps its initial ones.
+        partition: how the private rows are divided among the clients.
+        alpha: concentration of the Dirichlet partition; the smaller, the more the clients' classes
+            differ.
+        classes_per_client: number of classes of each client in the by-label partition.
+        size_spread: standard deviation of the logarithm of the clients' sizes, which is normally
+            distributed; 0 for equal sizes. A partition by class adds its own variation.
+        server_learning_rate: factor on the server's step: on the mean gradient times
+            ``learning_rate`` under FedSGD, on the mean update under FedAvg.
         strategy: the Flower strategy that aggregates FedAvg replies.
-        secure_aggregation: clients whose updates are summed before the server sees them, in
-            cohorts drawn anew each round; 0 or 1 for none. It has to divide the number of clients
-            drawn in a round, so that no smaller cohort is left over.
-        client_workers: client processes of the Ray engine.
-        client_timeout: seconds until a client counts as hung.
-        client_gpus: GPU share of a client worker.
+        secure_aggregation: number of clients in a cohort, whose updates are summed before the
+            server sees them; cohorts are drawn anew in each round, and 0 or 1 disables it. It has
+            to divide the number of clients drawn in a round, so that no smaller cohort is left
+            over.
+        client_workers: number of client processes of the Ray engine.
+        client_timeout: seconds after which a client counts as hung.
+        client_gpus: share of a GPU that each client process gets.
     """
 
     engine: Literal["ray", "in-process"] = "ray"
@@ -67,33 +79,33 @@ class FederationConfig(ConfigSection):
     def _check(self) -> FederationConfig:
         if self.protocol == "fedsgd" and self.strategy != "fedavg":
             raise ValueError(
-                f"strategy {self.strategy!r} aggregates weights, and fedsgd sends gradients; "
+                f"strategy {self.strategy!r} aggregates weights, but fedsgd sends gradients; "
                 "set protocol = 'fedavg' or leave strategy out"
             )
         if self.cohort > 1 and self.strategy == "fedmedian":
             raise ValueError(
-                "strategy 'fedmedian' needs the single updates, and secure_aggregation = "
+                "strategy 'fedmedian' needs individual updates, but secure_aggregation = "
                 f"{self.cohort} hides them; choose 'fedavg' or 'fedadam', or set 0"
             )
         if self.drawn % self.cohort:
             raise ValueError(
                 f"secure_aggregation = {self.cohort} does not divide the {self.drawn} clients of a "
-                "round, and would leave a smaller cohort over; "
+                "round, so a smaller cohort would be left over; "
                 f"write a divisor of {self.drawn}, or change clients or participation"
             )
         return self
 
     @property
     def drawn(self) -> int:
-        """How many clients take part in a round."""
+        """Number of clients that take part in a round."""
         return max(1, round(self.participation * self.clients))
 
     @property
     def cohort(self) -> int:
-        """How many clients one reply that the server sees stands for."""
+        """Number of clients behind each reply that the server sees."""
         return max(1, self.secure_aggregation)
 
     @property
     def replies(self) -> int:
-        """How many replies the server sees in a round, those of probes not counted."""
+        """Number of replies that the server sees in a round, probes not counted."""
         return self.drawn // self.cohort

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and that are known by their hash."""
+"""Atomic files, identified by their hash: a file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedsim.errors import StoreError
 
-if TYPE_CHECKING:  # torch takes a second to import, and the command line has to answer before
+if TYPE_CHECKING:  # importing torch takes a second, and the command line has to answer sooner
     from fedsim.types import Tensors
 
 
@@ -24,17 +24,17 @@ Buffer: TypeAlias = bytes | memoryview
 
 
 SCHEMA = 1
-"""Version of the run folder. A folder of another version is refused, never guessed at."""
+"""Version of the run folder; a folder of another version is refused."""
 
 
 class Record(BaseModel):
-    """A frozen record that crosses the disk as JSON; infinities and NaN survive."""
+    """Frozen record that is stored on disk as JSON; infinities and NaN are preserved."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 def digest(*parts: Buffer) -> str:
-    """SHA-256 of the parts one after another, hexadecimal."""
+    """SHA-256 of the concatenated parts, in hexadecimal."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(part)
@@ -42,9 +42,9 @@ def digest(*parts: Buffer) -> str:
 
 
 def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
-    """Write to a temporary name, sync, rename: a reader sees the whole file or none.
+    """Write to a temporary file, sync and rename it: a reader sees the whole file or none.
 
-    Without ``sync`` that holds until the machine itself stops; ``sync_file`` makes up for it.
+    Without ``sync`` a crash of the machine may still lose the file until ``sync_file`` is called.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -58,7 +58,7 @@ def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until what was written to the file is on the disk."""
+    """Wait until the file's content is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -73,7 +73,7 @@ def write_json(
     sync: bool = True,
     compact: bool = False,
 ) -> None:
-    """Write a record, or plain JSON data, as ``write_bytes`` does; ``compact`` is for a record."""
+    """Write a record or plain JSON data as ``write_bytes`` does; ``compact`` applies to records."""
     if isinstance(record, Record):
         text = record.model_dump_json(indent=None if compact else 1)
     else:
@@ -85,9 +85,13 @@ R = TypeVar("R", bound=Record)
 
 
 def read_record(path: Path, kind: type[R]) -> R:
-    """Read a record; a missing or broken file is an error that names it."""
+    """Read a record of the type ``kind``.
+
+    Raises:
+        StoreError: the file is missing or is not a valid record.
+    """
     if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Restore it, or run the stage before again.")
+        raise StoreError(f"{path}: the file is missing. Restore it, or rerun the previous stage.")
     try:
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -95,12 +99,12 @@ def read_record(path: Path, kind: type[R]) -> R:
         where = ".".join(str(part) for part in first["loc"]) or "JSON"
         raise StoreError(
             f"{path}: not a valid {kind.__name__} ({where}: {first['msg']}). "
-            "The file is cut or altered; run the stage that wrote it again."
+            "The file is cut or altered; rerun the stage that wrote it."
         ) from None
 
 
 def save_tensors(path: Path, tensors: Tensors) -> str:
-    """Write safetensors atomically; returns the file's SHA-256. Names come back sorted on load."""
+    """Write a safetensors file atomically and return its SHA-256; it loses the order of names."""
     from safetensors.torch import save
 
     data = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
@@ -109,9 +113,9 @@ def save_tensors(path: Path, tensors: Tensors) -> str:
 
 
 def safetensors_parts(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
-    """The bytes of a safetensors file, the arrays' own memory uncopied.
+    """Bytes of a safetensors file, as buffers that share the arrays' memory.
 
-    The library's ``save`` copies each tensor twice, which is most of what capturing costs.
+    The library's ``save`` copies each tensor twice, which is most of the cost of a capture.
     """
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     header: dict[str, object] = {}
@@ -146,27 +150,31 @@ _DTYPES = {
 
 
 def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = ()) -> Tensors:
-    """Read safetensors, check the hash if one is given, and restore the order of names."""
+    """Read a safetensors file, check its hash if one is given, and restore the order of names.
+
+    Raises:
+        StoreError: the file or a tensor is missing, or the file is cut or altered.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Restore it, or run the stage before again.")
+        raise StoreError(f"{path}: the file is missing. Restore it, or rerun the previous stage.")
     data = path.read_bytes()
     if sha256 is not None and digest(data) != sha256:
         raise StoreError(
             f"{path}: the file is cut or altered (SHA-256 differs from the recorded "
-            f"{sha256[:12]}). Restore it, or run the stage that wrote it again."
+            f"{sha256[:12]}). Restore it, or rerun the stage that wrote it."
         )
     try:
         tensors: Tensors = load(data)
     except SafetensorError as error:
         raise StoreError(
-            f"{path}: not a whole safetensors file ({error}). Run the stage that wrote it again."
+            f"{path}: not a complete safetensors file ({error}). Rerun the stage that wrote it."
         ) from None
     if missing := [name for name in order if name not in tensors]:
         raise StoreError(
             f"{path}: the tensor {missing[0]!r} is missing. The file was altered; "
-            "run the stage that wrote it again."
+            "rerun the stage that wrote it."
         )
     return {name: tensors[name] for name in order} if order else tensors

@@ -1,4 +1,4 @@
-"""Where models and data sets are: a local folder, the folder ``FEDSIM_HUB``, or the hub."""
+"""Location of models and data sets: the folder ``FEDSIM_HUB``, a local folder, or the hub."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fedsim.errors import ConfigError
 
 
 def resolve(identifier: str, kind: Literal["models", "datasets"]) -> str:
-    """A local folder if there is one, else the identifier itself for the hub libraries.
+    """Path of the local folder if there is one, else the identifier itself for the hub libraries.
 
-    Order: ``$FEDSIM_HUB/<kind>/<identifier>``, then ``identifier`` as a path, then the hub.
+    The order is ``$FEDSIM_HUB/<kind>/<identifier>``, ``identifier`` as a path, then the hub.
 
     Raises:
-        ConfigError: ``FEDSIM_HUB`` is set but names no folder.
+        ConfigError: ``FEDSIM_HUB`` is set but is not a folder, or a path does not exist.
     """
     if root := os.environ.get("FEDSIM_HUB"):
         if not Path(root).is_dir():

@@ -1,4 +1,4 @@
-"""What the threat model lets the server know beside the messages themselves."""
+"""Facts about an update that the threat model grants to the server besides the tensors."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ FACTS: tuple[Fact, ...] = get_args(Fact)
 
 
 class Knowledge(Record):
-    """Facts granted to the server. ``None`` (``False`` for ``auxiliary``): it does not know.
+    """Facts granted to the server; None, or False for ``auxiliary``, if a fact is withheld.
+
+    Under secure aggregation the facts are those of the cohort: examples, labels and lengths are
+    pooled over its clients, while batch size and steps are those of each client.
 
     Attributes:
-        labels: classes of the client's examples, in no particular order.
-        num_examples: how many examples the client used in this round.
-        lengths: real tokens of each example, special tokens included, in no particular order.
-        batch_size: examples in one local step.
-        local_steps: optimiser steps of the client in this round; 1 under FedSGD.
-        learning_rate: the client's step size.
+        labels: classes of the client's examples, sorted, which hides their order.
+        num_examples: number of examples that the client used in this round.
+        lengths: number of real tokens of each example, special tokens included, sorted.
+        batch_size: number of examples in a local step.
+        local_steps: number of optimiser steps of the client in this round; 1 under FedSGD.
+        learning_rate: step size of the client.
         optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
-        train_mode: whether the client trained with dropout and batch statistics on.
+        train_mode: whether dropout and batch statistics were active while the client trained.
         defense: the client's chain of defenses, as tables of name and options.
         auxiliary: whether the server owns the rows stored beside the captures.
-        cohort: how many clients' updates the reply is the mean of, by their numbers of examples.
-            Under secure aggregation the other facts are those of the cohort: examples are all of
-            its clients', while batch size and steps are those of each client.
+        cohort: number of clients whose updates the reply averages, weighted by their numbers of
+            examples; 1 without secure aggregation.
     """
 
     labels: tuple[int, ...] | None = None
@@ -55,15 +57,15 @@ class Knowledge(Record):
     cohort: int = 1
 
     def missing(self, facts: frozenset[Fact]) -> list[Fact]:
-        """The facts among ``facts`` that are not granted."""
+        """The facts among ``facts`` that are withheld."""
         return [fact for fact in FACTS if fact in facts and getattr(self, fact) in (None, False)]
 
     @classmethod
     def pooled(cls, parts: Sequence[Knowledge]) -> Knowledge:
-        """What is granted of a cohort, from what is granted of each of its clients.
+        """Facts granted about a cohort, from those granted about each of its clients.
 
-        Labels and lengths are sorted, so that nothing tells whose they are. A fact in which the
-        clients differ, as in their numbers of steps, is no fact of the cohort.
+        Pooled labels and lengths are sorted, so that they do not reveal whose they are. A fact in
+        which clients differ, such as the number of steps, is withheld.
         """
         same = {fact: _agreed([getattr(part, fact) for part in parts]) for fact in FACTS}
         pooled = {

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and whose updates are summed."""
+"""Random draws of a round: the clients that take part, and the cohorts that are summed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedsim.types import Tensors
 
 
 def draw(seed: int, round_: int, clients: int, share: float) -> list[int]:
-    """The clients drawn for a round, ascending: a share of them all, and at least one."""
+    """Clients drawn for a round, ascending: a share of all clients, at least one."""
     count = max(1, round(share * clients))
     rng = numpy_generator(seed, "participation", round_)
     return sorted(rng.choice(clients, size=count, replace=False).tolist())
 
 
 def cohorts(seed: int, round_: int, drawn: Sequence[int], size: int) -> list[tuple[int, ...]]:
-    """The clients drawn for a round in cohorts of ``size``, each ascending.
+    """Random split of the clients of a round into cohorts of ``size``, each ascending.
 
     Raises:
-        ValueError: ``size`` does not divide their number.
+        ValueError: ``size`` does not divide the number of clients.
     """
     if len(drawn) % size:
         raise ValueError(f"{len(drawn)} clients cannot be split into cohorts of {size}")
@@ -32,7 +32,7 @@ def cohorts(seed: int, round_: int, drawn: Sequence[int], size: int) -> list[tup
 
 
 def cohort_of(config: FederationConfig, seed: int, round_: int, client: int) -> int | None:
-    """The number of the client's cohort in a round; None without secure aggregation."""
+    """Number of the client's cohort in a round; None without secure aggregation."""
     if config.cohort == 1:
         return None
     drawn = draw(seed, round_, config.clients, config.participation)
@@ -41,7 +41,10 @@ def cohort_of(config: FederationConfig, seed: int, round_: int, client: int) -> 
 
 
 def mean(parts: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
-    """``sum_i share_i * tensor_i``, in float64, in the dtype of the first."""
+    """``sum_i share_i * tensor_i`` in float64, returned in the dtype of the first part.
+
+    Integer tensors are rounded to the nearest integer.
+    """
     averaged: Tensors = {}
     for name, first in parts[0].items():
         total = torch.zeros(first.shape, dtype=torch.float64)

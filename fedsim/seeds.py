@@ -1,4 +1,4 @@
-"""Random numbers that depend on where they are used and on nothing else."""
+"""Random generators that depend only on a seed and on the place where they are used."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ def _sequence(seed: int, path: tuple[str | int, ...]) -> np.random.SeedSequence:
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """A 63-bit seed for ``path``, for example ``derive(0, "attack", round, client, "dlg")``."""
+    """A 63-bit seed for ``path``, for example ``derive(0, "attack", round, client, "dlg")``.
+
+    The first 63 bits of a numpy ``SeedSequence`` over the seed and the path, strings as CRC-32.
+    """
     return int(_sequence(seed, path).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def generator(seed: int, *path: str | int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A torch generator for ``path``; the same path gives the same numbers in any process."""
+    """Torch generator for ``path``; equal paths give equal numbers in any process."""
     return torch.Generator(device=device).manual_seed(derive(seed, *path))
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """The global generators, from which dropout and new layers draw, set for a moment.
+    """Seed torch's global generators, used by dropout and new layers, and restore them afterwards.
 
-    ``torch.manual_seed`` also records a stack trace for each kind of device that is not there.
+    ``torch.manual_seed`` is avoided: it records a stack trace for every missing kind of device.
     """
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
@@ -40,5 +43,5 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def numpy_generator(seed: int, *path: str | int) -> np.random.Generator:
-    """The numpy generator for ``path``."""
+    """Numpy generator for ``path``; equal paths give equal numbers in any process."""
     return np.random.default_rng(_sequence(seed, path))

@@ -1,4 +1,4 @@
-"""The task and the rows of a cell, as clients and server both derive them from its config."""
+"""Task and rows of a cell, as both clients and server derive them from its configuration."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fedsim.tasks.base import Task
 
 @dataclass(frozen=True)
 class Setting:
-    """What is learned, and who holds which rows."""
+    """What a cell learns, and who holds which rows."""
 
     task: Task
     holdings: Holdings
 
 
 def load_setting(config: CellConfig) -> Setting:
-    """Load the data sets, filter them and make the task.
+    """Load and filter the data sets of a cell and build its task.
 
     Raises:
-        ConfigError: model and data do not fit, or one of them is not there.
+        ConfigError: the model does not fit the data, or one of them cannot be found.
     """
     kind = task_kind(config.task)
     modality: Modality = "image" if kind == "image-classification" else "text"

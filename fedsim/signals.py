@@ -1,4 +1,4 @@
-"""How much of the clean update is left in what a client sends, and how small that packs."""
+"""Signal-to-noise ratio and packed size of an update under a defense."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class TensorSignal(Record):
 
     Attributes:
         clean: Euclidean norm of the update that the same steps would have sent without a defense.
-        error: norm of what the defense changed.
-        bytes: of the sent tensor, packed as ``Encoding`` says.
-        dense: bytes of the tensor as it is.
+        error: Euclidean norm of the difference that the defense made.
+        bytes: size of the sent tensor when packed as its ``Encoding`` allows.
+        dense: size of the tensor in its own dtype, in bytes.
     """
 
     clean: float
@@ -28,14 +28,14 @@ class TensorSignal(Record):
 
     @property
     def signal(self) -> float | None:
-        """``ratio`` of the tensor."""
+        """Signal-to-noise ratio of the tensor in dB, as ``ratio`` defines it."""
         return ratio(self.clean, self.error)
 
 
 def ratio(clean: float, error: float) -> float | None:
-    """``20 log10(clean / error)`` in dB.
+    """Signal-to-noise ratio ``20 log10(clean / error)`` in dB.
 
-    None where nothing was changed, minus infinity where nothing but noise was sent.
+    None if the defense changed nothing, minus infinity if the clean update is 0.
     """
     if error == 0:
         return None
@@ -43,7 +43,13 @@ def ratio(clean: float, error: float) -> float | None:
 
 
 def measure(clean: Tensors, sent: Tensors, encoding: Encoding) -> dict[str, TensorSignal]:
-    """The signals of the floating-point tensors of ``sent``; buffers beside them are left out."""
+    """Signals of the floating-point tensors of the update ``sent``, by name.
+
+    Args:
+        clean: the update without the defense; it has every name of ``sent``.
+        sent: the update with the defense; the very same tensor counts as unchanged.
+        encoding: how the defended update can be packed.
+    """
     signals = {}
     for name, value in sent.items():
         before = clean[name]

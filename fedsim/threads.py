@@ -1,4 +1,4 @@
-"""How many threads torch uses, for as long as it matters."""
+"""Temporary limit on the number of threads that torch uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: sums are then taken in the same order on every machine size."""
+    """Compute on one thread, so that sums are taken in the same order on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

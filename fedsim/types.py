@@ -1,4 +1,4 @@
-"""The tensors everything else is about."""
+"""Basic data types: named tensors, batches of examples, and rows of a data set."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import torch
 from torch import Tensor
 
 Tensors: TypeAlias = dict[str, Tensor]
-"""Parameter or buffer name -> tensor, in the model's own order."""
+"""Parameter or buffer name -> tensor, in the order of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Examples and their labels.
+    """Encoded examples with their labels, as a model takes them.
 
     Attributes:
         inputs: images float32 ``(batch, channel, height, width)`` in [0, 1], or token ids int64
             ``(batch, token)``.
         labels: classes int64 ``(batch,)``, soft classes float32 ``(batch, class)``, or token
-            targets int64 ``(batch, token)`` with -100 where nothing is predicted.
-        mask: 1 where a token is real and 0 where it is padding, int64 ``(batch, token)``; None for
-            images.
+            targets int64 ``(batch, token)``, -100 where nothing is predicted.
+        mask: int64 ``(batch, token)``, 1 for real tokens and 0 for padding; None for images.
     """
 
     inputs: Tensor
@@ -39,7 +38,7 @@ class Batch:
         return Batch(self.inputs[rows], self.labels[rows], mask)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
+        """Copy of the batch on another device."""
         mask = None if self.mask is None else self.mask.to(device)
         return replace(
             self, inputs=self.inputs.to(device), labels=self.labels.to(device), mask=mask
@@ -48,14 +47,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a data set before a task turns them into a batch.
+    """Rows of a data set before a task encodes them.
 
     Attributes:
         inputs: images uint8 ``(row, channel, height, width)``, or texts.
-        labels: classes int64 ``(row,)``; zeros where the data set has none.
-        numbers: the row numbers in the data set's split, one per row; the sentences of one text
-            share its number.
-        class_names: names of the classes; empty where the data set has none.
+        labels: classes int64 ``(row,)``; zeros if the data set has none.
+        numbers: row numbers in the split of the data set; all sentences of a text share its number.
+        class_names: names of the classes; empty if the data set has none.
     """
 
     inputs: Tensor | tuple[str, ...]
@@ -67,7 +65,7 @@ class Rows:
         return len(self.numbers)
 
     def take(self, positions: Sequence[int]) -> Rows:
-        """The rows at these positions, in this order."""
+        """The rows at ``positions``, in that order."""
         index = torch.tensor(list(positions), dtype=torch.int64)
         if isinstance(self.inputs, Tensor):
             inputs: Tensor | tuple[str, ...] = self.inputs[index]

@@ -1,4 +1,10 @@
-"""The only file that knows the names inside a Flower message."""
+"""Content of the Flower messages; no other module knows the names inside them.
+
+The server sends the parameters as an ``ArrayRecord`` and the round as ``config["server-round"]``. A
+client replies with its tensors (``arrays``), with its number, its number of examples and its loss
+(``metrics``), and with the kind of its tensors and the granted facts as JSON (``update``). A fact
+that the threat model withholds is never part of a message.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +29,19 @@ PARTITION, WHOAMI = "partition-id", "query.whoami"
 
 
 def to_arrays(tensors: Tensors) -> ArrayRecord:
-    """Tensors as Flower's arrays, dtype kept."""
+    """Tensors as Flower arrays of the same dtype."""
     return ArrayRecord(
         {name: Array(value.detach().cpu().numpy()) for name, value in tensors.items()}
     )
 
 
 def view(array: Array) -> npt.NDArray[Any]:
-    """The array's own memory, read-only and uncopied."""
-    size = 2 if array.data[6] == 1 else 4  # bytes of the header's length, by format version
+    """Read-only view of the array's memory, without a copy.
+
+    ``Array.data`` holds a .npy file: a magic string, a version, the length of the header, the
+    header and the values.
+    """
+    size = 2 if array.data[6] == 1 else 4  # bytes that hold the header's length, by version
     end = 8 + size + int.from_bytes(array.data[8 : 8 + size], "little")
     shape, fortran, dtype = _parse_header(array.data[:end])
     flat = np.frombuffer(array.data, dtype=dtype, offset=end)
@@ -40,7 +50,7 @@ def view(array: Array) -> npt.NDArray[Any]:
 
 @lru_cache(maxsize=65_536)
 def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, Fortran order and dtype; the same headers come again each round."""
+    """Shape, Fortran order and dtype; cached, since the same headers recur every round."""
     stream = io.BytesIO(header)
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -49,28 +59,34 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def to_tensors(arrays: ArrayRecord) -> Tensors:
-    """Flower's arrays as tensors of their own, dtype kept."""
+    """Flower arrays as tensors with memory of their own and the same dtype."""
     return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
 
 def arrays_of(message: Message) -> ArrayRecord:
-    """The arrays of a message, whatever name the application gave to the record."""
+    """First array record of a message, whatever name the application gave it."""
     return next(iter(message.content.array_records.values()))
 
 
 def partition_of(context: Context) -> int:
-    """The client's number, from 0."""
+    """Number of the client, from 0."""
     return int(context.node_config[PARTITION])
 
 
 def round_of(message: Message) -> int:
-    """The round of the server's message."""
+    """Number of the round, from 1, in a message of the server."""
     return int(str(message.content.config_records[CONFIG]["server-round"]))
 
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """What a client is asked to do."""
+    """The server's request to train.
+
+    Attributes:
+        round: number of the round, from 1.
+        client: number of the client, from 0.
+        sent: parameters and buffers of the global model.
+    """
 
     round: int
     client: int
@@ -84,11 +100,15 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrainReply:
-    """What a client sends back.
+    """A client's reply to a request to train.
 
     Attributes:
-        knowledge: only what the threat model grants; a fact that is not granted never leaves the
-            client.
+        client: number of the client, or of the cohort under secure aggregation.
+        num_examples: weight of the reply in a weighted mean.
+        loss: mean training loss.
+        kind: ``gradient`` (FedSGD) or ``weights`` (FedAvg).
+        knowledge: only the facts that the threat model grants.
+        tensors: gradients or weights; frozen parameters are absent.
     """
 
     client: int
@@ -99,7 +119,7 @@ class TrainReply:
     tensors: Tensors
 
     def write(self, reply_to: Message) -> Message:
-        """The Flower reply. FedAvg demands exactly one array record and one metric record."""
+        """The Flower message. FedAvg demands exactly one array record and one metric record."""
         metrics: dict[str, int | float | list[int] | list[float]] = {
             PARTITION: self.client,
             "num-examples": self.num_examples,
@@ -113,7 +133,7 @@ class TrainReply:
 
     @classmethod
     def read(cls, message: Message) -> TrainReply:
-        """The inverse of ``write``."""
+        """Parse a reply; the inverse of ``write``."""
         facts = ReplyFacts.read(message, 0)
         metrics = message.content.metric_records[METRICS]
         return cls(
@@ -128,7 +148,7 @@ class TrainReply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFacts:
-    """What a reply says beside its arrays; sensible for applications that are not fedsim's."""
+    """Metadata of a reply, with sensible values for applications other than fedsim's."""
 
     client: int
     kind: Kind
@@ -136,7 +156,7 @@ class ReplyFacts:
 
     @classmethod
     def read(cls, message: Message, fallback_client: int) -> ReplyFacts:
-        """Parse a reply; ``fallback_client`` numbers clients that do not tell their partition."""
+        """Parse a reply; a client that does not state its number gets ``fallback_client``."""
         metrics = next(iter(message.content.metric_records.values()), MetricRecord())
         client = metrics.get(PARTITION, fallback_client)
         update = message.content.config_records.get(UPDATE)

@@ -1,1 +1,1 @@
-"""The server: Flower strategies, the eavesdropper that wraps them, and the grids."""
+"""The server: Flower strategies, the eavesdropper around them, and the grids."""

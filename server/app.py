@@ -1,4 +1,4 @@
-"""Flower's ServerApp: any of Flower's strategies, overheard."""
+"""Flower ServerApp: any Flower strategy, with an eavesdropper around it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EVALUATION_BATCH = 64
 
 
 def server_app(on_round: Callable[[int], None] | None = None) -> ServerApp:
-    """The app; ``on_round`` hears of each round whose captures are on disk."""
+    """The app; ``on_round`` is called with each round whose captures are on disk."""
     built = ServerApp()
 
     @built.main()
@@ -52,7 +52,7 @@ def server_app(on_round: Callable[[int], None] | None = None) -> ServerApp:
 
 
 def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> None:
-    """Train the cell's global model, capture as its policy says, and record the utility."""
+    """Train the cell's global model, capture replies as the cell asks, and measure the utility."""
     started = time.monotonic()
     config = read_record(cell / "cell.json", CellConfig)
     federation = config.federation
@@ -90,8 +90,8 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
 
 
 def aggregation(federation: FederationConfig, task: Task) -> Strategy:
-    """The strategy that ``[federation]`` asks for, without any capture."""
-    everyone: dict[str, Any] = {  # Participation draws the clients
+    """The strategy that ``[federation]`` asks for, without an eavesdropper."""
+    everyone: dict[str, Any] = {  # the clients are drawn by Participation
         "fraction_train": 1.0,
         "min_train_nodes": 1,
         "min_available_nodes": 1,
@@ -108,7 +108,13 @@ def aggregation(federation: FederationConfig, task: Task) -> Strategy:
 
 @dataclass
 class UtilityMeter:
-    """Measures the global model on held-out rows before the first and after each round."""
+    """Utility of the global model on held-out rows, before the first and after every round.
+
+    Attributes:
+        task: model and loss.
+        heldout: the encoded held-out rows.
+        points: the measurements so far.
+    """
 
     task: Task
     heldout: Batch
@@ -116,7 +122,7 @@ class UtilityMeter:
     _before: float = field(default_factory=time.monotonic)
 
     def measure(self, round_: int, arrays: ArrayRecord) -> MetricRecord:
-        """Evaluate in batches, in eval mode, whatever mode the clients train in."""
+        """Evaluate in batches and in eval mode, whichever mode the clients train in."""
         batches = [
             self.heldout[start : start + _EVALUATION_BATCH]
             for start in range(0, len(self.heldout), _EVALUATION_BATCH)

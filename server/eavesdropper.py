@@ -1,6 +1,6 @@
 """The honest-but-curious server: any Flower strategy, plus a copy of what it receives.
 
-In somebody's own Flower app it is one line::
+In another Flower app it takes one line::
 
     strategy = Eavesdropper(FedAvg(...), "captures")
 """
@@ -29,30 +29,30 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What one client sent; the arrays are the message's own memory."""
+    """One client's reply; its arrays share the memory of the message."""
 
     facts: ReplyFacts
     arrays: Arrays
 
 
 def _views(record: ArrayRecord) -> Arrays:
-    # Before the writer's thread starts: numpy reads headers with ``ast``, which CPython 3.11 cannot
-    # do in two threads at once (its issue 106905).
+    # Called before the writer's thread starts: numpy parses headers with ``ast``, which is not
+    # thread-safe in CPython 3.11 (its issue 106905).
     return {name: view(array) for name, array in record.items()}
 
 
 class Eavesdropper(Wrapper):
-    """Stores what was sent once a round and each reply, then hands the very same messages on.
+    """Stores the broadcast once a round and every reply, and passes the same messages on.
 
-    Aggregation is bit for bit what it is without it. Files are written by a background thread
-    while the training goes on; at most one round is in flight. They are synced at the end, in
-    ``flush``: waiting for the disk after each file would cost more than a round of a small model.
+    Aggregation is bit for bit the same as without it. Files are written by a background thread
+    while training goes on, with at most one round pending. They are synced at the end, in
+    ``flush``: to wait for the disk after each file would take longer than a round of a small model.
 
     Args:
-        inner: the strategy that does the work.
-        captures: the folder to write to, see ``fedsim.capture``.
-        policy: which rounds and clients to keep.
-        on_round: called with the round when all its captures are on disk, in the writer's thread.
+        inner: the strategy that configures rounds and aggregates.
+        captures: folder to write to, in the format of ``fedsim.capture``.
+        policy: which rounds and clients to keep; all by default.
+        on_round: called in the writer's thread with each round whose captures are written.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Eavesdropper(Wrapper):
         self._written: list[Path] = []
 
     def start(self, *args: Any, **kwargs: Any) -> Result:  # noqa: ANN401
-        """Run all rounds, and return when the last capture is on disk."""
+        """Run all rounds, and return once the last capture is on disk."""
         try:
             return super().start(*args, **kwargs)
         finally:
             self.flush()
 
     def flush(self) -> None:
-        """Wait until all captures so far are on disk; raises what the writer raised."""
+        """Wait until all captures so far are on disk; raises any exception of the writer."""
         self._wait()
         written, self._written = self._written, []
         for path in written:
@@ -93,7 +93,7 @@ class Eavesdropper(Wrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Note what is really sent."""
+        """Keep the arrays of the first message, which are what is really sent."""
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if messages:
             self._sent = arrays_of(messages[0]).copy()
@@ -102,7 +102,7 @@ class Eavesdropper(Wrapper):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Copy the replies first: some strategies empty the messages while they aggregate."""
+        """Copy the replies, then aggregate: some strategies empty the messages."""
         replies = list(replies)
         if self.policy.keeps_round(server_round):
             self._wait()

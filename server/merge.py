@@ -1,4 +1,4 @@
-"""From what clients sent to the next global model."""
+"""Update of the global model from what the clients sent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from server.wrapper import Wrapper
 
 
 class KeepMissing(Wrapper):
-    """Keeps what no reply carries, and the dtype of everything.
+    """Merges the aggregate into the global model, keeping absent tensors and every dtype.
 
-    Flower's strategies return only the keys of the replies, so that a frozen embedding would vanish
-    from the next broadcast, and they turn integer buffers into floats.
+    Flower's strategies return only the tensors in the replies, so a frozen embedding would vanish
+    from the next broadcast, and they turn integer buffers into floats. With learning rate eta the
+    new weights are ``w + eta (aggregate - w)``.
 
     Args:
         inner: the strategy that averages.
-        learning_rate: step on the aggregated update; 1 takes the aggregate as it is.
+        learning_rate: step on the aggregated update; 1 takes the aggregate itself.
     """
 
     _sent: ArrayRecord
@@ -34,17 +35,17 @@ class KeepMissing(Wrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Note the global model."""
+        """Keep the global model for the merge."""
         self._sent = arrays.copy()
         return self.inner.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate, then merge into the global model."""
+        """Aggregate, then merge the aggregate into the global model."""
         replies = list(replies)
         if isinstance(self.inner, FedOpt) and self.inner.current_arrays is not None:
-            keys = set(arrays_of(replies[0]))  # FedOpt expects an update for each key it knows
+            keys = set(arrays_of(replies[0]))  # FedOpt expects an update of every tensor it knows
             current = self.inner.current_arrays
             self.inner.current_arrays = {k: v for k, v in current.items() if k in keys}
         aggregate, metrics = self.inner.aggregate_train(server_round, replies)
@@ -64,15 +65,15 @@ class KeepMissing(Wrapper):
 
 
 class FedSGD(KeepMissing):
-    """``w <- w - learning_rate * mean gradient``; buffers are replaced by their mean.
+    """Takes a gradient step, ``w <- w - learning_rate * mean gradient``; buffers are averaged.
 
-    The inner strategy averages the gradients, weighted by the clients' numbers of examples
-    (McMahan et al. 2017).
+    The inner strategy averages the gradients with weights ``n_k / sum n``, the clients' numbers of
+    examples (FedSGD, McMahan et al. 2017, section 2).
 
     Args:
         inner: the strategy that averages.
         learning_rate: step on the mean gradient.
-        parameters: names of what a step is taken on; the rest are buffers.
+        parameters: names of the tensors that take the step; all others are buffers.
     """
 
     def __init__(self, inner: Strategy, learning_rate: float, parameters: Iterable[str]) -> None:

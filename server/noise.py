@@ -1,4 +1,4 @@
-"""Central DP: the server clips what it received, and covers the sum with noise. It saw all."""
+"""Central differential privacy: the server clips the updates and adds noise to their mean."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from server.wrapper import Wrapper
 
 
 class Noise(Wrapper):
-    """Clips each reply's update, and adds the noise of ``dp_server`` before they are averaged.
+    """Clips each reply's update and adds the noise of ``dp_server`` before they are averaged.
 
-    The noise is added to one of the replies, scaled by its weight: in the weighted mean that is
-    ``N(0, (noise_multiplier * clip * w)^2)``, ``w`` the largest weight, whatever is then made of
-    the mean. An eavesdropper outside has copied the replies by then.
+    The noise is added to one reply, divided by its weight, so the weighted mean carries
+    ``N(0, (noise_multiplier * clip * w)^2)``, with w the largest weight, whatever happens to the
+    mean afterwards. An eavesdropper around this strategy has copied the replies before.
 
     Args:
-        inner: a strategy that averages by numbers of examples.
-        defense: clipping norm and noise.
-        seed: of the experiment.
-        parameters: names of what is clipped and covered; the rest are buffers.
+        inner: a strategy that averages with the numbers of examples as weights.
+        defense: clipping norm and noise multiplier.
+        seed: seed of the experiment.
+        parameters: names of the tensors that are clipped; all others are buffers.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Noise(Wrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Note the global model."""
+        """Keep the global model, from which updates are computed."""
         self._sent = to_tensors(arrays)
         return self.inner.configure_train(server_round, arrays, config, grid)
 
@@ -64,7 +64,7 @@ class Noise(Wrapper):
         return self.inner.aggregate_train(server_round, replies)
 
     def _cover(self, message: Message, std: float, rng: torch.Generator) -> None:
-        """Put the clipped update, with noise, in the place of the message's arrays."""
+        """Replace the message's arrays by those of the clipped update with noise."""
         received = to_tensors(arrays_of(message))
         weights = ReplyFacts.read(message, 0).kind == "weights"
         names = [name for name in received if name in self.parameters]
@@ -83,7 +83,7 @@ def _examples(message: Message) -> int:
 
 
 def with_noise(inner: Strategy, config: CellConfig, parameters: Iterable[str]) -> Strategy:
-    """The strategy with the noise that the cell's defense asks of the server, if it does.
+    """The strategy, with noise if the cell's defense asks the server to add it.
 
     Raises:
         ConfigError: the strategy does not average.
@@ -92,7 +92,7 @@ def with_noise(inner: Strategy, config: CellConfig, parameters: Iterable[str]) -
         if isinstance(defense, DpServer):
             if config.federation.strategy == "fedmedian":
                 raise ConfigError(
-                    "dp_server: strategy 'fedmedian' takes a median, and the noise is that of a "
+                    "dp_server: strategy 'fedmedian' takes a median, but the noise is scaled for a "
                     "mean. Set federation.strategy to 'fedavg' or 'fedadam'."
                 )
             inner = Noise(inner, defense, config.seed, parameters)

@@ -1,4 +1,4 @@
-"""How long a round takes with and without the eavesdropper, for the benchmark."""
+"""Duration of a round with and without the eavesdropper, for the benchmark."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from server.grids.local import run_server
 
 
 def round_seconds(cell: Path, captures: Path | None) -> float:
-    """Mean seconds of a round of the cell's training, until the last capture is on disk.
+    """Mean seconds of a training round, until the last capture is on disk.
 
-    Without ``captures`` nothing is captured. No utility is measured.
+    Without ``captures`` nothing is captured. The utility is not measured.
     """
     config = read_record(cell / "cell.json", CellConfig)
     task = load_setting(config).task
@@ -51,6 +51,6 @@ def round_seconds(cell: Path, captures: Path | None) -> float:
 
 
 def update_bytes(cell: Path) -> int:
-    """Size of one client's gradient."""
+    """Size of one client's gradient in bytes."""
     config = read_record(cell / "cell.json", CellConfig)
     return sum(p.numel() * p.element_size() for p in load_setting(config).task.build().parameters())

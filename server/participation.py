@@ -1,4 +1,4 @@
-"""Who takes part in a round, and what happens when one of them fails."""
+"""Participants of a round, and the end of the run if one of them fails."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from server.wrapper import Wrapper
 
 
 class Participation(Wrapper):
-    """Draws the clients of each round from the seed, and ends the run when a client fails.
+    """Draws the clients of each round from the seed, and ends the run if a client fails.
 
-    Flower draws with the global ``random`` and goes on with fewer replies; a run would then neither
-    repeat nor tell that it is incomplete.
+    Flower draws clients with the global ``random`` and carries on with fewer replies; a run would
+    then neither be repeatable nor report that it is incomplete.
 
     Attributes:
-        bytes_up: size of all replies, by round.
+        bytes_up: total size of the replies of each round, in bytes.
     """
 
     def __init__(self, inner: Strategy, share: float, seed: int) -> None:
@@ -34,7 +34,7 @@ class Participation(Wrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Show the inner strategy only the clients drawn for this round."""
+        """Let the inner strategy address only the clients drawn for this round."""
         nodes = list(grid.get_node_ids())
         self._clients = {node: client for client, node in enumerate(nodes)}
         drawn = draw(self.seed, server_round, len(nodes), self.share)
@@ -45,10 +45,10 @@ class Participation(Wrapper):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Raise on the first failed client.
+        """Aggregate the replies, unless a client failed.
 
         Raises:
-            SimulationError: names the round, the client and the reason.
+            SimulationError: a client failed; names the round, the client and the reason.
         """
         replies = list(replies)
         for message in replies:
@@ -65,16 +65,16 @@ class Participation(Wrapper):
 
 
 def failure(round_: int, client: int, message: Message) -> SimulationError:
-    """The error that ends a run in which a client answered with one."""
+    """The error that ends a run after a client's error reply."""
     reason = str(message.error.reason).rstrip(".")
     return SimulationError(
         f"round {round_}, client {client}: {reason}. "
-        "The run ended here; correct the cause and run the same command again."
+        "The run has ended; correct the cause and run the same command again."
     )
 
 
 class Some:
-    """A grid of which only some nodes are visible."""
+    """A grid that shows only some of its nodes."""
 
     def __init__(self, grid: Grid, nodes: list[int]) -> None:
         self._grid, self._nodes = grid, nodes
@@ -83,5 +83,5 @@ class Some:
         return getattr(self._grid, name)
 
     def get_node_ids(self) -> list[int]:
-        """The visible nodes, in the grid's order."""
+        """Ids of the visible nodes, in the order of the grid."""
         return self._nodes

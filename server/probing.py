@@ -1,4 +1,4 @@
-"""Probes: nodes that get what the clients get, and whose replies change nothing."""
+"""Probes at the server: nodes that are sent what clients are, and whose replies change nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from server.wrapper import Wrapper
 
 
 class Probing(Wrapper):
-    """Sends each captured round's model to the probes too, and keeps their replies to itself.
+    """Sends the model of each captured round to the probes as well, and drops their replies.
 
-    Aggregation is bit for bit what it is without it. An eavesdropper around it captures clients
-    and probes alike.
+    Aggregation is bit for bit the same as without it. An eavesdropper around this strategy captures
+    clients and probes alike.
 
     Args:
-        inner: the strategy that does the work; it sees the clients alone.
-        clients: how many of the grid's nodes, in its order, are clients; the others are probes.
+        inner: the strategy that configures rounds and aggregates; it sees only the clients.
+        clients: number of the grid's nodes, in its order, that are clients; the others are probes.
         policy: which rounds are captured.
     """
 
@@ -35,7 +35,7 @@ class Probing(Wrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The inner strategy's messages to clients, then the same message to each probe."""
+        """The inner strategy's messages to clients, followed by the same message to each probe."""
         nodes = list(grid.get_node_ids())
         self._probes = {node: i for i, node in enumerate(nodes) if i >= self.clients}
         clients = cast(Grid, Some(grid, nodes[: self.clients]))
@@ -49,7 +49,7 @@ class Probing(Wrapper):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Hand on the clients' replies.
+        """Pass on the replies of clients only.
 
         Raises:
             SimulationError: a probe failed.

@@ -1,4 +1,4 @@
-"""Secure aggregation as an observation: of each cohort only the sum reaches the server."""
+"""Secure aggregation as seen by the server: it receives only the sum of each cohort."""
 
 from __future__ import annotations
 
@@ -14,53 +14,56 @@ from fedsim.participation import cohorts, mean
 from fedsim.wire import TrainReply, round_of
 
 _OFFERED = frozenset({"get_node_ids", "create_message", "run", "set_run", "incidents"})
-"""What the inner grid offers that is no reply."""
+"""Members of the inner grid that do not expose replies."""
 
 
 class SecureAggregation:
-    """A grid that answers with one reply a cohort, the mean of its clients by their examples.
+    """A grid that returns one reply per cohort, the weighted mean of its clients' replies.
 
-    It stands for what the protocol of Bonawitz et al. 2017 computes, without the cryptography: the
-    server, any strategy and eavesdropper in it included, is never given a single reply. Sums are
-    exact, in float64 and rounded once to the wire's dtype, where real protocols work on quantised
-    integers; the size of keys, shares and masks is not counted. A cohort of which a client failed
-    comes out as that client's error, never as the sum of those that are left.
+    The weights are the numbers of examples, ``n_k / sum n``. This is what the protocol of Bonawitz
+    et al. 2017 computes, without the cryptography: no single reply ever reaches the server,
+    including any strategy or eavesdropper in it. Sums are taken in float64 and rounded once to the
+    wire's dtype, while real protocols work on quantised integers; the size of keys, shares and
+    masks is not counted. If a client fails, its cohort yields that client's error, never the sum of
+    the rest.
 
-    Under FedSGD a cohort's reply is that of one virtual client with the batches of all; two cases
-    are not: a language model weighs tokens and not examples, and batch normalisation saw each
-    client's batch alone. Buffers are averaged like parameters, integers among them to the nearest.
+    Under FedSGD a cohort's reply equals that of one virtual client with the batches of all, with
+    two exceptions: a language model weighs tokens rather than examples, and batch normalisation
+    sees each client's batch separately. Buffers are averaged like parameters; integer buffers are
+    rounded.
 
-    Flower 1.41 has SecAgg+ for its legacy API alone: ``SecAggPlusWorkflow`` raises ``TypeError``
-    for a context that is no ``LegacyContext``, drives a ``flwr.server.strategy`` by
+    Flower 1.41 supports SecAgg+ only in its legacy API: ``SecAggPlusWorkflow`` raises ``TypeError``
+    for a context that is not a ``LegacyContext`` and drives a ``flwr.server.strategy`` through
     ``configure_fit``, and ``secaggplus_mod`` reads the reply as a ``FitRes``. No strategy of the
-    Message API runs under it; Flower's pull request 4615, which would part the protocol from the
-    legacy API, is open. Its keys come from the system, so that no run would repeat either.
+    Message API runs under it; Flower's pull request 4615, which would separate the protocol from
+    the legacy API, is open. Its keys come from the system's randomness, so runs would not be
+    repeatable either.
 
     Args:
         inner: the grid that the clients answer on, its nodes in the order of the clients.
-        size: clients in a cohort; divides the number of clients asked in a round.
-        seed: of the experiment; cohorts are drawn from it anew each round.
+        size: number of clients in a cohort; it divides the number of clients of a round.
+        seed: seed of the experiment, from which cohorts are drawn anew in each round.
     """
 
     def __init__(self, inner: Grid, size: int, seed: int) -> None:
         self._inner, self._size, self._seed = inner, size, seed
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name not in _OFFERED:  # others, such as pull_messages, would hand out single replies
+        if name not in _OFFERED:  # others, such as pull_messages, would expose single replies
             raise AttributeError(name)
         return getattr(self._inner, name)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """One reply for each cohort of the clients asked to train, by its number.
+        """One reply for each cohort of the clients asked to train, in the order of the cohorts.
 
         Raises:
-            ValueError: some are asked to train and others for something else, or no whole cohorts.
+            ValueError: not all messages ask for training, or the clients do not fill the cohorts.
         """
         messages = list(messages)
         kinds = {message.metadata.message_type.partition(".")[0] for message in messages}
-        if MessageType.TRAIN in kinds and len(kinds) > 1:  # single replies would come out
+        if MessageType.TRAIN in kinds and len(kinds) > 1:  # single replies would be exposed
             raise ValueError(f"messages of types {sorted(kinds)} at once; send 'train' alone")
         if MessageType.TRAIN not in kinds:
             return list(self._inner.send_and_receive(messages, timeout=timeout))
@@ -78,7 +81,7 @@ class SecureAggregation:
 
 
 def _answer(number: int, asked: Sequence[Message], replies: Sequence[Message | None]) -> Message:
-    """The cohort's mean, or the first error in it."""
+    """The cohort's mean, or the error of its first client that failed."""
     parts = []
     for message, reply in zip(asked, replies, strict=True):
         if reply is None:
@@ -90,7 +93,7 @@ def _answer(number: int, asked: Sequence[Message], replies: Sequence[Message | N
 
 
 def pooled(number: int, parts: Sequence[TrainReply]) -> TrainReply:
-    """The mean of a cohort's replies by their numbers of examples, numbered as the cohort."""
+    """The cohort's reply: the mean of its clients' replies, weighted by numbers of examples."""
     total = sum(part.num_examples for part in parts)
     shares = [part.num_examples / total for part in parts]
     losses = zip(shares, parts, strict=True)

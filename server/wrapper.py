@@ -1,4 +1,4 @@
-"""A Flower strategy around another one."""
+"""Base of the Flower strategies that wrap another one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from flwr.serverapp.strategy import Strategy
 
 
 class Wrapper(Strategy):
-    """Hands everything on to ``inner``; subclasses add to one hook or another."""
+    """Passes every call on to ``inner``; subclasses add to some of the hooks."""
 
     def __init__(self, inner: Strategy) -> None:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name == "inner":  # copy and pickle ask before __init__ has run
+        if name == "inner":  # copy and pickle look it up before __init__ has run
             raise AttributeError(name)
         return getattr(self.inner, name)
 

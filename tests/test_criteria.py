@@ -137,7 +137,7 @@ def test_images_are_refused() -> None:
     with pytest.raises(ConfigError) as error:
         kept("lenet", tokens_below=40)
     assert str(error.value) == (
-        "task.filter: it is for texts, and 'lenet' takes images. Leave it out."
+        "task.filter: filters are for texts, but 'lenet' takes images. Leave it out."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.grants import granted
+from clients.granted_facts import granted
 from clients.train import LocalTrainer
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import CellConfig

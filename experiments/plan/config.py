@@ -32,9 +32,9 @@ from fedsim.cell import (
     ServerKnows,
     TaskConfig,
 )
+from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
-from fedsim.section import ConfigSection
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 

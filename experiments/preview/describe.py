@@ -15,8 +15,8 @@ from pydantic import BaseModel, TypeAdapter
 from experiments.plan.config import ExperimentConfig
 from experiments.preview.catalog import attacks, defenses, metrics
 from fedsim.build import suggest
+from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
-from fedsim.section import ConfigSection
 
 _WIDTH = 90
 

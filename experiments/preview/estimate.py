@@ -11,7 +11,7 @@ import torch
 
 from attacks import attack_classes
 from attacks.base import Attack, Job, check_facts
-from clients.grants import granted
+from clients.granted_facts import granted
 from clients.local_steps import schedule
 from clients.train import LocalTrainer, LocalUpdate
 from experiments.plan.cells import Cell

@@ -1,4 +1,4 @@
-"""The rows of clients, of the attacker and of the evaluation: built in, local or from the hub."""
+"""Rows of the clients, the attacker and the evaluation: built-in, from a folder or from the hub."""
 
 from fedsim.data.builtin import Builtin
 from fedsim.data.sentences import Sentences
@@ -8,4 +8,4 @@ DATASETS: dict[str, type[Builtin]] = {
     "sentences": Sentences,
     "shapes": Shapes,
 }
-"""The built-in data sets by name."""
+"""Registry of the built-in data sets."""

@@ -1,4 +1,4 @@
-"""What a data set that comes with fedsim offers."""
+"""Interface of the data sets that come with fedsim."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from torch import Tensor
 
 
 class Builtin(ABC):
-    """Rows that need no file and no network, the same on every machine.
+    """A data set that needs no file and no network, and is the same on every machine.
 
     Attributes:
-        sizes: number of rows in each split; ``public`` is what an attacker may own.
+        modality: type of the inputs.
+        class_names: names of the classes.
+        sizes: number of rows in each split; ``public`` is the one that an attacker may own.
     """
 
     modality: ClassVar[Literal["image", "text"]]
@@ -21,4 +23,4 @@ class Builtin(ABC):
 
     @abstractmethod
     def read(self, split: str, numbers: range) -> tuple[Tensor | tuple[str, ...], Tensor]:
-        """Inputs as in ``Rows`` and labels int64 ``(row,)`` of these rows."""
+        """Inputs as in ``Rows``, and labels int64 ``(row,)``, of these rows of the split."""

@@ -1,4 +1,4 @@
-"""Which columns of a table hold the image, the text and the label, and how they are read."""
+"""Columns of a table that hold the image, the text and the label, and how they are read."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ _HEADING = re.compile(r"=.*=")
 def find_input(
     features: dict[str, Any], modality: Literal["image", "text"], column: str, dataset: str
 ) -> str:
-    """The column named, else the first of the right type; common names of text come first."""
+    """Name of the input column: the one asked for, else the first of the right type.
+
+    For texts, the columns named in ``TEXT_COLUMNS`` come first.
+
+    Raises:
+        ConfigError: there is no such column, or it has the wrong type.
+    """
     fits = _is_image if modality == "image" else _is_text
     if column:
         _check_exists(features, column, dataset)
         if not fits(features[column]):
             raise ConfigError(
-                f"{dataset}: the column {column!r} holds no {modality}s. "
+                f"{dataset}: the column {column!r} does not hold {modality}s. "
                 f"Its columns are {', '.join(features)}."
             )
         return column
@@ -35,18 +41,24 @@ def find_input(
     if not found:
         raise ConfigError(
             f"{dataset}: there is no {modality} column among {', '.join(features)}. "
-            f"Choose a data set of {modality}s, or a model for what this one holds."
+            f"Choose a data set of {modality}s, or a model that fits this one."
         )
     return next((name for name in TEXT_COLUMNS if name in found), found[0])
 
 
 def find_label(features: dict[str, Any], column: str, dataset: str) -> str:
-    """The column named, else one of the common names or the first with classes; may be empty."""
+    """Name of the label column; empty if there is none.
+
+    It is the column asked for, else one of ``LABEL_COLUMNS``, else the first with named classes.
+
+    Raises:
+        ConfigError: the column asked for does not exist or does not hold class numbers.
+    """
     if column:
         _check_exists(features, column, dataset)
         if not _is_class(features[column]):
             raise ConfigError(
-                f"{dataset}: the column {column!r} holds no class numbers. "
+                f"{dataset}: the column {column!r} does not hold class numbers. "
                 f"Its columns are {', '.join(features)}."
             )
         return column
@@ -60,7 +72,14 @@ def read_images(
 ) -> Tensor:
     """PIL images as uint8 ``(row, channel, height, width)``; one channel if all are grey.
 
-    ``size`` is the height and width in pixels to resize to, anti-aliased; 0 leaves them.
+    Args:
+        images: the images; None stands for an empty cell of the table.
+        numbers: their row numbers, for messages.
+        dataset: the name that the user wrote, for messages.
+        size: height and width in pixels to resize to, with anti-aliasing; 0 keeps their size.
+
+    Raises:
+        ConfigError: an image cannot be read, or the images differ in size.
     """
     pictures = []
     try:
@@ -86,13 +105,17 @@ def read_images(
 
 
 def read_text(text: str | None) -> str:
-    """The text without outer spaces; empty for a heading such as WikiText's `` = Title = ``."""
+    """The text without surrounding spaces; empty for a heading like WikiText's `` = Title = ``."""
     stripped = (text or "").strip()
     return "" if _HEADING.fullmatch(stripped) else stripped
 
 
 def read_labels(values: Sequence[int | None], numbers: Sequence[int], dataset: str) -> Tensor:
-    """Classes int64 ``(row,)``."""
+    """Classes int64 ``(row,)``.
+
+    Raises:
+        ConfigError: a row has no label.
+    """
     for number, value in zip(numbers, values, strict=True):
         if value is None or value < 0:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which texts of a data set count, cut into sentences: the preprocessing of FILM."""
+"""Selection of texts and their split into sentences: the preprocessing of FILM."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedsim.types import Rows
 
 @dataclass(frozen=True)
 class Criterion:
-    """One demand on a text.
+    """A condition that texts have to meet.
 
     Attributes:
-        option: its name in ``[task.filter]``.
-        demand: what a text has that is kept, as in "fewer than 40 tokens".
-        keeps: whether each of these texts has it.
+        option: name of the condition in ``[task.filter]``.
+        demand: property of the texts that are kept, for example "fewer than 40 tokens".
+        keeps: function that decides for each text whether it has the property.
     """
 
     option: str
@@ -27,25 +27,25 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Filter:
-    """The filters of Gupta et al. 2022 ("FILM"), one after another; nothing by default.
+    """Filters of Gupta et al. 2022 ("FILM"), applied one after another; by default there are none.
 
     Attributes:
-        sentences: cut each text into sentences first.
-        criteria: in the order of their cost, so that the dear ones see few texts.
+        sentences: split each text into sentences first.
+        criteria: conditions from cheap to expensive, so that expensive ones see few texts.
     """
 
     sentences: bool = False
     criteria: tuple[Criterion, ...] = ()
 
     def apply(self, rows: Rows, source: str) -> Rows:
-        """The rows that pass; the sentences of one row are rows that share its number.
+        """The rows that pass; sentences of the same text share its row number.
 
         Args:
-            rows: texts, unless nothing is filtered.
+            rows: texts, unless the filter is empty.
             source: data set and split, for messages.
 
         Raises:
-            ConfigError: none is left.
+            ConfigError: no row is left.
         """
         kept = self.cut(rows, source)
         for criterion in self.criteria:
@@ -54,14 +54,18 @@ class Filter:
             if not passed:
                 raise ConfigError(
                     f"task.filter.{criterion.option}: none of the {len(kept)} texts of {source} "
-                    f"that are left, of {len(rows)} rows, has {criterion.demand}. "
-                    "Loosen it, or choose a longer split."
+                    f"that are left of {len(rows)} rows has {criterion.demand}. "
+                    "Relax the condition, or choose a longer split."
                 )
             kept = kept.take(passed)
         return kept
 
     def cut(self, rows: Rows, source: str) -> Rows:
-        """The rows in sentences, where that is asked for."""
+        """The rows, split into sentences if the filter asks for that.
+
+        Raises:
+            ConfigError: no text holds a sentence.
+        """
         if not self.sentences:
             return rows
         assert isinstance(rows.inputs, tuple)
@@ -70,22 +74,22 @@ class Filter:
         if not origin:
             raise ConfigError(
                 f"task.filter.sentences: none of the {len(rows)} texts of {source} holds a "
-                "sentence that ends with a full stop, '!' or '?'. Leave it out."
+                "sentence that ends with a full stop, '!' or '?'. Leave this option out."
             )
         inputs = tuple(sentence for sentences in cut for sentence in sentences)
         return replace(rows.take(origin), inputs=inputs)
 
 
 NO_FILTER = Filter()
-"""Every row passes as it is."""
+"""The empty filter, which every row passes unchanged."""
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of an English text, end marks included; what has none, as a heading, is lost.
+    """Sentences of an English text with their end marks; text without one, as in headings, is lost.
 
-    A mark ends a sentence at the end of the text, or where a space and no small letter follow and
-    no initial or title comes before. WikiText puts a space before each mark, and before a closing
-    quotation mark.
+    A mark ends a sentence at the end of the text, or if a space follows, the next letter is not
+    small, and the mark does not belong to an initial or a title. WikiText puts a space before each
+    mark and before a closing quotation mark.
     """
     found: list[str] = []
     start = 0

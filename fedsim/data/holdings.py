@@ -1,4 +1,4 @@
-"""Who holds which rows: the clients, the attacker and the evaluation of the global model."""
+"""Distribution of rows over the clients, the attacker and the evaluation of the global model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Modality: TypeAlias = Literal["image", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The rows of a cell. The private ones overlap with neither of the others.
+    """Rows of a cell. The private rows overlap with neither of the others.
 
     Attributes:
-        private: what the clients share out among themselves.
-        auxiliary: what the attacker may own; None where the experiment names nothing.
-        heldout: what the utility is measured on.
+        private: rows that are divided among the clients.
+        auxiliary: rows that the attacker may own; None if the experiment names none.
+        heldout: rows on which utility is measured.
     """
 
     private: Rows
@@ -37,15 +37,16 @@ class Holdings:
 
 
 def load_holdings(config: CellConfig, modality: Modality, filter_: Filter = NO_FILTER) -> Holdings:
-    """Load the rows of a cell, keep those that pass the filter, and refuse overlaps.
+    """Load the rows of a cell, apply the filter, and refuse overlaps.
 
-    Private and other rows of the same split must differ in number, and auxiliary rows with the
-    content of a private one are left out, whatever their data set. The auxiliary split defaults to
-    ``public`` for a built-in data set and to ``train`` for another data set than the task's, whose
-    rows are cut into sentences where the others are, and not filtered further.
+    Private rows and other rows of the same split must have different numbers. Auxiliary rows with
+    the same content as a private row are dropped, whatever their data set. The auxiliary split
+    defaults to ``public`` for a built-in data set, and to ``train`` for a data set other than the
+    task's. The rows of such a data set are split into sentences if the task's are, but not
+    filtered.
 
     Raises:
-        ConfigError: rows overlap, or a data set, split or column is not there.
+        ConfigError: rows overlap, or a data set, split or column does not exist.
     """
     task = config.task
     private = _load_task(task, task.split, modality, filter_)
@@ -80,9 +81,9 @@ def _heldout_split(task: TaskConfig) -> str:
         if name in sizes and name != private:
             return name
     raise ConfigError(
-        f"task.heldout_split: {task.dataset} has no validation or test split beside {private!r}, "
+        f"task.heldout_split: {task.dataset} has no validation or test split besides {private!r}, "
         f"only {', '.join(sizes)}. Name rows that no client owns, for example '{private}[90%:]' "
-        f"beside split = '{private}[:90%]'."
+        f"with split = '{private}[:90%]'."
     )
 
 
@@ -110,15 +111,15 @@ def _load_auxiliary(
 
 
 def _draw_auxiliary(rows: Rows, cell: CellConfig, config: AuxiliaryConfig, source: str) -> Rows:
-    """Rows of the classes that are asked for; both kinds are fewer where one of them is short."""
+    """Auxiliary rows with the share ``overlap`` of private classes; fewer if a kind is short."""
     own = _find(rows, config.classes, "auxiliary.classes", source)
     share, most = config.overlap, config.rows
     if not share:
         return rows.take(sorted(_draw(own, most, cell.seed, "auxiliary")))
     if not (config.classes and cell.task.classes):
         raise ConfigError(
-            f"auxiliary.overlap: {share} of the rows are to be of task.classes and the others of "
-            "auxiliary.classes, and one of the two is empty. Name the classes of both."
+            f"auxiliary.overlap: {share} of the rows belong to task.classes and the others to "
+            "auxiliary.classes, but one of the two is empty. Name the classes of both."
         )
     shared = _find(rows, cell.task.classes, "task.classes", source)
     most = min(most, int(len(shared) / share), int(len(own) / (1 - share)) if share < 1 else most)
@@ -131,12 +132,12 @@ def _draw_auxiliary(rows: Rows, cell: CellConfig, config: AuxiliaryConfig, sourc
 
 
 def _of_classes(rows: Rows, task: TaskConfig, source: str) -> Rows:
-    """The rows of the task's classes."""
+    """Rows of the task's classes."""
     return rows.take(_find(rows, task.classes, "task.classes", source)) if task.classes else rows
 
 
 def _find(rows: Rows, classes: tuple[int, ...], where: str, source: str) -> list[int]:
-    """The positions of the rows of these classes; of all where none is named."""
+    """Positions of the rows of these classes; of all rows if none is named."""
     labels = rows.labels.tolist()
     known = sorted(set(labels))
     for label in classes:
@@ -150,7 +151,7 @@ def _find(rows: Rows, classes: tuple[int, ...], where: str, source: str) -> list
 
 
 def is_same(dataset: str, other: str) -> bool:
-    """Whether two names mean the same data set, for example an id and its folder."""
+    """True if two names mean the same data set, for example an id and its folder."""
     if is_builtin(dataset) or is_builtin(other):
         return dataset == other
     return locate(dataset) == locate(other)
@@ -162,13 +163,13 @@ def _auxiliary_split(dataset: str, same: bool) -> str:
     if not same:
         return "train"
     raise ConfigError(
-        f"auxiliary.split: it is empty, and {dataset} has no public split. "
+        f"auxiliary.split: it is empty, but {dataset} has no public split. "
         "Name rows that no client owns, for example 'train[50%:]'."
     )
 
 
 def _check_apart(task: TaskConfig, private: Rows, where: str, split: str, rows: Rows) -> None:
-    """Refuse the same row number in the same split of the task's data set."""
+    """Refuse rows of the task's data set that have the split and the number of a private row."""
     name = Split.parse(split, task.dataset).name
     if name != Split.parse(task.split, task.dataset).name:
         return
@@ -182,7 +183,7 @@ def _check_apart(task: TaskConfig, private: Rows, where: str, split: str, rows: 
     elif first > 0:
         fix = f"Use '{name}[:{first}]'"
     else:
-        fix = f"Use '{name}[50%:]' beside task.split = '{name}[:50%]'"
+        fix = f"Use '{name}[50%:]' with task.split = '{name}[:50%]'"
     raise ConfigError(
         f"{where}: row {min(common)} of {task.dataset} {split!r} is private, since task.split is "
         f"{task.split!r}. {fix}."
@@ -195,19 +196,19 @@ def _check_shapes(dataset: str, rows: Rows, private: Rows) -> None:
     if rows.inputs.shape[1:] != private.inputs.shape[1:]:
         shapes = ["x".join(map(str, images.shape[1:])) for images in (rows.inputs, private.inputs)]
         raise ConfigError(
-            f"auxiliary.dataset: the images of {dataset} are {shapes[0]}, the private ones "
+            f"auxiliary.dataset: the images of {dataset} are {shapes[0]}, but the private ones are "
             f"{shapes[1]} (channels, height, width). Choose a data set of the same size."
         )
 
 
 def unlike(rows: Rows, *others: Rows) -> Rows:
-    """The rows with the content of no other row."""
+    """Rows whose content differs from that of every other row."""
     known = {content for other in others for content in _contents(other)}
     return rows.take([i for i, content in enumerate(_contents(rows)) if content not in known])
 
 
 def _contents(rows: Rows) -> list[bytes | str]:
-    """What makes two rows the same: pixels, or words whatever their case and spacing."""
+    """Content by which rows are compared: pixels, or words regardless of case and spacing."""
     if isinstance(rows.inputs, Tensor):
         return [image.numpy().tobytes() for image in rows.inputs]
     return [" ".join(text.casefold().split()) for text in rows.inputs]

@@ -1,4 +1,4 @@
-"""How the private rows are dealt out to the clients."""
+"""Partition of the private rows among the clients."""
 
 from __future__ import annotations
 
@@ -16,23 +16,28 @@ Positions: TypeAlias = NDArray[np.int64]
 ClassShares: TypeAlias = NDArray[np.float64]
 
 ATTEMPTS = 100
-"""Dirichlet draws until every client has a row."""
+"""Largest number of Dirichlet draws to find one in which every client has a row."""
 
 
 def partition(labels: Tensor, clients: int, config: FederationConfig, seed: int) -> list[list[int]]:
-    """The positions of each client's rows, ascending; no position belongs to two clients.
+    """Positions of each client's rows, ascending; no position belongs to two clients.
 
-    ``dirichlet`` draws for each class the clients' shares (Hsu et al. 2019, over clients instead of
-    classes as in Li et al. 2022). ``by-label`` gives each client ``classes_per_client`` classes in
-    turn and splits a class evenly among its owners; rows of a class that nobody owns stay unused.
-    With ``size_spread`` each client has a log-normal weight, by which rows are split instead of
-    evenly, and by which the concentration of its Dirichlet share is multiplied.
+    - ``iid``: the shuffled rows are split evenly.
+    - ``dirichlet``: for each class c the K clients' shares are drawn,
+      ``p_c ~ Dir(alpha, ..., alpha)``, and its rows are split accordingly (Hsu et al. 2019, but
+      over clients instead of classes, as in Li et al. 2022).
+    - ``by-label``: each client gets ``classes_per_client`` classes in turn, and a class is split
+      evenly among its owners; rows of a class without owner remain unused.
+
+    With ``size_spread`` s each client has a weight ``w_k = exp(s z_k) / mean``, ``z_k ~ N(0, 1)``.
+    Rows are then split by weight instead of evenly, and the Dirichlet concentrations are
+    ``alpha w_k``.
 
     Args:
         labels: classes int64 ``(row,)``.
-        clients: how many parts.
+        clients: number of parts.
         config: kind of partition and its options.
-        seed: the cell's seed.
+        seed: seed of the cell.
 
     Raises:
         ConfigError: a client would have no row.
@@ -54,7 +59,7 @@ def partition(labels: Tensor, clients: int, config: FederationConfig, seed: int)
 
 
 def _weights(clients: int, spread: float, seed: int) -> ClassShares:
-    """How much each client has, 1 on average."""
+    """Weight of each client, 1 on average."""
     drawn = seeds.numpy_generator(seed, "sizes").normal(0.0, spread, clients)
     weights: ClassShares = np.exp(drawn - drawn.max())
     weights /= weights.mean()
@@ -62,9 +67,9 @@ def _weights(clients: int, spread: float, seed: int) -> ClassShares:
 
 
 def _split(positions: Positions, weights: ClassShares) -> list[Positions]:
-    """Consecutive pieces by the weights, as even as whole rows allow.
+    """Consecutive pieces in proportion to the weights, rounded to whole rows.
 
-    Each piece has a row where there are enough, as no client may be empty.
+    No client may be empty, so each piece has at least one row if there are enough.
     """
     pieces = len(weights)
     if np.all(weights == weights[0]):
@@ -90,8 +95,8 @@ def _dirichlet(
         if all(len(part) for part in parts):
             return parts
     raise ConfigError(
-        f"federation.alpha: with {concentrations.mean():g} some of the {clients} clients got none "
-        f"of the {len(labels)} private rows in {ATTEMPTS} draws. "
+        f"federation.alpha: with {concentrations.mean():g}, some of the {clients} clients got none "
+        f"of the {len(labels)} private rows in each of {ATTEMPTS} draws. "
         "Use a larger alpha, fewer clients or a longer task.split."
     )
 
@@ -118,12 +123,12 @@ def _by_label(
     parts = [np.concatenate(part) for part in dealt]
     if empty := sum(len(part) == 0 for part in parts):
         raise ConfigError(
-            f"federation.clients: {empty} of {clients} clients got no row, as their classes have "
-            "too few. Use fewer clients, a larger classes_per_client or a longer task.split."
+            f"federation.clients: {empty} of {clients} clients got no row, because their classes "
+            "have too few. Use fewer clients, a larger classes_per_client or a longer task.split."
         )
     return parts
 
 
 def _by_class(labels: Positions, rng: np.random.Generator) -> list[Positions]:
-    """The shuffled positions of each class that occurs."""
+    """Shuffled positions of the rows of each class that occurs."""
     return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]

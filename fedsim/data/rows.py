@@ -1,4 +1,4 @@
-"""Rows of any data set, by name, split and columns."""
+"""Rows of any data set, loaded by name, split and columns."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def load_rows(
     label_column: str = "",
     image_size: int = 0,
 ) -> Rows:
-    """Read the rows of a split; ``Rows.numbers`` count in the split before it was sliced.
+    """Read the rows of a split; ``Rows.numbers`` count from the start of the unsliced split.
 
-    Blank texts and headings are left out. Rows without a label column have the label 0. Equal calls
-    share their tensors: do not change them in place.
+    Blank texts and headings are dropped. Without a label column every row has the label 0. Equal
+    calls share their tensors, so these must not be changed in place.
 
     Args:
         dataset: a built-in, or a hub id or local folder with an optional ``:configuration``.
         split: as in ``train``, ``train[100:900]`` or ``train[:50%]``.
-        modality: what the inputs have to be.
-        input_column: found by its type where it is empty.
-        label_column: found by its name or type where it is empty.
-        image_size: height and width in pixels to resize images to; 0 leaves them.
+        modality: required type of the inputs.
+        input_column: name of the column; if empty, it is found by its type.
+        label_column: name of the column; if empty, it is found by its name or type.
+        image_size: height and width in pixels to resize images to; 0 keeps their size.
 
     Raises:
-        ConfigError: the data set, the split or a column is not there or does not fit.
+        ConfigError: the data set, the split or a column does not exist or does not fit.
     """
     location = ("", "") if is_builtin(dataset) else locate(dataset)
     return _read(dataset, location, split, modality, input_column, label_column, image_size)
@@ -54,11 +54,11 @@ def split_sizes(dataset: str) -> dict[str, int]:
 
 
 def is_builtin(dataset: str) -> bool:
-    """Whether the data set comes with fedsim."""
+    """True if the data set comes with fedsim."""
     return _builtin(dataset) is not None
 
 
-# The location is a part of the key, since FEDSIM_HUB may name another folder the next time.
+# The location is part of the key, since FEDSIM_HUB may name another folder the next time.
 @lru_cache(maxsize=8)
 def _read(
     dataset: str,
@@ -84,12 +84,12 @@ def _read(
         return _read_table(table, dataset, numbers, modality, columns, image_size)
     if column := input_column or label_column:
         raise ConfigError(
-            f"{dataset}: there is no column {column!r} to choose. "
-            "Leave input_column and label_column out for a built-in data set."
+            f"{dataset}: there is no column {column!r}, since a built-in data set has no columns. "
+            "Leave input_column and label_column out."
         )
     if modality != builtin.modality:
         raise ConfigError(
-            f"{dataset}: it holds {builtin.modality}s, and the task needs {modality}s. "
+            f"{dataset}: it holds {builtin.modality}s, but the task needs {modality}s. "
             f"Choose a data set of {modality}s, or a model for {builtin.modality}s."
         )
     inputs, labels = builtin.read(part.name, numbers)
@@ -121,14 +121,14 @@ def _read_table(
     kept = [position for position, text in enumerate(texts) if text]
     if not kept:
         raise ConfigError(
-            f"{dataset}: the texts of the rows {numbers[0]} to {numbers[-1]} are blank. "
+            f"{dataset}: the texts of the rows {numbers[0]} to {numbers[-1]} are all blank. "
             "Choose a longer slice."
         )
     return Rows(texts, labels, tuple(numbers), names).take(kept)
 
 
 def to_pil(image: Tensor) -> Any:  # noqa: ANN401
-    """A uint8 image ``(channel, height, width)`` as PIL's."""
+    """A uint8 image ``(channel, height, width)`` as a PIL image."""
     from PIL import Image
 
     return Image.fromarray(image.permute(1, 2, 0).squeeze(2).numpy())

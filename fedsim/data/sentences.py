@@ -1,4 +1,4 @@
-"""Sentences written for the project, so that a leak is felt without anybody being harmed."""
+"""Invented messages, some of them sensitive, in place of real private texts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SLOT = re.compile(r"\{(\w+?)\d?\}")
 
 
 class Sentences(Builtin):
-    """English messages of 6 to 22 words, everyday or sensitive; all persons and places invented.
+    """English messages of 6 to 22 words, everyday or sensitive; all names and places are invented.
 
-    ``train`` and ``test`` are written by hand, ``public`` is composed of templates and words.
+    ``train`` and ``test`` are written by hand; ``public`` is composed from templates and words.
     """
 
     modality: ClassVar[Literal["image", "text"]] = "text"
@@ -53,7 +53,7 @@ def _compose(rows: int) -> list[tuple[str, int]]:
 
 
 def _fill(template: str, rng: np.random.Generator) -> str:
-    """Draw a word for each slot; ``{name}`` and ``{name2}`` never get the same one."""
+    """Draw a word for each slot; ``{name}`` and ``{name2}`` never get the same word."""
     words: dict[str, list[str]] = _file()["words"]
     orders = {slot: rng.permutation(words[slot]).tolist() for slot in _SLOT.findall(template)}
     text = _SLOT.sub(lambda slot: str(orders[slot[1]].pop()), template)

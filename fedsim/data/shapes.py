@@ -1,4 +1,4 @@
-"""Small pictures of shaded shapes on textured grounds, drawn by a seeded generator."""
+"""Small images of shaded shapes on textured backgrounds, drawn by a seeded generator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _star(x: Plane, y: Plane) -> Plane:
     sector = np.pi / 5
     radius = np.hypot(x, y)
     angle = np.abs(np.mod(np.arctan2(x, -y) + sector, 2 * sector) - sector)
-    # The line from a tip (1, 0) to the notch beside it, at 0.45 of the radius.
+    # The edge from a tip (1, 0) to the adjacent notch, at 0.45 of the radius.
     notch_x, notch_y = 0.45 * np.cos(sector), 0.45 * np.sin(sector)
     length = np.hypot(1 - notch_x, notch_y)
     along, across = radius * np.cos(angle) - 1, radius * np.sin(angle)
@@ -64,18 +64,21 @@ SHAPES: dict[str, Callable[[Plane, Plane], Plane]] = {
     "bars": lambda x, y: np.maximum(_box(x, y, 0.9, 0.9), 0.16 - np.abs(np.mod(x, 0.7) - 0.35)),
     "checker": _checker,
 }
-"""Signed distances, about, of shapes of radius 1 around the origin; negative inside."""
+"""Approximate signed distances to shapes of radius 1 around the origin; negative inside."""
 
 
 class Shapes(Builtin):
-    """RGB pictures of 32x32 pixels in ten classes; a row depends on its split and number only."""
+    """RGB images of 32x32 pixels, each showing a shape of one of ten classes on a textured ground.
+
+    A row depends only on its split and its number.
+    """
 
     modality: ClassVar[Literal["image", "text"]] = "image"
     class_names: ClassVar[tuple[str, ...]] = tuple(SHAPES)
     sizes: ClassVar[dict[str, int]] = {"train": 2000, "test": 500, "public": 2000}
 
     def read(self, split: str, numbers: range) -> tuple[Tensor, Tensor]:
-        """Pictures uint8 ``(row, 3, 32, 32)`` and their classes."""
+        """Images uint8 ``(row, 3, 32, 32)`` and their classes."""
         rngs = [seeds.numpy_generator(0, "shapes", split, number) for number in numbers]
         labels = [int(rng.integers(len(SHAPES))) for rng in rngs]
         shapes = list(SHAPES.values())
@@ -85,7 +88,7 @@ class Shapes(Builtin):
 
 
 def _draw(shape: Callable[[Plane, Plane], Plane], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """One picture ``(height, width, channel)``: ground, cast shadow, lit shape, grain."""
+    """One image ``(height, width, channel)``: background, cast shadow, lit shape and grain."""
     y, x = np.mgrid[-1 : 1 : SIDE * 1j, -1 : 1 : SIDE * 1j]
     light = rng.uniform(0, 2 * np.pi)
     toward_light = x * np.cos(light) + y * np.sin(light)
@@ -96,7 +99,7 @@ def _draw(shape: Callable[[Plane, Plane], Plane], rng: np.random.Generator) -> N
     turn = rng.uniform(-0.5, 0.5)
 
     def distance(shift: float) -> Plane:
-        """In pixels, with the shape shifted away from the light."""
+        """Distance in pixels to the shape, shifted away from the light."""
         dx = x - centre[0] + shift * np.cos(light)
         dy = y - centre[1] + shift * np.sin(light)
         u = (dx * np.cos(turn) + dy * np.sin(turn)) / scale
@@ -107,7 +110,7 @@ def _draw(shape: Callable[[Plane, Plane], Plane], rng: np.random.Generator) -> N
     shade *= 1 - 0.5 * _cover(distance(0.12), 4.0)
     picture = ground * shade[..., None]
     edge = distance(0.0)
-    # Darker towards the rim that is turned away from the light, as on something round.
+    # Darker towards the rim on the far side of the light, as on a round body.
     relief = 1 + 0.25 * toward_light + 0.25 * np.tanh(-edge / 4) - 0.15
     relief += 0.1 * _texture(rng, x, y, 9)
     alpha = _cover(edge, 1.2)[..., None]
@@ -118,12 +121,12 @@ def _draw(shape: Callable[[Plane, Plane], Plane], rng: np.random.Generator) -> N
 
 
 def _cover(distance: Plane, width: float) -> Plane:
-    """Share of each pixel that is inside, falling from 1 to 0 over ``width`` pixels."""
+    """Share of each pixel that is inside; falls from 1 to 0 over ``width`` pixels."""
     return np.clip(0.5 - distance / width, 0, 1)
 
 
 def _texture(rng: np.random.Generator, x: Plane, y: Plane, frequency: float) -> Plane:
-    """Smooth waves of random directions, about -1 to 1."""
+    """Sum of waves in random directions, roughly in [-1, 1]."""
     waves = np.zeros_like(x)
     for _ in range(5):
         kx, ky = rng.normal(0, frequency, 2)
@@ -132,10 +135,10 @@ def _texture(rng: np.random.Generator, x: Plane, y: Plane, frequency: float) -> 
 
 
 def _colours(rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two muted RGB colours in [0, 1] that can be told apart."""
+    """Two muted RGB colours in [0, 1] that are easy to distinguish."""
     while True:
         colours = rng.uniform(0.08, 0.95, (2, 3))
-        # Photographs are rarely saturated: pull each colour towards its own grey.
+        # Photographs are rarely saturated, so each colour is moved towards its own grey.
         ground, body = 0.65 * colours + 0.35 * colours.mean(1, keepdims=True)
         if np.abs(ground - body).sum() > 0.75:
             return ground, body

@@ -1,4 +1,4 @@
-"""Splits as a user writes them: a name with an optional slice, as in ``train[100:900]``."""
+"""Splits in the user's notation: a name and an optional slice, as in ``train[100:900]``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a data set, sliced as the datasets library slices: rows, or percent with ``%``.
+    """Part of a data set, with the slices of the datasets library: rows, or per cent with ``%``.
 
     Attributes:
-        start: first row, from the end where negative; empty for the beginning.
-        stop: the row after the last one; empty for the end.
+        name: name of the split.
+        start: first row, counted from the end if negative; empty for the beginning.
+        stop: row after the last one; empty for the end.
     """
 
     name: str
@@ -27,7 +28,11 @@ class Split:
 
     @classmethod
     def parse(cls, text: str, dataset: str) -> Split:
-        """Read ``name``, ``name[a:b]`` or ``name[a%:b%]``."""
+        """Read ``name``, ``name[a:b]`` or ``name[a%:b%]``.
+
+        Raises:
+            ConfigError: the text does not have this form.
+        """
         if (form := _FORM.fullmatch(text)) is None:
             raise ConfigError(
                 f"{dataset}: {text!r} is not a split. "
@@ -43,7 +48,11 @@ class Split:
         return f"{self.name}[{self.start}:{self.stop}]" if self.start or self.stop else self.name
 
     def numbers(self, rows: int, dataset: str) -> range:
-        """The row numbers, of a split that has ``rows`` rows before it is sliced."""
+        """Row numbers in a split that has ``rows`` rows before it is sliced.
+
+        Raises:
+            ConfigError: the slice is empty.
+        """
         numbers = range(rows)[_row(self.start, rows) : _row(self.stop, rows)]
         if not numbers:
             raise ConfigError(
@@ -58,5 +67,5 @@ class Split:
 def _row(bound: str, rows: int) -> int | None:
     if not bound:
         return None
-    # Percent are rounded to the nearest row, as the datasets library does by default.
+    # Percentages are rounded to the nearest row, as the datasets library does by default.
     return round(int(bound[:-1]) * rows / 100) if bound.endswith("%") else int(bound)

@@ -10,18 +10,18 @@ from fedsim.errors import ConfigError
 from fedsim.hub import resolve
 
 Tables: TypeAlias = dict[str, Any]
-"""Split name -> ``datasets.Dataset``, memory-mapped: rows are read when they are asked for."""
+"""Split name -> ``datasets.Dataset``, memory-mapped: rows are read on demand."""
 
 
 def cache_folder() -> Path:
-    """Where the library keeps what it makes of files, and fedsim what it measures on them."""
+    """Folder in which the library caches converted files, and fedsim its measurements of them."""
     import datasets
 
     return Path(datasets.config.HF_DATASETS_CACHE)
 
 
 def locate(dataset: str) -> tuple[str, str]:
-    """The folder or hub id, and the configuration (may be empty), of ``id[:configuration]``."""
+    """Folder or hub id, and configuration (may be empty), of ``id[:configuration]``."""
     identifier, _, configuration = dataset.partition(":")
     return resolve(identifier, "datasets"), configuration
 
@@ -34,6 +34,9 @@ def open_tables(path: str, configuration: str, dataset: str) -> Tables:
         path: the folder or hub id.
         configuration: empty for the only or default one.
         dataset: the name that the user wrote, for messages.
+
+    Raises:
+        ConfigError: the data set cannot be found or read, or it needs a configuration.
     """
     import datasets
 
@@ -74,7 +77,7 @@ def _configurations(path: str) -> list[str]:
 
 
 def _check_hub(identifier: str) -> None:
-    """Ask the hub once, so that a wrong name or a missing network shows at once.
+    """Ask the hub first, so that a wrong name or a missing network is reported at once.
 
     The datasets library would try six times within 23 seconds.
     """
@@ -94,14 +97,15 @@ def _check_hub(identifier: str) -> None:
             f"{identifier}: the hub has no such data set, or it needs a login. "
             "Correct the name, or see `fedsim list datasets` for the built-in ones."
         ) from None
-    # Which error a dead network gives depends on the HTTP library that the hub library uses.
+    # The error of a missing network depends on the HTTP library that the hub library uses.
     except Exception as error:
         raise ConfigError(_no_hub(identifier, str(error))) from error
 
 
 def _no_hub(dataset: str, reason: str) -> str:
     return (
-        f"{dataset}: it is no built-in, no folder, and the hub cannot be reached ({reason}). "
+        f"{dataset}: it is neither a built-in nor a folder, and the hub cannot be reached "
+        f"({reason}). "
         "Correct the name, put a clone under $FEDSIM_HUB/datasets, or set HF_HUB_OFFLINE=1 if "
         "this machine has downloaded it before."
     )

@@ -1,4 +1,4 @@
-"""The defenses by name, and how a chain of them is built from an experiment's tables."""
+"""Registry of the defenses, and construction of chains from an experiment's tables."""
 
 from __future__ import annotations
 
@@ -36,11 +36,17 @@ DEFENSES: dict[str, type[Defense]] = {
 
 
 def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
-    """``build_chain([{"name": "prune", "fraction": 0.9}], "defenses")``; ``none`` adds nothing.
+    """Chain of the defenses that the tables name; ``none`` adds nothing to it.
+
+    For example ``build_chain([{"name": "prune", "fraction": 0.9}], "defenses")``.
+
+    Args:
+        tables: name and options of each defense, in order.
+        where: path of the tables in the experiment file, for messages.
 
     Raises:
-        ConfigError: a name or an option is wrong, the order of the stages cannot be kept, or the
-            epsilons of two defenses are about different things.
+        ConfigError: a name or an option is wrong; a defense of single gradients follows one of
+            their sum or of the update; or the epsilons of two defenses protect different units.
     """
     known = registry(DEFENSES, "fedsim.defenses")
     names: list[str] = []
@@ -50,17 +56,19 @@ def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
         defense, name = build(known, table, f"{where}[{index}]"), str(table["name"])
         if late and defense.per_example:
             raise ConfigError(
-                f"{where}[{index}]: {name!r} changes single gradients, which happens before "
-                f"{late}, and yet follows it. "
+                f"{where}[{index}]: {name!r} changes single gradients and has to come before "
+                f"{late}. "
                 "List it first, or set its stage to 'client'."
             )
         if defense.changes_update or defense.changes_sum:
-            late = f"{name!r} changes {'the update' if defense.changes_update else 'their sum'}"
+            late = (
+                f"{name!r}, which changes {'the update' if defense.changes_update else 'their sum'}"
+            )
         if unit is not None and defense.unit not in {None, unit}:
             raise ConfigError(
-                f"{where}[{index}]: the epsilon of {name!r} is about one {defense.unit} of a "
-                f"client, and that of the defense before it about one {unit}. Leave one of them "
-                "out, or add its noise by gaussian_noise."
+                f"{where}[{index}]: the epsilon of {name!r} protects one {defense.unit} of a "
+                f"client, but that of an earlier defense protects one {unit}. Leave one of them "
+                "out, or replace it by gaussian_noise."
             )
         unit = defense.unit or unit
         if not isinstance(defense, NoDefense):

@@ -1,4 +1,4 @@
-"""What a defense may do at the client. Every hook does nothing unless a defense overrides it."""
+"""Interface of a defense at the client. A hook does nothing unless a defense overrides it."""
 
 from __future__ import annotations
 
@@ -14,34 +14,40 @@ from fedsim.types import Batch, Tensors
 
 DefenseStage: TypeAlias = Literal["sample", "client"]
 Distortion: TypeAlias = Literal["scale", "noise", "sparsity", "sign", "rounding"]
-"""What is lost of an update: its length, or exact values, to noise, zeros, signs or rounding."""
+"""Losses of an update: its length, or its exact values, to noise, zeros, signs or rounding."""
 Unit: TypeAlias = Literal["example", "update"]
-"""What epsilon protects: one example of a client, or all that it sends in a round."""
+"""What epsilon protects: one example of a client, or everything that it sends in a round."""
 
 
 @dataclass(frozen=True)
 class Defense:
-    """A no-op. The hooks are called in this order; a chain calls each hook in the chain's order.
+    """A defense that changes nothing; every other defense overrides some of its hooks.
 
-    Under FedSGD the update is the gradient of the batch; under FedAvg it is
-    ``sent - trained weights``, and the hook's result is subtracted from ``sent`` again.
+    The hooks are called in the order in which they are defined; a chain calls each hook of all its
+    defenses in turn. For one step on the examples of ``on_batch``, with single gradients g_1 to
+    g_B,
+
+        gradient = on_sum(on_gradient(g_1) + ... + on_gradient(g_B)) / B.
+
+    Under FedSGD the client sends ``on_update(gradient)``. Under FedAvg it sends
+    ``sent - on_update(sent - trained)``, ``trained`` being the weights after its local steps.
     """
 
     def fit(self, schedule: Schedule) -> Defense:
-        """The defense of a client whose rows are drawn from so often."""
+        """The same defense, its noise set for a client with this schedule."""
         del schedule
         return self
 
     def on_model(self, model: nn.Module) -> None:
-        """Change the client's model, in the mode it trains in; what is frozen is not sent."""
+        """Change the client's model, given in its training mode; frozen parameters are not sent."""
 
     def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """The examples that are trained on instead of ``batch``."""
+        """The examples to train on instead of ``batch``."""
         del rng
         return batch
 
     def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
-        """Change one example's gradient, before the mean over the batch is taken."""
+        """Change the gradient of one example, before the mean over the batch is taken."""
         del rng
         return gradient
 
@@ -56,80 +62,80 @@ class Defense:
         return update
 
     def surrogate(self, update: Tensors) -> Tensors:
-        """A differentiable stand-in for the defense, for an adaptive attacker."""
+        """Differentiable approximation of the defense, for adaptive attackers."""
         return update
 
     def encode(self, packed: Encoding) -> Encoding:
-        """How the update is packed, given how it was before this defense."""
+        """Packing of the update after this defense, given the packing before it."""
         return packed
 
     def slack(self, received: Tensors) -> Tensors:
-        """How far each coordinate may lie from what was received, where rounding bounds it.
+        """Largest distance of each coordinate from its received value, where rounding bounds it.
 
-        Broadcasts against ``received``; for ``rounding`` among the distortions.
+        Broadcasts against ``received``. Meaningful only if ``distortions`` contains ``rounding``.
         """
         return {name: torch.zeros_like(value) for name, value in received.items()}
 
     def epsilon_after(self, spent: Schedule) -> float | None:
-        """Epsilon of what a client has done, for a defense that has a ``unit``; else None."""
+        """Epsilon that a client has spent after this schedule; None if there is no ``unit``."""
         del spent
         return None
 
     @property
     def distortions(self) -> frozenset[Distortion]:
-        """What an adaptive attacker has to allow for; empty where values arrive as they are."""
+        """Distortions that an adaptive attacker has to allow for; empty if nothing is distorted."""
         return frozenset()
 
     @property
     def unit(self) -> Unit | None:
-        """What epsilon is about; None where nothing private is claimed."""
+        """The unit that epsilon protects; None if the defense does not claim to be private."""
         return None
 
     @property
     def per_example(self) -> bool:
-        """Whether examples must be taken one by one, since ``on_gradient`` or ``on_sum`` works."""
+        """True if gradients are needed example by example, for ``on_gradient`` or ``on_sum``."""
         return type(self).on_gradient is not Defense.on_gradient or self.changes_sum
 
     @property
     def changes_sum(self) -> bool:
-        """Whether ``on_sum`` does anything."""
+        """True if ``on_sum`` is overridden."""
         return type(self).on_sum is not Defense.on_sum
 
     @property
     def changes_update(self) -> bool:
-        """Whether ``on_update`` does anything."""
+        """True if ``on_update`` is overridden."""
         return type(self).on_update is not Defense.on_update
 
 
 @dataclass(frozen=True)
 class StagedDefense(Defense):
-    """A defense that is one function of an update, applied per example or to the whole update.
+    """A defense that transforms either each example's gradient or the whole update.
 
     Attributes:
-        stage: ``sample`` transforms each example's gradient before the mean (as Learning To Invert
-            does), ``client`` what the client sends (as DLG and LAMP do).
+        stage: ``sample`` transforms the gradient of each example before the mean is taken, as in
+            Learning To Invert; ``client`` transforms what the client sends, as in DLG and LAMP.
     """
 
     stage: DefenseStage = "client"
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The defense itself."""
+        """Apply the defense to a gradient or an update."""
         raise NotImplementedError
 
     def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
-        """``transform`` if the stage is ``sample``."""
+        """Apply ``transform`` at stage ``sample``."""
         return self.transform(gradient, rng) if self.stage == "sample" else gradient
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """``transform`` if the stage is ``client``."""
+        """Apply ``transform`` at stage ``client``."""
         return self.transform(update, rng) if self.stage == "client" else update
 
     @property
     def per_example(self) -> bool:
-        """Whether the stage is ``sample``."""
+        """True at stage ``sample``."""
         return self.stage == "sample"
 
     @property
     def changes_update(self) -> bool:
-        """Whether the stage is ``client``."""
+        """True at stage ``client``."""
         return self.stage == "client"

@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise, which a privacy budget may set: what such defenses share."""
+"""Common part of the differentially private defenses: clipping, noise and privacy budget."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from fedsim.types import Tensors
 
 
 class Releases(NamedTuple):
-    """Gaussian mechanisms that are composed.
+    """Gaussian mechanisms to be composed.
 
     Attributes:
-        number: how many.
-        rate: at which each samples what is protected.
-        reach: how far their results for neighbours lie apart at most, in units of ``clip``.
+        number: number of mechanisms.
+        rate: probability with which each of them samples the protected unit.
+        reach: sensitivity, the largest distance between the results for neighbours, in units of
+            ``clip``.
     """
 
     number: int
@@ -39,19 +40,19 @@ class Releases(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Budgeted(Defense):
-    """Clips, and adds the noise that is given or that a budget asks for.
+    """Clipping and Gaussian noise, whose level is given or derived from a privacy budget.
 
     Attributes:
-        clip: largest Euclidean norm of what is protected.
-        noise_multiplier: standard deviation of the noise in units of ``clip``; None to have it from
-            ``epsilon``.
-        epsilon: budget of each client for all rounds of the run.
-        delta: of the budget.
+        clip: largest Euclidean norm of the protected quantity.
+        noise_multiplier: standard deviation of the noise in units of ``clip``; None to derive it
+            from ``epsilon``.
+        epsilon: privacy budget of each client for all rounds of the run.
+        delta: probability with which the budget may be exceeded.
     """
 
     name: ClassVar[str]
     depends: ClassVar[str]
-    """What the noise of a budget depends on, in words."""
+    """What the noise for a budget depends on, for messages."""
 
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -62,20 +63,20 @@ class Budgeted(Defense):
         if (self.noise_multiplier is None) == (self.epsilon is None):
             both = "neither is" if self.epsilon is None else "both are"
             raise ValueError(
-                f"noise_multiplier or epsilon says how much noise there is, and {both} given; "
+                f"noise_multiplier or epsilon determines the noise, but {both} given; "
                 "set one of them"
             )
 
     def on_model(self, model: nn.Module) -> None:
-        """Leave the model as it is.
+        """Leave the model unchanged.
 
         Raises:
-            ConfigError: it has batch statistics, which would be sent without noise.
+            ConfigError: the model has batch statistics, which would be sent without noise.
         """
         refuse_batch_statistics(self.name, model)
 
     def fit(self, schedule: Schedule) -> Self:
-        """With the noise that ``epsilon`` asks for, if it is given."""
+        """The same defense, with the noise that ``epsilon`` requires under this schedule."""
         if self.epsilon is None:
             return self
         noises = (
@@ -88,10 +89,10 @@ class Budgeted(Defense):
         return replace(self, noise_multiplier=min(noises), epsilon=None)
 
     def epsilon_after(self, spent: Schedule) -> float:
-        """Epsilon of what has been released.
+        """Epsilon of everything released under the schedule ``spent``.
 
         Raises:
-            ConfigError: the noise is not known, since ``fit`` was not called.
+            ConfigError: the noise is unknown, because ``fit`` was not called.
         """
         noise = self._multiplier()
         return min(
@@ -102,49 +103,49 @@ class Budgeted(Defense):
         )
 
     def surrogate(self, update: Tensors) -> Tensors:
-        """The same clipping of the whole update, without noise: exact for a batch of one."""
+        """Clipping of the whole update, without noise; exact for a batch of one example."""
         return cut(update, self.clip)
 
     def encode(self, packed: Encoding) -> Encoding:
-        """Noise fills all bits."""
+        """Full precision: noise fills all bits."""
         del packed
         return Encoding()
 
     @property
     def distortions(self) -> frozenset[Distortion]:
-        """Clipping, and noise where there is any."""
+        """The length, and noise unless the noise multiplier is 0."""
         return frozenset({"scale"} if self.noise_multiplier == 0 else {"scale", "noise"})
 
     def _covered(self, tensors: Tensors, rng: torch.Generator) -> Tensors:
-        """With noise, drawn in float32 where ``rng`` lives, in the model's order.
+        """The tensors with noise, drawn in float32 where ``rng`` lives, in the order of the model.
 
         Raises:
-            ConfigError: the noise is not known, since ``fit`` was not called.
+            ConfigError: the noise is unknown, because ``fit`` was not called.
         """
         return GaussianNoise(std=self._multiplier() * self.clip).transform(tensors, rng)
 
     def _multiplier(self) -> float:
         if self.noise_multiplier is None:
             raise ConfigError(
-                f"{self.name}.epsilon: {self.epsilon} is a budget for a whole run, and how much "
-                f"noise it takes depends on {self.depends}. Call fit first, or set "
+                f"{self.name}.epsilon: {self.epsilon} is a budget for a whole run, and the "
+                f"noise that it requires depends on {self.depends}. Call fit first, or set "
                 "noise_multiplier."
             )
         return self.noise_multiplier
 
     @abstractmethod
     def _releases(self, schedule: Schedule) -> Sequence[Releases]:
-        """What is released; of several ways to see it each bounds epsilon from above."""
+        """The same releases seen in one or more ways, each of which bounds epsilon from above."""
 
 
 def refuse_batch_statistics(name: str, model: nn.Module) -> None:
-    """Raise ``ConfigError`` where a model in train mode would send statistics without noise."""
+    """Raise ``ConfigError`` if a model in train mode would send batch statistics without noise."""
     mixing = [
         own for own, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training
     ]
     if mixing:
         raise ConfigError(
-            f"{name}: {mixing[0]!r} of {type(model).__name__} is a batch normalisation in "
+            f"{name}: {mixing[0]!r} of {type(model).__name__} is a batch normalisation layer in "
             "train mode, whose statistics mix the examples and are sent without noise. "
-            "Set federation.train_mode = false, or choose a model without it."
+            "Set federation.train_mode = false, or choose a model without batch normalisation."
         )

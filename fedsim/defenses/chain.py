@@ -1,4 +1,4 @@
-"""A client's defenses, applied one after another."""
+"""Composition of a client's defenses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedsim.types import Batch, Tensors
 
 @dataclass(frozen=True)
 class Chain(Defense):
-    """Calls each hook of its defenses in their order; an empty chain is no defense.
+    """Several defenses, applied in order hook by hook; an empty chain changes nothing.
 
     Attributes:
-        names: what the defenses are registered as, one for each.
-        defenses: the defenses.
+        names: registered name of each defense.
+        defenses: the defenses, in the order in which each hook is called.
     """
 
     names: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Chain(Defense):
 
     @property
     def tables(self) -> tuple[dict[str, Any], ...]:
-        """For each defense its name and all its options, as ``build_chain`` reads them."""
+        """Name and all options of each defense, as ``build_chain`` reads them."""
         return tuple(
             {"name": name, **options_of(defense)}
             for name, defense in zip(self.names, self.defenses, strict=True)
@@ -43,85 +43,85 @@ class Chain(Defense):
 
     @property
     def options_json(self) -> str:
-        """``tables`` as canonical JSON: a list of objects with sorted keys and no spaces."""
+        """``tables`` as canonical JSON: a list of objects with sorted keys and without spaces."""
         return json.dumps(self.tables, sort_keys=True, separators=(",", ":"))
 
     @property
     def per_example(self) -> bool:
-        """Whether any of the defenses changes single examples' gradients."""
+        """True if any of the defenses needs gradients example by example."""
         return any(defense.per_example for defense in self.defenses)
 
     @property
     def changes_sum(self) -> bool:
-        """Whether any of the defenses changes the sum of single gradients."""
+        """True if any of the defenses changes the sum of single gradients."""
         return any(defense.changes_sum for defense in self.defenses)
 
     @property
     def changes_update(self) -> bool:
-        """Whether any of the defenses changes what the client sends."""
+        """True if any of the defenses changes what the client sends."""
         return any(defense.changes_update for defense in self.defenses)
 
     def fit(self, schedule: Schedule) -> Chain:
-        """Each defense's ``fit``."""
+        """Fit each defense."""
         return replace(self, defenses=tuple(each.fit(schedule) for each in self.defenses))
 
     def on_model(self, model: nn.Module) -> None:
-        """Each defense's ``on_model``."""
+        """Let each defense change the model."""
         for defense in self.defenses:
             defense.on_model(model)
 
     def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """Each defense's ``on_batch``, on what the one before made of the batch."""
+        """Apply ``on_batch`` of each defense to the result of the one before."""
         for defense in self.defenses:
             batch = defense.on_batch(batch, rng)
         return batch
 
     def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
-        """Each defense's ``on_gradient``."""
+        """Apply ``on_gradient`` of each defense to the result of the one before."""
         for defense in self.defenses:
             gradient = defense.on_gradient(gradient, rng)
         return gradient
 
     def on_sum(self, total: Tensors, rng: torch.Generator) -> Tensors:
-        """Each defense's ``on_sum``."""
+        """Apply ``on_sum`` of each defense to the result of the one before."""
         for defense in self.defenses:
             total = defense.on_sum(total, rng)
         return total
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """Each defense's ``on_update``."""
+        """Apply ``on_update`` of each defense to the result of the one before."""
         for defense in self.defenses:
             update = defense.on_update(update, rng)
         return update
 
     def surrogate(self, update: Tensors) -> Tensors:
-        """Each defense's ``surrogate``."""
+        """Composition of the surrogates."""
         for defense in self.defenses:
             update = defense.surrogate(update)
         return update
 
     def encode(self, packed: Encoding) -> Encoding:
-        """Each defense's ``encode``."""
+        """Apply ``encode`` of each defense to the result of the one before."""
         for defense in self.defenses:
             packed = defense.encode(packed)
         return packed
 
     def slack(self, received: Tensors) -> Tensors:
-        """That of the last defense that rounds; others change the bounds of those before."""
+        """Slack of the last defense that rounds; it makes the bounds of earlier ones irrelevant."""
         rounding = [each for each in self.defenses if "rounding" in each.distortions]
         return rounding[-1].slack(received) if rounding else super().slack(received)
 
     def epsilon_after(self, spent: Schedule) -> float | None:
-        """The least that one of the defenses claims; what comes after it costs nothing more."""
+        """Smallest epsilon that any of the defenses claims; later defenses are post-processing."""
         claims = [each.epsilon_after(spent) for each in self.defenses]
         return min((claim for claim in claims if claim is not None), default=None)
 
     @property
     def distortions(self) -> frozenset[Distortion]:
-        """Those of all its defenses."""
+        """Distortions of all the defenses."""
         return frozenset().union(*(each.distortions for each in self.defenses))
 
     @property
     def unit(self) -> Unit | None:
-        """The unit of what is claimed; ``build_chain`` refuses two different ones."""
+        """The unit that epsilon protects; ``build_chain`` refuses two different ones."""
         return next((each.unit for each in self.defenses if each.unit is not None), None)

@@ -1,4 +1,4 @@
-"""Clipping: an update that is too long is scaled down; nothing is hidden but its length."""
+"""Clipping of the update: its length is hidden if it is too long, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,39 +15,42 @@ from fedsim.types import Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Defense):
-    """Scales the whole update to a norm where it is longer (as in McMahan et al. 2018), no noise.
+    """Scales the update down to a given norm if it is longer (as in McMahan et al. 2018).
 
-    No protection by itself: all directions, ratios, signs, ranks and spans survive, so that
-    attacks by the cosine or by the span lose nothing. Two things have to know of it: a squared
-    distance, by the surrogate, which is the clipping itself; and what counts the labels of a batch,
-    for which an adaptive attack on images estimates the scale. An oblivious one counts what the
-    model expects and not what the batch holds, unless labels are granted. Clipping of single
-    examples without noise is ``dp_sgd`` with ``noise_multiplier = 0``.
+    The client sends ``u * min(1, norm / |u|)``, ``|u|`` being the Euclidean norm over all tensors,
+    and no noise is added. By itself this does not protect: directions, ratios, signs, ranks and
+    spans survive, so attacks that use the cosine or the span lose nothing.
+
+    Two parts of an attack have to allow for it. A squared distance uses the surrogate, which is the
+    clipping itself. Counting the labels of a batch needs the scale, which an adaptive attack on
+    images estimates; an oblivious one counts what the model expects instead of what the batch
+    holds, unless labels are granted. To clip single examples without noise, use ``dp_sgd`` with
+    ``noise_multiplier = 0``.
 
     Attributes:
-        norm: largest Euclidean norm of the update over all tensors; of the weights' change under
-            FedAvg.
+        norm: largest Euclidean norm of the update over all tensors; under FedAvg, of the change of
+            the weights.
     """
 
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The clipped update; nothing is drawn."""
+        """The clipped update; ``rng`` is not used."""
         del rng
         return cut(update, self.norm)
 
     def surrogate(self, update: Tensors) -> Tensors:
-        """The same clipping."""
+        """The clipping itself, which is differentiable."""
         return cut(update, self.norm)
 
     @property
     def distortions(self) -> frozenset[Distortion]:
-        """The length."""
+        """Only the length."""
         return frozenset({"scale"})
 
 
 def cut(update: Tensors, norm: float) -> Tensors:
-    """The update scaled down to ``norm`` where it is longer; integers neither count nor change."""
+    """Scale the update down to ``norm`` if it is longer; integers neither count nor change."""
     scale = norm / squared_norm(update).clamp(min=norm**2).sqrt()
     return {
         name: value * scale.to(value.dtype) if value.is_floating_point() else value
@@ -56,6 +59,6 @@ def cut(update: Tensors, norm: float) -> Tensors:
 
 
 def squared_norm(update: Tensors) -> Tensor:
-    """Square of the Euclidean norm over all floating-point tensors, a float64 scalar."""
+    """Squared Euclidean norm over all floating-point tensors, as a float64 scalar."""
     floating = [value for value in update.values() if value.is_floating_point()]
     return torch.stack([value.to(torch.float64).square().sum() for value in floating]).sum()

@@ -1,4 +1,4 @@
-"""Client-level differential privacy: each client clips its update and covers it with noise."""
+"""Client-level differential privacy: each client clips its update and adds noise to it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,32 @@ from fedsim.types import Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class DpClient(Budgeted):
-    """Clips the update and adds N(0, (noise_multiplier * clip)^2) to each coordinate of it.
+    """Clips the client's update and adds Gaussian noise to every coordinate of it.
 
-    DP-FedAvg (McMahan et al. 2018) in its local form: the client adds the noise itself, so that it
-    holds against the server. Unit of privacy: all that one client sends in a round. Composition:
-    the rounds in which that client takes part, as one Gaussian mechanism each. Being drawn for a
-    round amplifies nothing, since the server draws; neither does the number of local steps count.
-    As in ``dp_sgd`` the noise is float32 from a seeded generator, and losses, counts and labels
-    beside the tensors have none.
+    DP-FedAvg (McMahan et al. 2018) in its local form: the client itself adds the noise, so the
+    guarantee holds against the server. With clip C and noise multiplier sigma it sends
 
-    The surrogate is the clipping: an adaptive attacker knows the noise's deviation, for which a
-    squared distance is the likelihood, takes low rank out of the noise, and may average over
+        u * min(1, C / |u|) + N(0, (sigma C)^2 I).
+
+    The unit of privacy is everything that one client sends in a round, and T rounds compose to one
+    Gaussian mechanism of noise ``sigma / (reach sqrt(T))``, where ``reach`` is 2 or 1 as
+    ``adjacency`` says. Being drawn for a round does not amplify privacy, since the server draws,
+    and the number of local steps does not matter. As in ``dp_sgd`` the noise is float32 from a
+    seeded generator; losses, counts and labels sent with the tensors have none.
+
+    The surrogate is the clipping. An adaptive attacker knows the standard deviation, for which a
+    squared distance is the likelihood; it can extract low rank from the noise and average over
     rounds.
 
     Attributes:
-        clip: largest Euclidean norm of the update, of the weights' change under FedAvg.
-        noise_multiplier: standard deviation of the noise in units of ``clip``; None to have it from
-            ``epsilon``.
-        epsilon: budget of each client for all rounds of the run.
-        delta: of the budget.
-        adjacency: ``replace`` compares any two updates, which differ by ``2 clip``; ``zero_out``
-            compares an update with none at all, which differ by ``clip`` (Kairouz et al. 2021).
+        clip: largest Euclidean norm of the update; under FedAvg, of the change of the weights.
+        noise_multiplier: standard deviation of the noise in units of ``clip``; None to derive it
+            from ``epsilon``.
+        epsilon: privacy budget of each client for all rounds of the run.
+        delta: probability with which the budget may be exceeded.
+        adjacency: ``replace`` compares any two updates, which differ by up to ``2 clip``;
+            ``zero_out`` compares an update with none, which differ by up to ``clip`` (Kairouz et
+            al. 2021).
     """
 
     name: ClassVar[str] = "dp_client"
@@ -48,13 +53,13 @@ class DpClient(Budgeted):
         """The clipped update with noise.
 
         Raises:
-            ConfigError: the noise is not known, since ``fit`` was not called.
+            ConfigError: the noise is unknown, because ``fit`` was not called.
         """
         return self._covered(cut(update, self.clip), rng)
 
     @property
     def unit(self) -> Unit:
-        """All that a client sends in a round."""
+        """Everything that a client sends in a round."""
         return "update"
 
     def _releases(self, schedule: Schedule) -> list[Releases]:

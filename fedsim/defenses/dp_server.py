@@ -1,4 +1,4 @@
-"""Central differential privacy: the server clips, averages and adds noise. It sees all before."""
+"""Central differential privacy: the server adds the noise, after it has seen every update."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from fedsim.defenses.budget import refuse_batch_statistics
 
 @dataclass(frozen=True, kw_only=True)
 class DpServer(Defense):
-    """Central DP-FedAvg (McMahan et al. 2018): no protection at all against the server itself.
+    """Adds noise at the server (central DP-FedAvg, McMahan et al. 2018), hiding nothing from it.
 
-    The client does nothing: what the server receives is bit for bit what it is without this
-    defense, and an attack on it loses nothing. ``server.noise`` clips each update and adds
-    ``N(0, (noise_multiplier * clip * w)^2)`` to each coordinate of the weighted mean, ``w`` the
-    largest weight, so that the global model pays in utility. Epsilon would cover the other clients
-    and whoever gets the model, not the server that this project is about; so none is claimed, and
-    its column stays empty. Under secure aggregation the server has the means of cohorts alone, and
-    it is these that it clips.
+    The client does nothing: the server receives bit for bit what it would receive without this
+    defense, so attacks lose nothing. ``server.noise`` clips each update to norm C and averages them
+    with weights w_k,
+
+        mean = sum_k w_k u_k min(1, C / |u_k|) + N(0, (sigma C w)^2 I),  w = max_k w_k,
+
+    which costs utility. Epsilon would protect the other clients from whoever receives the model,
+    but not from the server that this project is about; none is claimed, and its column stays empty.
+    Under secure aggregation the server clips the means of cohorts, which are all that it has.
 
     Attributes:
         clip: largest Euclidean norm of one client's update.
-        noise_multiplier: standard deviation of the noise in units of ``clip``, on the sum.
+        noise_multiplier: standard deviation of the noise on the sum, in units of ``clip``.
     """
 
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     def on_model(self, model: nn.Module) -> None:
-        """Leave the model as it is.
+        """Leave the model unchanged.
 
         Raises:
-            ConfigError: it has batch statistics, which would be averaged without noise.
+            ConfigError: the model has batch statistics, which would be averaged without noise.
         """
         refuse_batch_statistics("dp_server", model)

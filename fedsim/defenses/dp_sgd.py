@@ -1,4 +1,4 @@
-"""DP-SGD: every example's gradient is clipped, and their sum is covered by noise."""
+"""DP-SGD: each example's gradient is clipped, and noise is added to their sum."""
 
 from __future__ import annotations
 
@@ -18,31 +18,36 @@ from fedsim.types import Tensors
 class DpSgd(Budgeted):
     """Clips each example's gradient and adds noise to their sum (Abadi et al. 2016, algorithm 1).
 
-    In every local step the sum of the clipped gradients, plus N(0, (noise_multiplier * clip)^2) in
-    each coordinate, is divided by the size of the batch. The norm is over all parameters that are
-    sent; frozen ones have none, tied ones count once. ``fedsim.accountant`` says what epsilon
-    means. It holds where no other defense mixes examples, and for a server that cannot guess the
-    seed: the noise is float32 from a seeded generator, good for measuring leakage and not for
-    keeping secrets.
+    With clip C, noise multiplier sigma and a batch of B examples, every local step uses
 
-    The mean of per-example gradients is the gradient of the batch for a classifier. A language
-    model's loss is a mean over tokens; here each sentence counts the same, whatever its length.
+        g = (sum_i g_i min(1, C / |g_i|) + N(0, (sigma C)^2 I)) / B,
+
+    so the mean carries noise of standard deviation ``sigma C / B``. The norm covers all parameters
+    that are sent; frozen ones have no gradient, and tied ones count once. ``fedsim.accountant``
+    defines epsilon. It holds if no other defense mixes examples and if the server cannot guess the
+    seed: the noise is float32 from a seeded generator, which serves to measure leakage but not to
+    keep secrets.
+
+    For a classifier the mean of the single gradients is the gradient of the batch. The loss of a
+    language model is a mean over tokens; here each sentence has the same weight, whatever its
+    length.
 
     Attributes:
         clip: largest Euclidean norm of one example's gradient.
-        noise_multiplier: standard deviation of the noise in units of ``clip``; None to have it from
-            ``epsilon``.
-        epsilon: budget of each client for all rounds of the run. Clients with fewer rows, which
-            are drawn more often, add more noise; so do those that pass several times over the
-            ``client_rows`` of a round.
-        delta: of the budget; it should be far below one in the number of a client's rows.
+        noise_multiplier: standard deviation of the noise in units of ``clip``; None to derive it
+            from ``epsilon``.
+        epsilon: privacy budget of each client for all rounds of the run. Clients with fewer rows
+            sample each row more often and add more noise; so do clients that pass several times
+            over the ``client_rows`` of a round.
+        delta: probability with which the budget may be exceeded; it should be far below 1 divided
+            by the number of a client's rows.
     """
 
     name: ClassVar[str] = "dp_sgd"
     depends: ClassVar[str] = "the client's rows and steps"
 
     def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
-        """The gradient scaled down to the norm ``clip`` where it is longer; nothing is drawn."""
+        """The gradient scaled down to the norm ``clip`` if it is longer; ``rng`` is not used."""
         del rng
         return self.surrogate(gradient)
 
@@ -50,7 +55,7 @@ class DpSgd(Budgeted):
         """The sum with noise.
 
         Raises:
-            ConfigError: the noise is not known, since ``fit`` was not called.
+            ConfigError: the noise is unknown, because ``fit`` was not called.
         """
         return self._covered(total, rng)
 
@@ -63,6 +68,6 @@ class DpSgd(Budgeted):
         steps = Releases(schedule.steps, schedule.rate)
         if schedule.turn is None:
             return [steps]
-        # A row is in so many sums of a round, or in none of them.
+        # A row is in at most this many sums of a round, or in none of them.
         reach = math.sqrt(schedule.turn.visits)
         return [steps, Releases(schedule.rounds, schedule.turn.chance, reach)]

@@ -1,4 +1,4 @@
-"""Dropout in the client's model: masks that the server does not know."""
+"""Dropout in the client's model, with masks that the server does not know."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from fedsim.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Dropout(Defense):
-    """Turns on the model's dropout layers, all with one probability (Scheliga et al. 2023).
+    """Activates the model's dropout layers, all with the same probability (Scheliga et al. 2023).
 
-    ``federation.train_mode`` leaves each layer its own probability and turns batch statistics on,
-    too; this turns on the dropout alone. The masks derive from the client's seed. An attacker who
-    knows the defense knows ``p`` and not the masks: its replay is without dropout, as the mean of
-    the masks is. Scheliga et al. ("DIA") search for the masks along with the images; that attack is
-    not here, so results under dropout may understate what leaks. Rows of an embedding table are
-    dropped by coordinates, not whole, so the set of tokens stays readable.
+    ``federation.train_mode`` would leave each layer its own probability and also activate batch
+    statistics; this activates only dropout. The masks are derived from the client's seed. An
+    attacker who knows the defense knows ``p`` but not the masks, so its replay runs without
+    dropout, which is the mean over masks. Scheliga et al. ("DIA") search for the masks along with
+    the images; that attack is not included, so results under dropout may understate the leakage.
+    Dropout zeroes single coordinates of an embedding, not whole rows, so the set of tokens remains
+    readable.
 
     Attributes:
-        p: probability of an activation to be zeroed.
+        p: probability with which an activation is zeroed.
     """
 
     p: Annotated[float, Field(gt=0, lt=1)]
@@ -33,7 +34,7 @@ class Dropout(Defense):
         """Set the probability of the dropout layers and put them into train mode.
 
         Raises:
-            ConfigError: the model has none.
+            ConfigError: the model has no dropout layer.
         """
         found = False
         for part in list(model.modules()):
@@ -42,13 +43,13 @@ class Dropout(Defense):
                 layer.p = self.p
                 layer.training = True
             if layers:
-                # Attention reads the probability off its layer and the mode off itself.
+                # Attention takes the probability from its layer but the mode from itself.
                 part.training = True
             found = found or bool(layers)
         if not found:
             raise ConfigError(
                 f"dropout: {type(model).__name__} has no dropout layer. "
-                "Choose a model that has one, such as BERT or GPT-2, or leave this defense out."
+                "Choose a model with dropout, such as BERT or GPT-2, or leave this defense out."
             )
 
 

@@ -1,4 +1,4 @@
-"""How many bytes a defended update takes where it is packed as tightly as its defense allows."""
+"""Size in bytes of a defended update, packed as tightly as its defenses allow."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How the coordinates of a tensor are packed; names, shapes and headers are not counted.
+    """Packing of a tensor's coordinates, without the cost of names, shapes and headers.
 
-    Simulated tensors cross the simulated wire in float32, whatever their values; this is what they
-    would take.
+    The simulation sends all tensors in float32; this computes what they would take. With m
+    coordinates of b bits, of which n are not 0, a dense tensor takes ``m b`` bits, a bitmap
+    ``m + n b``, and a list with indices ``n (b + ceil(log2 m))``; the smallest that applies is
+    used, plus 32 bits a scale.
 
     Attributes:
-        bits: of one coordinate that is not 0; None for all bits of its dtype.
-        zero: whether these bits have a code for 0, as one bit for a sign has not.
-        sparse: whether zeros may be left out: the others then come with their indices, or with a
-            bitmap, whichever is shorter.
-        bucket: coordinates that share a scale of 32 bits; 0 for all of a tensor, None for no scale.
+        bits: number of bits of a coordinate that is not 0; None for the bits of its dtype.
+        zero: whether the code can represent 0, which a single bit for the sign cannot.
+        sparse: whether zeros may be left out, in which case the others come with indices or a
+            bitmap.
+        bucket: number of coordinates that share a scale of 32 bits; 0 for all of a tensor, None if
+            there is no scale.
     """
 
     bits: int | None = None
@@ -29,7 +32,7 @@ class Encoding:
     bucket: int | None = None
 
     def size(self, tensor: Tensor) -> int:
-        """Bytes of the tensor; integers are never packed."""
+        """Size of the packed tensor in bytes; integers are not packed."""
         count, own = tensor.numel(), 8 * tensor.itemsize
         if not tensor.is_floating_point() or self == Encoding():
             return count * tensor.itemsize

@@ -1,4 +1,4 @@
-"""Frozen embeddings: tables that are not trained are not sent."""
+"""Frozen embedding tables: they are neither trained nor sent."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from fedsim.models.embeddings import embedding_names
 
 @dataclass(frozen=True)
 class FreezeEmbeddings(Defense):
-    """Trains all but the embedding tables, whose gradient rows name the tokens (Gupta et al. 2022).
+    """Freezes the embedding tables, whose gradient rows reveal the tokens (Gupta et al. 2022).
 
-    GPT-2's word table is its output head too, so both are frozen together. A position table that
-    is left trainable still tells the length of the text.
+    The gradient of a word table is 0 except in the rows of the tokens that occur. GPT-2's word
+    table is also its output head, so freezing one freezes the other. A position table that is left
+    trainable still reveals the length of the longest text.
 
     Attributes:
         word: freeze the word embeddings.
         position: freeze the learned position embeddings.
-        head: freeze the output layer with its bias, whose gradient names the tokens, too, where it
-            is not the word table; Learning To Invert (Wu et al. 2022) does so.
+        head: freeze the output layer and its bias, whose gradient also reveals the tokens if it is
+            not tied to the word table; Learning To Invert (Wu et al. 2022) freezes it.
     """
 
     word: bool = True
@@ -40,7 +41,7 @@ class FreezeEmbeddings(Defense):
         """Freeze the chosen tables.
 
         Raises:
-            ConfigError: the model has no such table.
+            ConfigError: the model does not have one of the chosen tables.
         """
         names = embedding_names(model)
         for chosen, kind, name in (
@@ -50,7 +51,7 @@ class FreezeEmbeddings(Defense):
             if chosen and name is None:
                 raise ConfigError(
                     f"freeze_embeddings.{kind}: {type(model).__name__} has no {kind} embeddings. "
-                    "Choose a text model that has them, or leave this defense out."
+                    "Choose a text model with such a table, or leave this defense out."
                 )
             if chosen and name is not None:
                 model.get_parameter(name).requires_grad = False
@@ -58,7 +59,7 @@ class FreezeEmbeddings(Defense):
             output = getattr(model, "get_output_embeddings", lambda: None)()
             if output is None:
                 raise ConfigError(
-                    f"freeze_embeddings.head: {type(model).__name__} predicts no tokens. "
+                    f"freeze_embeddings.head: {type(model).__name__} does not predict tokens. "
                     "Choose a language model, or leave head out."
                 )
             output.requires_grad_(False)

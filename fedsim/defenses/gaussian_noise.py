@@ -1,4 +1,4 @@
-"""Gaussian noise on every coordinate of the update."""
+"""Gaussian noise on every coordinate of the update, without clipping."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from fedsim.types import Tensors
 class GaussianNoise(StagedDefense):
     """Adds N(0, std^2) to every floating-point coordinate (Zhu et al. 2019, "DLG", section 5).
 
-    Nothing is clipped, so this is no differential privacy. At stage ``sample`` the mean over ``B``
-    examples carries noise of ``std / sqrt(B)``. The surrogate is the identity, the mean of the
-    noise.
+    Nothing is clipped, so this is not differential privacy. At stage ``sample`` each of B single
+    gradients gets its own noise, and their mean carries noise of standard deviation
+    ``std / sqrt(B)``. The surrogate is the identity, since the noise has mean 0.
 
     Attributes:
-        std: standard deviation in units of the update, which differ from model to model.
+        std: standard deviation in units of the update, whose scale depends on the model.
     """
 
     std: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The noisy update; noise is drawn in float32 where ``rng`` lives, in the model's order."""
+        """The update with noise, drawn in float32 where ``rng`` lives, in the model's order."""
         return {
             name: value + self._noise(value, rng) if value.is_floating_point() else value
             for name, value in update.items()
         }
 
     def encode(self, packed: Encoding) -> Encoding:
-        """Noise fills all bits."""
+        """Full precision: noise fills all bits."""
         del packed
         return Encoding()
 

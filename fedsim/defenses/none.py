@@ -1,4 +1,4 @@
-"""No defense at all: the row that every other defense is compared with."""
+"""The undefended baseline that every other defense is compared with."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from fedsim.defenses.base import Defense
 
 @dataclass(frozen=True)
 class NoDefense(Defense):
-    """Leaves the model, the batch and the update as they are."""
+    """Sends the undefended update; the model, the batch and the update stay unchanged."""

@@ -1,4 +1,4 @@
-"""Pruning: only some coordinates of the update are sent, the largest or random ones."""
+"""Pruning: only the largest or a random choice of the update's coordinates is sent."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from fedsim.types import Tensors
 class Prune(StagedDefense):
     """Zeroes all but some coordinates (Zhu et al. 2019; as in Wu et al. 2023, "LTI").
 
-    Of ``m`` coordinates the nearest whole number to ``m * (1 - fraction)`` is kept, at least one;
-    LTI rounds down. With ``scope = "global"`` this is top-k sparsification (Aji and Heafield 2017)
-    without error feedback: no residual is carried to the next round, since clients keep no state.
-    The support is in plain sight, and an adaptive attacker compares nothing else. Of the mean of
-    pruned examples it is their union, and covered by later noise it is hidden; then DLG prunes its
-    guess by the surrogate.
+    Of m coordinates, ``m * (1 - fraction)`` are kept, rounded to the nearest integer (LTI rounds
+    down) and at least one. With ``scope = "global"`` this is top-k sparsification (Aji and Heafield
+    2017) without error feedback: clients keep no state, so no residual is carried to the next
+    round.
+
+    The support is visible, and an adaptive attacker compares only the coordinates in it. The
+    support of a mean of pruned examples is the union of theirs. Noise added later hides it, in
+    which case DLG prunes its guess by the surrogate.
 
     Attributes:
         fraction: share of the coordinates that is zeroed.
-        scope: ``global`` ranks all tensors together (LTI), so that small layers may vanish whole;
-            ``tensor`` ranks each alone (GradAttack).
-        keep: the ``largest``, or ``random`` ones, each kept on its own (LAMP, 2022).
+        scope: ``global`` ranks the coordinates of all tensors together (LTI), so small layers may
+            vanish; ``tensor`` ranks each tensor on its own (GradAttack).
+        keep: the ``largest`` magnitudes, or ``random`` coordinates, each kept independently (LAMP,
+            2022).
     """
 
     fraction: Annotated[float, Field(ge=0, lt=1)]
@@ -38,7 +41,7 @@ class Prune(StagedDefense):
     keep: Literal["largest", "random"] = "largest"
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The pruned update; a random choice is drawn where ``rng`` lives, in the model's order."""
+        """The pruned update; random choices are drawn where ``rng`` lives, in the model's order."""
         if self.keep == "largest":
             return self.surrogate(update)
         return {
@@ -51,7 +54,7 @@ class Prune(StagedDefense):
         return drawn.to(value.device)
 
     def surrogate(self, update: Tensors) -> Tensors:
-        """The same pruning, its mask a constant for the derivative; random ones leave it whole."""
+        """The same pruning, with a mask constant under differentiation; the identity if random."""
         if self.keep == "random":
             return update
         floating = {name: value for name, value in update.items() if value.is_floating_point()}
@@ -63,7 +66,7 @@ class Prune(StagedDefense):
         return pruned
 
     def encode(self, packed: Encoding) -> Encoding:
-        """Zeros are left out; indices count, also of random coordinates."""
+        """Zeros are left out; the others come with indices, even if the choice was random."""
         return replace(packed, sparse=True)
 
     @property
@@ -83,7 +86,7 @@ class Prune(StagedDefense):
 
 
 def largest(values: Tensor, keep: int) -> Tensor:
-    """Mask ``(coordinate,)`` of the ``keep`` largest magnitudes; of equal ones the first win."""
+    """Mask ``(coordinate,)`` of the ``keep`` largest magnitudes; ties go to the first ones."""
     magnitude = values.detach().abs()
     # Not torch.quantile, which refuses more than 16 million elements.
     threshold = magnitude.kthvalue(magnitude.numel() - keep + 1).values

@@ -20,24 +20,26 @@ _STEPS = 127
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(StagedDefense):
-    """Sends what a number format of few bits leaves of each coordinate.
+    """Rounds each coordinate of the update to a number format with few bits.
 
-    Received tensors hold the values that the server reconstructs, in their old dtype. Kinds:
-    ``fp16`` and ``bf16`` round to the nearest, beyond the largest finite number to that one;
-    ``int8`` takes 255 even steps from minus to plus each tensor's largest magnitude; ``qsgd``
-    rounds ``levels |v| / ||v||`` to one of its two neighbours at random, so that the mean is right
-    (Alistarh et al. 2017), with the norm of each bucket of a tensor. Codes have a fixed width,
-    where the paper has Elias codes.
+    Received tensors hold the values that the server decodes, in their original dtype. The kinds are
 
-    Zeros stay zero, so untouched embedding rows stay readable. The surrogate is the identity. An
-    adaptive attacker knows the interval of every rounded coordinate, and takes ``qsgd`` for noise
-    of mean zero (Yue et al. 2023: quantisation alone is no defense).
+    - ``fp16``, ``bf16``: the nearest number of the format; values beyond its range are clamped.
+    - ``int8``: the nearest of 255 evenly spaced values up to plus and minus the tensor's maximum.
+    - ``qsgd``: with s levels and a bucket v of coordinates, ``|v| sign(v_i) k_i / s``, where
+      ``k_i`` is ``s |v_i| / |v|`` rounded up or down at random so that its mean is exact (Alistarh
+      et al. 2017, section 3.1). Codes have a fixed width, where the paper uses Elias codes.
+
+    Zeros stay 0, so untouched embedding rows remain recognisable. The surrogate is the identity. An
+    adaptive attacker knows the interval of every rounded coordinate and treats ``qsgd`` as noise of
+    mean 0 (Yue et al. 2023: quantisation alone is not a defense).
 
     Attributes:
         kind: the number format.
-        levels: of ``qsgd``, beside 0; None for 127, one byte with the sign.
-        bucket: coordinates of ``qsgd`` that share a norm, None for 512 (as in the paper), 0 for a
-            whole tensor.
+        levels: number of levels of ``qsgd`` besides 0; None for 127, which makes a byte with the
+            sign.
+        bucket: number of coordinates of ``qsgd`` that share a norm; None for 512, as in the paper,
+            and 0 for a whole tensor.
     """
 
     kind: Literal["fp16", "bf16", "int8", "qsgd"]
@@ -49,12 +51,12 @@ class Quantize(StagedDefense):
         for name, value in given.items():
             if self.kind != "qsgd" and value is not None:
                 raise ValueError(
-                    f"{name} is {value}, and {self.kind} has none; "
+                    f"{name} is {value}, but {self.kind} does not use it; "
                     f"leave {name} out, or set kind to 'qsgd'"
                 )
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The rounded update; ``qsgd`` draws where ``rng`` lives, in the model's order."""
+        """The rounded update; ``qsgd`` draws where ``rng`` lives, in the order of the model."""
         return {
             name: self._round(value, rng) if value.is_floating_point() else value
             for name, value in update.items()
@@ -76,20 +78,20 @@ class Quantize(StagedDefense):
         bucket = (512 if self.bucket is None else self.bucket) or max(1, flat.numel())
         rows = pad(flat, (0, -flat.numel() % bucket)).view(-1, bucket)
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        scaled = (rows.abs() * levels / norms).nan_to_num(0.0)  # a bucket of zeros
+        scaled = (rows.abs() * levels / norms).nan_to_num(0.0)  # 0 / 0 in a bucket of zeros
         drawn = torch.rand(rows.shape, generator=rng, device=rng.device).to(rows.device)
         rounded = scaled.floor() + (drawn < scaled - scaled.floor())
         whole: Tensor = (rows.sign() * rounded * norms / levels).flatten()
         return whole[: flat.numel()].view_as(value).to(value.dtype)
 
     def surrogate(self, update: Tensors) -> Tensors:
-        """The update itself, the mean of what is rounded at random."""
+        """The update itself, which is also the mean of random rounding."""
         return update
 
     def encode(self, packed: Encoding) -> Encoding:
-        """Codes of a fixed width; zeros are left out where ``packed`` leaves them out.
+        """Codes of a fixed width; zeros are left out if ``packed`` leaves them out.
 
-        A mean of codes at stage ``sample`` is not packed.
+        At stage ``sample`` the update is a mean of codes, which cannot be packed.
         """
         if self.stage == "sample":
             return packed
@@ -102,7 +104,7 @@ class Quantize(StagedDefense):
         return Encoding(bits=16, sparse=packed.sparse)
 
     def slack(self, received: Tensors) -> Tensors:
-        """Half a step; each coordinate's own for floating-point formats."""
+        """Half a step of the format; for floating-point formats it depends on the coordinate."""
         floating = {name: value for name, value in received.items() if value.is_floating_point()}
         if self.kind == "int8":
             return {name: value.abs().amax() / (2 * _STEPS) for name, value in floating.items()}
@@ -116,7 +118,7 @@ class Quantize(StagedDefense):
 
     @property
     def distortions(self) -> frozenset[Distortion]:
-        """Rounding within bounds, or noise where it is drawn; a mean of codes is neither sharp."""
+        """Rounding within bounds; noise for random rounding and for a mean of codes."""
         if self.kind == "qsgd" or self.stage == "sample":
             return frozenset({"noise"})
         return frozenset({"rounding"})

@@ -16,22 +16,23 @@ from fedsim.types import Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Sign(StagedDefense):
-    """Sends -1, 0 or 1 for each coordinate (Bernstein et al. 2018, "signSGD").
+    """Sends only the sign of each coordinate: -1, 0 or 1 (Bernstein et al. 2018, "signSGD").
 
-    The sign of 0 is 0, so an embedding row that no token touched stays 0 and the set of tokens
-    stays readable. The surrogate is ``tanh(g / tau)`` (Wu et al. 2023, "LTI", which has no tau).
+    The sign of 0 is 0, so embedding rows that no token used stay 0 and the set of tokens remains
+    readable. The surrogate is ``tanh(g / tau)``; Wu et al. 2023 ("LTI") use it with tau = 1.
 
     Attributes:
-        scale: ``mean`` multiplies each tensor's signs by the mean of its magnitudes.
+        scale: ``mean`` multiplies the signs of each tensor by its mean magnitude, ``none`` does
+            not.
         tau: width of the surrogate, which the client does not use; None for the median magnitude of
-            the coordinates that are not 0, over all tensors.
+            the nonzero coordinates over all tensors.
     """
 
     scale: Literal["none", "mean"] = "none"
     tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The signs; nothing is drawn."""
+        """The signs, scaled if asked for; ``rng`` is not used."""
         del rng
         return {
             name: self._scaled(value.sign(), value) if value.is_floating_point() else value
@@ -39,7 +40,7 @@ class Sign(StagedDefense):
         }
 
     def surrogate(self, update: Tensors) -> Tensors:
-        """``tanh(g / tau)``, scaled as the signs are; tau is a constant for the derivative."""
+        """``tanh(g / tau)``, scaled like the signs; tau is constant under differentiation."""
         tau = self._width(update)
         return {
             name: self._scaled((value / tau).tanh(), value) if value.is_floating_point() else value
@@ -47,9 +48,10 @@ class Sign(StagedDefense):
         }
 
     def encode(self, packed: Encoding) -> Encoding:
-        """One bit a sign, and a bitmap or indices where some are 0; a mean of signs is not packed.
+        """One bit for each sign, with a bitmap or indices if some are 0.
 
-        The scale, if there is one, is a float32 number a tensor.
+        The scale, if there is one, adds a float32 number to each tensor. At stage ``sample`` the
+        update is a mean of signs, which cannot be packed.
         """
         if self.stage == "sample":
             return packed
@@ -70,5 +72,5 @@ class Sign(StagedDefense):
             value.detach().flatten() for value in update.values() if value.is_floating_point()
         ]
         magnitude = torch.cat(floating).abs()
-        # An update that is 0 everywhere has no median, and any width gives tanh(0) = 0.
+        # An update of zeros has no median, and any width gives tanh(0) = 0.
         return magnitude.where(magnitude > 0, torch.nan).nanmedian().nan_to_num(1.0)

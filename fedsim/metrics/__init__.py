@@ -1,4 +1,4 @@
-"""The metrics by name."""
+"""Registry of the metrics."""
 
 from fedsim.metrics.base import Metric
 from fedsim.metrics.bleu import Bleu

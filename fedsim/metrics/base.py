@@ -1,4 +1,4 @@
-"""What a score is: a number for each private example, from aligned guesses and truths."""
+"""Interface of a metric: one number for each private example, from aligned guesses and truths."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from fedsim.types import Batch
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples as the metrics see them; once aligned, row ``i`` of a guess is that of the truth.
+    """Examples as metrics see them; row i of an aligned guess corresponds to row i of the truth.
 
     Attributes:
         batch: the tensors.
-        words: per example the text without special tokens; empty for images.
-        words_special: per example the text with special tokens (LAMP's convention).
-        tokens: per example the token ids without special tokens; empty for images.
-        listed: of an aligned guess, the texts without special tokens as the attack listed them,
-            those among them that no example was left for; None where nothing was aligned.
+        words: text of each example without special tokens; empty for images.
+        words_special: text of each example with special tokens (LAMP's convention).
+        tokens: token ids of each example without special tokens; empty for images.
+        listed: for an aligned guess, all guessed texts without special tokens in the order in which
+            the attack listed them, including those not assigned to an example; None if nothing was
+            aligned.
     """
 
     batch: Batch
@@ -32,19 +33,19 @@ class Examples:
 
     @property
     def all_words(self) -> tuple[str, ...]:
-        """The texts in the attack's own order, spare ones too; fewer or more than the examples."""
+        """Texts in the attack's own order, unassigned ones included; their number may differ."""
         return self.words if self.listed is None else self.listed
 
 
 @dataclass(frozen=True)
 class Metric(ABC):
-    """One number per example.
+    """A score for each example of a batch.
 
     Attributes:
-        name: as in the rows.
+        name: name of the metric in result rows and in the experiment file.
         unit: ``1`` for a ratio in [0, 1], ``dB``, ``squared pixel``, ``points``.
-        attacker_wants: which direction is the more leaked one.
-        modality: what the metric applies to.
+        attacker_wants: the direction in which more leaks.
+        modality: the inputs that the metric applies to.
     """
 
     name: ClassVar[str]
@@ -54,13 +55,13 @@ class Metric(ABC):
 
     @abstractmethod
     def score(self, guess: Examples, truth: Examples) -> Tensor:
-        """Float64 ``(batch,)``; row ``i`` compares guess ``i`` with truth ``i``."""
+        """Float64 ``(batch,)``; row i compares guess i with truth i."""
 
     def available(self) -> str:
-        """Empty, or the reason why the metric cannot be computed on this machine."""
+        """Reason why the metric cannot be computed on this machine; empty if it can."""
         return ""
 
 
 def describe(metric: type[Metric]) -> dict[str, Any]:
-    """Name, unit and direction, for tables and ``fedsim list metrics``."""
+    """Name, unit and direction of a metric, for tables and ``fedsim list metrics``."""
     return {"name": metric.name, "unit": metric.unit, "attacker_wants": metric.attacker_wants}

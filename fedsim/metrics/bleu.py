@@ -1,4 +1,4 @@
-"""BLEU of the guessed text."""
+"""BLEU of a guessed text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from fedsim.metrics.text import TextMetric, compare
 class Bleu(TextMetric):
     """Sentence BLEU (Papineni et al. 2002) by sacrebleu, divided by 100.
 
-    Signature ``nrefs:1|case:mixed|eff:yes|tok:13a|smooth:exp``: a text of fewer than four words is
-    scored by the orders it has.
+    The geometric mean of the precisions of 1- to 4-grams, times a penalty for guesses that are too
+    short. Signature ``nrefs:1|case:mixed|eff:yes|tok:13a|smooth:exp``: a text of fewer than four
+    words is scored on the orders that it has.
     """
 
     name: ClassVar[str] = "bleu"
@@ -28,7 +29,7 @@ class Bleu(TextMetric):
         scorer = BLEU(effective_order=True)
 
         def ratio(guess: str, truth: str) -> float:
-            # sacrebleu takes the exponential of a logarithm: 100.00000000000004 for equal texts.
+            # sacrebleu exponentiates a logarithm and gives 100.00000000000004 for equal texts.
             return min(1.0, float(scorer.sentence_score(guess, [truth]).score) / 100)
 
         return compare([g.strip() for g in guess.words], [t.strip() for t in truth.words], ratio)

@@ -1,4 +1,4 @@
-"""How near a guessed image is to the private one, pixel by pixel and by structure."""
+"""Similarity of a guessed image to the private one: pixel errors and structure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PSNR_CAP = 100.0
 
 @dataclass(frozen=True)
 class ImageMetric(Metric):
-    """A metric of two images with pixels in [0, 1]."""
+    """A metric that compares two images with pixels in [0, 1]."""
 
     modality: ClassVar[Literal["image", "text", "any"]] = "image"
 
 
 @dataclass(frozen=True)
 class MeanSquaredError(ImageMetric):
-    """Mean over channels and pixels of the squared difference."""
+    """Mean squared error over channels and pixels; pixels are in [0, 1]."""
 
     name: ClassVar[str] = "mse"
     unit: ClassVar[str] = "squared pixel"
@@ -36,9 +36,10 @@ class MeanSquaredError(ImageMetric):
 
 @dataclass(frozen=True)
 class PeakSignalToNoise(ImageMetric):
-    """``10 log10(1 / mse)`` of each image alone, not of the batch's mean error.
+    """Peak signal-to-noise ratio ``10 log10(1 / mse)`` of each image, in decibels.
 
-    At most 100 dB (an error of 1e-10), so that an exact guess has a finite value.
+    It is computed from each image's own error, not from the mean error of the batch, and is at most
+    100 dB (an error of 1e-10), so that an exact guess has a finite value.
     """
 
     name: ClassVar[str] = "psnr"
@@ -53,10 +54,15 @@ class PeakSignalToNoise(ImageMetric):
 
 @dataclass(frozen=True)
 class StructuralSimilarity(ImageMetric):
-    """SSIM (Wang et al. 2004) of torchmetrics: Gaussian window of 11 pixels, sigma 1.5.
+    """Structural similarity (SSIM, Wang et al. 2004) by torchmetrics, with a Gaussian window.
 
-    Every pixel is the centre of a window, with the edges reflected, so images need 6 pixels a side;
-    papers that leave the edges out have slightly different values.
+    The mean over all windows (11 pixels, sigma 1.5) of
+
+        (2 m_x m_y + c_1) (2 s_xy + c_2) / ((m_x^2 + m_y^2 + c_1) (s_x^2 + s_y^2 + c_2))
+
+    (equation 13), with m the means, s the covariances, c_1 = 0.01^2 and c_2 = 0.03^2. Every pixel
+    is the centre of a window and edges are reflected, so images need at least 6 pixels a side;
+    papers that leave out the edges report slightly different values.
     """
 
     name: ClassVar[str] = "ssim"
@@ -70,7 +76,7 @@ class StructuralSimilarity(ImageMetric):
         guessed, private = pixels(guess, truth)
         if min(private.shape[2:]) < 6:
             raise ConfigError(
-                f"ssim: needs images of 6 pixels a side or more, got {tuple(private.shape[2:])}. "
+                f"ssim: needs images of at least 6 pixels a side, got {tuple(private.shape[2:])}. "
                 "Leave the metric out."
             )
         similarity: Tensor = structural_similarity_index_measure(
@@ -86,15 +92,19 @@ def squared_error(guess: Examples, truth: Examples) -> Tensor:
 
 
 def pixels(guess: Examples, truth: Examples) -> tuple[Tensor, Tensor]:
-    """Both images in float64, clamped to [0, 1]; a pixel that is not a number counts as grey."""
+    """Images of the guess and of the truth, float64 in [0, 1]; NaN becomes grey, 0.5.
+
+    Raises:
+        ConfigError: the images differ in shape.
+    """
     if guess.batch.inputs.shape[1:] != truth.batch.inputs.shape[1:]:
         raise ConfigError(
-            f"guess: images of {tuple(guess.batch.inputs.shape[1:])}, but the private ones are "
-            f"{tuple(truth.batch.inputs.shape[1:])}. The attack has to return the task's shape."
+            f"guess: its images are {tuple(guess.batch.inputs.shape[1:])}, but the private ones "
+            f"are {tuple(truth.batch.inputs.shape[1:])}. The attack has to return the task's shape."
         )
     return clamped(guess.batch.inputs), clamped(truth.batch.inputs)
 
 
 def clamped(images: Tensor) -> Tensor:
-    """Float64 in [0, 1]; a pixel that is not a number counts as grey, 0.5."""
+    """Images as float64 in [0, 1]; NaN becomes grey, 0.5."""
     return images.detach().cpu().to(torch.float64).nan_to_num(0.5, 1.0, 0.0).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""Whether the class was guessed, for images and texts alike."""
+"""Accuracy of guessed classes, for images and texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsim.metrics.base import Examples, Metric
 
 @dataclass(frozen=True)
 class LabelAccuracy(Metric):
-    """1 where the guessed class is the private one; the guess -1 stands for none and counts 0."""
+    """1 if the guessed class is the private one, else 0; -1 stands for no guess."""
 
     name: ClassVar[str] = "label_accuracy"
     unit: ClassVar[str] = "1"
@@ -25,13 +25,13 @@ class LabelAccuracy(Metric):
         """0 or 1.
 
         Raises:
-            ConfigError: the labels are no classes, as in a language model.
+            ConfigError: the labels are not classes, as in a language model.
         """
         guessed, private = guess.batch.labels, truth.batch.labels
         for owner, labels in (("guess", guessed), ("truth", private)):
             if labels.ndim != 1:
                 raise ConfigError(
                     f"label_accuracy: the {owner} has labels of shape {tuple(labels.shape)}, not "
-                    "one class an example. Leave this metric out of a language model."
+                    "one class per example. Leave this metric out for a language model."
                 )
         return ((guessed == private) & (guessed >= 0)).to(torch.float64)

@@ -1,4 +1,4 @@
-"""Perceptual distance of images; an optional extra, since it needs weights trained on ImageNet."""
+"""Perceptual distance of images; optional, since it needs weights trained on ImageNet."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _SIDE = 64
 
 @dataclass(frozen=True)
 class PerceptualDistance(ImageMetric):
-    """LPIPS 0.1 with AlexNet (Zhang et al. 2018), by torchmetrics, on inputs scaled to [-1, 1].
+    """Perceptual distance (LPIPS 0.1 with AlexNet, Zhang et al. 2018) by torchmetrics.
 
-    Images below 64 pixels a side are first enlarged to 64 (bilinear), and grey ones get three equal
-    channels; so values on CIFAR are not those of papers that feed 32 pixels. Nothing is
-    downloaded: torchvision's AlexNet has to lie in torch's cache.
+    The distance of the activations of five layers, channel by channel with learned weights. Images
+    with a side below 64 pixels are enlarged to 64 (bilinear), and grey images get three equal
+    channels, so values on CIFAR differ from those of papers that use 32 pixels. Nothing is
+    downloaded: torchvision's AlexNet has to be in torch's cache.
     """
 
     name: ClassVar[str] = "lpips"
@@ -32,9 +33,9 @@ class PerceptualDistance(ImageMetric):
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "lower"
 
     def available(self) -> str:
-        """Empty, or what has to be installed or fetched first."""
+        """What has to be installed or downloaded first; empty if nothing."""
         if importlib.util.find_spec("torchvision") is None:
-            return "torchvision is not installed; pip install -e '.[lpips]'"
+            return "torchvision is not installed; run pip install -e '.[lpips]'"
         weights = Path(torch.hub.get_dir()) / "checkpoints" / _WEIGHTS
         if not weights.is_file():
             return f"the AlexNet weights are missing; put torchvision's {_WEIGHTS} at {weights}"

@@ -1,4 +1,4 @@
-"""Which guess belongs to which private example: one assignment for a batch and all its metrics."""
+"""Assignment of guesses to private examples: one for a batch, shared by all its metrics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Assignment: TypeAlias = tuple[int | None, ...]
 
 
 def match(guess: Examples, truth: Examples, modality: Modality) -> Assignment:
-    """For each private example the index of its guess; None where the guesses run out.
+    """Index of the guess for each private example; None if there are fewer guesses.
 
-    The assignment with the least total cost (Hungarian method). It knows the truth, so where there
-    are more guesses than examples the spare ones help the attacker. The cost of a pair of images
-    is the root of their mean squared error, of a pair of texts ``text_distance``; labels play no
-    part. Being a distance, it never gives an exact guess away to another image.
+    The assignment minimises the total cost (Hungarian method). It uses the truth, so surplus
+    guesses favour the attacker. The cost of two images is the root of their mean squared error,
+    that of two texts is ``text_distance``; labels are not used. The former obeys the triangle
+    inequality, so an exact guess is never better assigned to another image.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -38,10 +38,10 @@ def match(guess: Examples, truth: Examples, modality: Modality) -> Assignment:
 
 
 def align(guess: Examples, matched: Assignment, modality: Modality) -> Examples:
-    """The guesses in the order of the private examples, with a blank one where there is none.
+    """Guesses in the order of the private examples; a blank one where none is assigned.
 
-    A blank guess is a grey image (0.5) or an empty text, and its label is -1. Soft labels become
-    the likeliest class. Where there is no guess at all, use ``nothing``.
+    A blank guess is a grey image (0.5) or an empty text, with the label -1. Soft labels become the
+    most likely class. If there is no guess at all, use ``nothing``.
     """
     rows = [len(guess.batch) if index is None else index for index in matched]
     batch = guess.batch
@@ -62,16 +62,17 @@ def align(guess: Examples, matched: Assignment, modality: Modality) -> Examples:
 
 
 def nothing(truth: Examples, modality: Modality) -> Examples:
-    """A blank guess for each private example: what a failed job is scored as."""
+    """A blank guess for each private example, as which a failed job is scored."""
     empty = Examples(truth.batch[:0])
     return align(empty, (None,) * len(truth.batch), modality)
 
 
 def text_distance(first: Tokens, second: Tokens) -> float:
-    """1 minus the mean of two overlaps of token ids; 0 for equal texts, 1 for nothing in common.
+    """1 minus the mean of two overlaps of token ids; 0 for equal texts, 1 for disjoint ones.
 
-    One overlap ignores the order (F measure of the token counts, ROUGE-1 on ids), the other is the
-    share of the longer text's positions that agree. Symmetric; cheaper than ROUGE on words.
+    One overlap ignores the order: the F measure of token counts, which is ROUGE-1 on ids. The other
+    is the share of the longer text's positions that agree. The distance is symmetric, and cheaper
+    than ROUGE on words.
     """
     if not first or not second:
         return float(first != second)
@@ -88,7 +89,7 @@ def _text_costs(guesses: tuple[Tokens, ...], truths: tuple[Tokens, ...]) -> Tens
 
 def _image_costs(guess: Examples, truth: Examples) -> Tensor:
     guesses, truths = (images.flatten(1) for images in pixels(guess, truth))
-    # Without matrix products, whose rounding would make equal images differ.
+    # Matrix products would round, and equal images would differ.
     distance = torch.cdist(truths, guesses, compute_mode="donot_use_mm_for_euclid_dist")
     return distance / math.sqrt(truths.shape[1])
 

@@ -1,4 +1,4 @@
-"""How many of a private text's named entities were recovered; by spaCy, and by rules without it."""
+"""Recovery of a private text's named entities, found by spaCy or, without it, by rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedsim.metrics.base import Examples
 from fedsim.metrics.text import TextMetric
 
 Entity: TypeAlias = tuple[str, ...]
-"""The words of an entity, without spaces and signs, which tokenizers move about."""
+"""Words of an entity, without the spaces and signs that tokenizers move around."""
 
 _MODEL = "en_core_web_sm"
 _NAMED = frozenset({"PERSON", "ORG", "GPE", "LOC", "PRODUCT", "EVENT"})
@@ -27,21 +27,21 @@ _NAMED = frozenset({"PERSON", "ORG", "GPE", "LOC", "PRODUCT", "EVENT"})
 
 @dataclass(frozen=True)
 class EntityRecovery(TextMetric):
-    """Share of the private text's distinct entities that stand whole in the guess.
+    """Share of the private text's distinct entities that occur in the guess.
 
-    An entity stands whole where all its words follow one another, with the same capitals; spaces
-    and signs between them are ignored. NaN, and no value in the rows, where the private text has no
-    entity. This is the rate in the text of Gupta et al. 2022 ("FILM"); their code has the F measure
-    of the entities of both texts, and 0 where the private one has none.
+    An entity occurs if all its words follow one another with the same capitals; spaces and signs
+    between them are ignored. If the private text has no entity the score is NaN, and the result row
+    is left empty. This is the rate as described by Gupta et al. 2022 ("FILM"); their code computes
+    the F measure of the entities of both texts, and 0 if the private one has none.
     """
 
     @abstractmethod
     def entities(self, text: str) -> frozenset[Entity]:
-        """The distinct entities of a text."""
+        """Distinct entities of a text."""
 
     @abstractmethod
     def names(self, text: str) -> frozenset[Entity]:
-        """Those among them that name a person, organisation, place, product or event."""
+        """The entities that name a person, organisation, place, product or event."""
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1], or NaN."""
@@ -59,53 +59,56 @@ class EntityRecovery(TextMetric):
 
 @dataclass(frozen=True)
 class NamedEntityRecovery(EntityRecovery):
-    """NERR (Gupta et al. 2022) with the entities, of all types, of spaCy's ``en_core_web_sm``.
+    """Named-entity recovery ratio (NERR, Gupta et al. 2022) with the entities that spaCy finds.
 
-    An optional extra. The model was trained on texts with capitals and finds few names in those of
-    an uncased vocabulary.
+    All types of entity of spaCy's ``en_core_web_sm`` count, an optional extra. The model was
+    trained on text with capitals and finds few names in the text of an uncased vocabulary.
     """
 
     name: ClassVar[str] = "nerr"
 
     def available(self) -> str:
-        """Empty, or what has to be installed first."""
+        """What has to be installed first; empty if nothing."""
         if importlib.util.find_spec("spacy") is None:
-            return "spaCy is not installed; pip install -e '.[entities]', or take 'nerr_rules'"
+            return "spaCy is not installed; run pip install -e '.[entities]', or use 'nerr_rules'"
         if importlib.util.find_spec(_MODEL) is None:
-            return f"its model is missing; python -m spacy download {_MODEL}, or take 'nerr_rules'"
+            return (
+                f"its model is missing; run python -m spacy download {_MODEL}, or use 'nerr_rules'"
+            )
         return ""
 
     def entities(self, text: str) -> frozenset[Entity]:
-        """What spaCy calls an entity."""
+        """The entities of spaCy's pipeline."""
         return frozenset(words(found.text) for found in _pipeline()(text).ents) - {()}
 
     def names(self, text: str) -> frozenset[Entity]:
-        """The types that a sentence needs one of to be among FILM's."""
+        """The entities of the types of which FILM requires at least one in a sentence."""
         found = [entity for entity in _pipeline()(text).ents if entity.label_ in _NAMED]
         return frozenset(words(entity.text) for entity in found) - {()}
 
 
 @dataclass(frozen=True)
 class RuledEntityRecovery(EntityRecovery):
-    """NERR with entities found by rules, the stand-in for ``nerr`` that needs no model.
+    """Named-entity recovery ratio with entities found by rules, which need no model.
 
-    Not comparable with ``nerr``, hence a name of its own. An entity is
+    Not comparable with ``nerr``. An entity is
 
-    - a run of capitalised words, joined by ``of``, ``de`` and the like, without its first word if
-      that begins a sentence, since its capital then tells nothing; not a run of single letters;
-    - a word in capitals of two letters or more, at the start of a sentence too;
-    - a number, whole (``1,000`` and ``10:30`` are one), with a month beside it a date;
-    - a weekday, or a month other than ``may`` and ``march``;
-    - an address of electronic mail.
+    - a run of capitalised words, joined by ``of``, ``de`` and the like. A word at the start of a
+      sentence is left out, since its capital carries no information; so is a run of single letters.
+    - a word of two or more capitals, also at the start of a sentence.
+    - a number, with its separators (``1,000`` and ``10:30`` are one number); together with an
+      adjacent month it is a date.
+    - a weekday, or a month other than ``may`` and ``march``.
+    - an e-mail address.
 
-    A text without a small letter has only the last three. So has one from an uncased vocabulary:
-    its names are not found, and a text that has nothing else has no value.
+    In a text without small letters only the last three are found. The same is true of text from an
+    uncased vocabulary: its names are missed, and a text without other entities has no score.
     """
 
     name: ClassVar[str] = "nerr_rules"
 
     def entities(self, text: str) -> frozenset[Entity]:
-        """What the rules call an entity."""
+        """The entities that the rules find."""
         mails, dates, names = _split(text)
         return _distinct(dates + names) | {words(mail[0]) for mail in mails}
 
@@ -115,12 +118,12 @@ class RuledEntityRecovery(EntityRecovery):
 
 
 def words(text: str) -> Entity:
-    """The letters and digits of a text, split at everything else."""
+    """Sequences of letters and digits in a text."""
     return tuple(_WORD.findall(text))
 
 
 _WORD = re.compile(r"[^\W_]+")
-# Tokenizers put a space on both sides of a sign, or on neither; WikiText writes 1 @,@ 000.
+# Tokenizers put spaces on both sides of a sign or on neither; WikiText writes 1 @,@ 000.
 _MAIL = re.compile(r"[\w.+-]+(\s?)@\1\w[\w-]*(?:\1\.\1\w[\w-]*)+?(?![\w-]|\.\w)")
 _IN_NAME = re.compile(r"\s*|(\s?)@?['\u2019&-]@?\1")
 _IN_NUMBER = re.compile(r"(\s?)@?[.,:/-]@?\1")
@@ -139,7 +142,7 @@ Mentions: TypeAlias = list[re.Match[str]]
 
 
 def _split(text: str) -> tuple[Mentions, list[Mentions], list[Mentions]]:
-    """Addresses of mail, dates and numbers, and names."""
+    """E-mail addresses, dates and numbers, and names."""
     mails = list(_MAIL.finditer(text))
     rest = [
         word
@@ -157,9 +160,9 @@ def _distinct(runs: list[Mentions]) -> frozenset[Entity]:
 
 
 def _dates(text: str, found: Mentions) -> list[Mentions]:
-    """Numbers, with a month beside them, and the names of days and months."""
+    """Numbers, joined with an adjacent month, and the names of days and months."""
     runs: list[Mentions] = []
-    open_ = False  # whether the last run ends right before this word
+    open_ = False  # True if the last run ends right before this word
     for before, gap, word in _steps(text, found):
         month = before is not None and not gap.strip() and before[0].lower() in _MONTHS
         if any(letter.isdigit() for letter in word[0]):
@@ -177,7 +180,7 @@ def _dates(text: str, found: Mentions) -> list[Mentions]:
 
 
 def _names(text: str, found: Mentions) -> list[Mentions]:
-    """Runs of capitalised words; an empty one where only the start of a sentence has a capital."""
+    """Runs of capitalised words; empty for a word capitalised as the start of a sentence."""
     runs: list[Mentions] = []
     if not any(letter.islower() for letter in text):
         return runs
@@ -200,7 +203,7 @@ def _names(text: str, found: Mentions) -> list[Mentions]:
 
 
 def _steps(text: str, found: Mentions) -> Iterator[tuple[re.Match[str] | None, str, re.Match[str]]]:
-    """Each word with the one before it and what stands between them."""
+    """Each word with the previous one and the text between them."""
     for before, word in zip([None, *found], found, strict=False):
         yield before, text[before.end() if before else 0 : word.start()], word
 
@@ -210,7 +213,7 @@ def _acronym(word: str) -> bool:
 
 
 def _initial(word: str) -> bool:
-    """``J`` of ``J. Smith``; ``I`` is a word."""
+    """True for ``J`` in ``J. Smith``, but not for the word ``I``."""
     return len(word) == 1 and word.isupper() and word != "I"
 
 

@@ -1,4 +1,4 @@
-"""ROUGE of the guessed text, without special tokens and with them."""
+"""ROUGE of a guessed text, with and without special tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from fedsim.metrics.text import TextMetric, compare
 
 @dataclass(frozen=True)
 class Rouge(TextMetric):
-    """F measure of Lin 2004 by the rouge-score package, stemmer off, in [0, 1] (papers print %).
+    """The ROUGE F measure (Lin 2004) by the rouge-score package, without stemming, in [0, 1].
 
-    Case and all but the letters a to z and digits are ignored. Two equal texts of a single word
-    have no pair of words, so their ROUGE-2 is 0.
+    With P the share of the guess's units that also occur in the private text and R the reverse,
+    ``F = 2 P R / (P + R)``; papers print it in per cent. Case and everything but letters a to z and
+    digits are ignored. Two equal texts of one word have no pair of words, so their ROUGE-2 is 0.
     """
 
     kind: ClassVar[str]
@@ -38,7 +39,7 @@ class Rouge(TextMetric):
 
 @dataclass(frozen=True)
 class Rouge1(Rouge):
-    """Single words."""
+    """ROUGE-1: overlap of single words."""
 
     name: ClassVar[str] = "rouge1"
     kind: ClassVar[str] = "rouge1"
@@ -46,7 +47,7 @@ class Rouge1(Rouge):
 
 @dataclass(frozen=True)
 class Rouge2(Rouge):
-    """Pairs of neighbouring words."""
+    """ROUGE-2: overlap of pairs of adjacent words."""
 
     name: ClassVar[str] = "rouge2"
     kind: ClassVar[str] = "rouge2"
@@ -54,7 +55,7 @@ class Rouge2(Rouge):
 
 @dataclass(frozen=True)
 class RougeL(Rouge):
-    """Longest common subsequence of words."""
+    """ROUGE-L: longest common subsequence of words."""
 
     name: ClassVar[str] = "rougeL"
     kind: ClassVar[str] = "rougeL"
@@ -62,10 +63,10 @@ class RougeL(Rouge):
 
 @dataclass(frozen=True)
 class RougeSpecial(Rouge):
-    """LAMP's convention (Balunović et al. 2022): special tokens are words that are always right.
+    """LAMP's convention (Balunović et al. 2022): special tokens count as words.
 
-    ``[CLS]`` and ``[SEP]`` become the words ``cls`` and ``sep``: a guess of nothing else scores
-    about 0.2 on short sentences.
+    ``[CLS]`` and ``[SEP]`` become the words ``cls`` and ``sep``, which every guess contains; a
+    guess of nothing else scores about 0.2 on short sentences.
     """
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
@@ -75,7 +76,7 @@ class RougeSpecial(Rouge):
 
 @dataclass(frozen=True)
 class Rouge1Special(RougeSpecial):
-    """Single words, special tokens among them."""
+    """ROUGE-1 including special tokens: overlap of single words."""
 
     name: ClassVar[str] = "rouge1_special"
     kind: ClassVar[str] = "rouge1"
@@ -83,7 +84,7 @@ class Rouge1Special(RougeSpecial):
 
 @dataclass(frozen=True)
 class Rouge2Special(RougeSpecial):
-    """Pairs of neighbouring words, special tokens among them."""
+    """ROUGE-2 including special tokens: overlap of pairs of adjacent words."""
 
     name: ClassVar[str] = "rouge2_special"
     kind: ClassVar[str] = "rouge2"
@@ -91,7 +92,7 @@ class Rouge2Special(RougeSpecial):
 
 @dataclass(frozen=True)
 class RougeLSpecial(RougeSpecial):
-    """Longest common subsequence of words, special tokens among them."""
+    """ROUGE-L including special tokens: longest common subsequence of words."""
 
     name: ClassVar[str] = "rougeL_special"
     kind: ClassVar[str] = "rougeL"

@@ -1,4 +1,4 @@
-"""Guessed sentences against a whole private batch: many guesses for it, or the first one alone."""
+"""Metrics of guessed sentences against a whole private batch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fedsim.metrics.rouge import Rouge1, Rouge2, RougeL
 from fedsim.metrics.text import TextMetric
 
 THRESHOLD = 0.25
-"""A guess counts as a private sentence above this ROUGE-L (Gupta et al. 2022)."""
+"""ROUGE-L above which a guess counts as a private sentence (Gupta et al. 2022)."""
 
 
 @dataclass(frozen=True)
 class SentenceRecall(TextMetric):
     """Share of a batch's private sentences for which some guess has a ROUGE-L above 0.25.
 
-    From the table of Gupta et al. 2022 ("FILM") over the number of sentences searched for; their
-    ROUGE stems words, ours does not. All guesses for the batch count, also those that no example
-    was left for. The same for every example.
+    From the table of Gupta et al. 2022 ("FILM") over the number of sentences searched for; they
+    stem words for ROUGE, we do not. All guesses for the batch count, including those not assigned
+    to an example. The value is the same for every example of the batch.
     """
 
     name: ClassVar[str] = "sentence_recall"
@@ -37,9 +37,10 @@ class SentenceRecall(TextMetric):
 
 @dataclass(frozen=True)
 class SentencePrecision(TextMetric):
-    """Share of the guesses for a batch with a ROUGE-L above 0.25 to some private sentence of it.
+    """Share of the guesses for a batch with a ROUGE-L above 0.25 to one of its private sentences.
 
-    As ``sentence_recall``. A sentence guessed twice counts twice; no guess at all is worth 0.
+    Computed as for ``sentence_recall``. A sentence guessed twice counts twice; without guesses the
+    value is 0.
     """
 
     name: ClassVar[str] = "sentence_precision"
@@ -52,31 +53,32 @@ class SentencePrecision(TextMetric):
 
 @dataclass(frozen=True)
 class FirstGuess(TextMetric):
-    """A metric of the attack's first guess and the private sentence that it matches best.
+    """A metric of the attack's first guess, compared with the most similar private sentence.
 
-    How Gupta et al. 2022 ("FILM") score a batch of any size: the likeliest guess, which the attack
-    lists first, against the sentence of the batch with the largest ROUGE-L. The same for every
-    example. The more sentences a batch has, the better even a blind guess does.
+    Gupta et al. 2022 ("FILM") score a batch of any size in this way: they take the most likely
+    guess, which the attack lists first, and the sentence of the batch with the largest ROUGE-L. The
+    value is the same for every example. It favours large batches, where even a blind guess does
+    better.
     """
 
     metric: ClassVar[type[TextMetric]]
 
     def available(self) -> str:
-        """As the metric itself."""
+        """Same as for the metric itself."""
         return self.metric().available()
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
-        """As the metric itself."""
+        """Same range as the metric itself."""
         first = guess.all_words[:1] or ("",)
         nearest = int(overlaps(first, truth.words)[0].argmax())
-        row = truth.batch[:1]  # only the words are compared
+        row = truth.batch[:1]  # a placeholder: only the words are compared
         pair = Examples(row, first), Examples(row, (truth.words[nearest],))
         return _repeated(self.metric().score(*pair)[0], truth)
 
 
 @dataclass(frozen=True)
 class Rouge1Best(FirstGuess):
-    """ROUGE-1 of the first guess and the private sentence that it matches best."""
+    """ROUGE-1 of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "rouge1_best"
     metric: ClassVar[type[TextMetric]] = Rouge1
@@ -84,7 +86,7 @@ class Rouge1Best(FirstGuess):
 
 @dataclass(frozen=True)
 class Rouge2Best(FirstGuess):
-    """ROUGE-2 of the first guess and the private sentence that it matches best."""
+    """ROUGE-2 of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "rouge2_best"
     metric: ClassVar[type[TextMetric]] = Rouge2
@@ -92,7 +94,7 @@ class Rouge2Best(FirstGuess):
 
 @dataclass(frozen=True)
 class RougeLBest(FirstGuess):
-    """ROUGE-L of the first guess and the private sentence that it matches best."""
+    """ROUGE-L of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "rougeL_best"
     metric: ClassVar[type[TextMetric]] = RougeL
@@ -100,7 +102,7 @@ class RougeLBest(FirstGuess):
 
 @dataclass(frozen=True)
 class NamedEntityRecoveryBest(FirstGuess):
-    """NERR of the first guess and the private sentence that it matches best."""
+    """NERR of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "nerr_best"
     metric: ClassVar[type[TextMetric]] = NamedEntityRecovery
@@ -108,18 +110,18 @@ class NamedEntityRecoveryBest(FirstGuess):
 
 @dataclass(frozen=True)
 class RuledEntityRecoveryBest(FirstGuess):
-    """``nerr_rules`` of the first guess and the private sentence that it matches best."""
+    """``nerr_rules`` of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "nerr_rules_best"
     metric: ClassVar[type[TextMetric]] = RuledEntityRecovery
 
 
-@lru_cache(maxsize=2)  # for recall and precision together; do not change it in place
+@lru_cache(maxsize=2)  # shared by recall and precision; do not change the result in place
 def overlaps(guesses: tuple[str, ...], truths: tuple[str, ...]) -> Tensor:
     """ROUGE-L of every pair, float64 ``(guess, truth)``, equal to that of ``RougeL``.
 
-    Two empty texts are equal, as in all metrics of texts. The rouge-score package needs
-    seconds for the 16384 pairs of a batch of 128, so the subsequence is counted in words of bits.
+    Two empty texts are equal, as in all text metrics. The rouge-score package needs seconds for the
+    16384 pairs of a batch of 128, so the common subsequence is computed with bit vectors.
     """
     from rouge_score.tokenizers import DefaultTokenizer
 

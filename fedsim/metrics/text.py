@@ -1,4 +1,4 @@
-"""What all metrics of a guessed text share: one number a pair, and what an empty text is worth."""
+"""Common part of the text metrics: one ratio for each pair, and the value of an empty text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Sequence[object])
 
 @dataclass(frozen=True)
 class TextMetric(Metric):
-    """A ratio in [0, 1], higher for the better guess: 1 if both texts are empty, 0 if one is."""
+    """A ratio in [0, 1], higher for a better guess: 1 if both texts are empty, 0 if only one is."""
 
     unit: ClassVar[str] = "1"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
@@ -24,7 +24,7 @@ class TextMetric(Metric):
 
 
 def compare(guesses: Sequence[T], truths: Sequence[T], ratio: Callable[[T, T], float]) -> Tensor:
-    """Float64 ``(batch,)`` of ``ratio(guess, truth)``, which sees no empty text."""
+    """``ratio(guess, truth)`` of each pair, float64 ``(batch,)``; ``ratio`` gets no empty text."""
     values = [
         ratio(guess, truth) if guess and truth else float(not guess and not truth)
         for guess, truth in zip(guesses, truths, strict=True)

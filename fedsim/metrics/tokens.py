@@ -1,4 +1,4 @@
-"""How many of the private tokens were guessed, by position and as a set."""
+"""Share of the private tokens that were guessed, by position and as a set."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class TokenAccuracy(TextMetric):
     name: ClassVar[str] = "token_accuracy"
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
-        """In [0, 1]; tokens beyond the private text's end cost nothing."""
+        """In [0, 1]; tokens past the end of the private text are not penalised."""
         return compare(guess.tokens, truth.tokens, lambda g, t: same_places(g, t) / len(t))
 
 
 @dataclass(frozen=True)
 class TokenPrecision(TextMetric):
-    """Share of the distinct guessed tokens that the private text holds."""
+    """Share of the distinct guessed tokens that occur in the private text."""
 
     name: ClassVar[str] = "token_precision"
 
@@ -37,7 +37,7 @@ class TokenPrecision(TextMetric):
 
 @dataclass(frozen=True)
 class TokenRecall(TextMetric):
-    """Share of the private text's distinct tokens that the guess holds."""
+    """Share of the private text's distinct tokens that occur in the guess."""
 
     name: ClassVar[str] = "token_recall"
 
@@ -48,10 +48,10 @@ class TokenRecall(TextMetric):
 
 @dataclass(frozen=True)
 class BatchTokenPrecision(TextMetric):
-    """Share of the distinct tokens guessed for a batch that some private text of it holds.
+    """Share of the distinct tokens guessed for a batch that occur in its private texts.
 
-    The same for every example: it leaves out which sentence a token belongs to, which a sum of
-    gradients does not say.
+    The value is the same for every example. It ignores which sentence a token belongs to, which a
+    sum of gradients does not reveal.
     """
 
     name: ClassVar[str] = "batch_token_precision"
@@ -65,7 +65,7 @@ class BatchTokenPrecision(TextMetric):
 class BatchTokenRecall(TextMetric):
     """Share of the distinct tokens of a private batch that were guessed for the batch.
 
-    The same for every example, as for ``batch_token_precision``.
+    The value is the same for every example, as for ``batch_token_precision``.
     """
 
     name: ClassVar[str] = "batch_token_recall"
@@ -77,7 +77,7 @@ class BatchTokenRecall(TextMetric):
 
 @dataclass(frozen=True)
 class ExactMatch(TextMetric):
-    """1 where the guess has the private text's tokens, all of them in their order, and no more."""
+    """1 if the guess has exactly the private text's tokens in the same order, else 0."""
 
     name: ClassVar[str] = "exact_match"
 
@@ -87,7 +87,7 @@ class ExactMatch(TextMetric):
 
 
 def same_places(guess: Tokens, truth: Tokens) -> int:
-    """At how many positions both have the same token."""
+    """Number of positions at which both texts have the same token."""
     return sum(ours == theirs for ours, theirs in zip(guess, truth, strict=False))
 
 
@@ -96,7 +96,7 @@ def _both(guess: Tokens, truth: Tokens) -> int:
 
 
 def _united(guess: Examples, truth: Examples) -> tuple[list[Tokens], list[Tokens]]:
-    """The batch's distinct tokens of either side, once for each private text."""
+    """Distinct tokens of the whole batch on either side, repeated for each private text."""
     ours, theirs = (
         tuple(sorted({token for text in side.tokens for token in text})) for side in (guess, truth)
     )

@@ -1,4 +1,4 @@
-"""The built-in models: image networks by class, text models by folder, as they lie on the hub."""
+"""Registry of the built-in models: image networks by class, text models by their hub folder."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ TEXT_MODELS: dict[str, Path] = {
 }
 
 TOKENIZERS: dict[str, str] = {"transformer3": "tiny-gpt2"}
-"""Built-in text models without a tokenizer of their own, and whose they use."""
+"""Built-in text models without a tokenizer of their own -> the model whose tokenizer they use."""
 
 MODELS: dict[str, type[ImageNetwork] | Path] = {**IMAGE_MODELS, **TEXT_MODELS}

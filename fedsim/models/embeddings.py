@@ -1,4 +1,4 @@
-"""The two embedding tables of a text model, by the names of their parameters."""
+"""Names of the word and position embedding tables of a text model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _POSITION_TABLES = {"position_embeddings", "wpe"}
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Parameter names as in ``named_parameters()``; None where the model has no such table.
+    """Parameter names as in ``named_parameters()``; None if the model has no such table.
 
     Attributes:
-        word: the table ``(vocabulary, width)``; for GPT-2 it is the tied head too.
+        word: the table ``(vocabulary, width)``; in GPT-2 it is also the output head.
         position: the learned table ``(position, width)``.
     """
 
@@ -23,7 +23,7 @@ class Embeddings:
 
 
 def embedding_names(module: nn.Module) -> Embeddings:
-    """The word and position tables of a transformer of the BERT or GPT-2 type; else two None."""
+    """Word and position tables of a model of the BERT or GPT-2 type; None for any other model."""
     find = getattr(module, "get_input_embeddings", None)
     if find is None:
         return Embeddings(None, None)

@@ -1,4 +1,4 @@
-"""The sigmoid LeNet that Deep Leakage from Gradients attacks (Zhu et al. 2019)."""
+"""The LeNet with sigmoids that Deep Leakage from Gradients attacks (Zhu et al. 2019)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from fedsim.models.network import ImageNetwork
 
 
 class LeNet(ImageNetwork):
-    """Three 5x5 convolutions of 12 channels, each with a sigmoid, and one linear layer.
+    """LeNet of DLG (Zhu et al. 2019): three 5x5 convolutions with sigmoids and a linear layer.
 
-    The sigmoid is twice differentiable, which the attack's second-order optimiser needs. 15,826
-    parameters for CIFAR-10, as in Learning To Invert; DLG itself uses 100 classes.
+    Each convolution has 12 channels, and the first two have stride 2. The sigmoid is twice
+    differentiable, which the attack's second-order optimiser needs. 15,826 parameters for CIFAR-10,
+    as in Learning To Invert; DLG itself uses 100 classes.
     """
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:

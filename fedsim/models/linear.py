@@ -1,4 +1,4 @@
-"""The linear layers of networks."""
+"""Orientation of the weights of linear layers."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import nn
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """Whether it is GPT-2's linear layer, whose weight is ``(in, out)``."""
+    """True for GPT-2's linear layer, whose weight is ``(in, out)``."""
     return type(module).__name__ == "Conv1D"  # importing the class would import transformers

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside frozen layers (LoRA, Hu et al. 2021), by ``peft``."""
+"""Low-rank adapters on frozen layers (LoRA, Hu et al. 2021), with ``peft``."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
     "gpt2": ("c_attn",),
     "transformer3": ("qkv",),
 }
-"""By ``model_type``: query and value of each attention, or the one layer that makes them."""
+"""Layers that get adapters, by ``model_type``: the query and value layers, or the one for both."""
 
 _HEADS = ("pre_classifier", "classifier", "score")
 _A, _B = ".lora_A.", ".lora_B."
 
 
 class LoRA(Record):
-    """Which layers get adapters ``y = W x + (alpha / rank) B A x``, and what else is trained.
+    """Configuration of low-rank adapters (Hu et al. 2021, equation 3).
+
+    A linear layer ``y = W x`` becomes ``y = W x + (alpha / rank) B A x``, in which only ``A`` and
+    ``B`` are trained and sent.
 
     Attributes:
-        rank: rows of ``A`` and columns of ``B``.
-        alpha: numerator of the adapters' scale.
-        targets: last parts of the names of linear layers.
-        head: a classifier's head is trained and sent, too, as peft does: it is random at first.
+        rank: number of rows of ``A`` and of columns of ``B``.
+        alpha: scale of the adapters before it is divided by the rank.
+        targets: last parts of the names of the linear layers that get an adapter.
+        head: train and send a classifier's head as well, as peft does: its weights are random at
+            first.
     """
 
     rank: int
@@ -42,14 +46,14 @@ class LoRA(Record):
 
 
 def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
-    """Put adapters into ``network`` and freeze all else but the head.
+    """Insert adapters into ``network`` and freeze everything else except the head.
 
-    ``A`` is uniform as a fresh linear layer is, and ``B`` is 0, so that nothing changes at first.
-    A target ``query`` becomes ``query.base_layer``, ``query.lora_A.default`` and
-    ``query.lora_B.default``.
+    ``A`` is uniform like the weight of a new linear layer, and ``B`` is 0, so the network's output
+    is unchanged at first. A target ``query`` becomes ``query.base_layer``, ``query.lora_A.default``
+    and ``query.lora_B.default``.
 
     Raises:
-        ConfigError: a target names no linear layer.
+        ConfigError: a target is not the name of a linear layer.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -62,8 +66,8 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
     for target in lora.targets:
         if target not in known:
             raise ConfigError(
-                f"task.lora_targets: {target!r} is no linear layer of {type(network).__name__}. "
-                f"Choose among {', '.join(known)}."
+                f"task.lora_targets: {target!r} is not a linear layer of {type(network).__name__}. "
+                f"Choose from {', '.join(known)}."
             )
     config = LoraConfig(
         r=lora.rank,
@@ -72,7 +76,7 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
         fan_in_fan_out=any(conv for name, conv in layers if name in lora.targets),
         init_lora_weights=True,
     )
-    # peft draws from the global generator; and it warns where GPT-2's tied head is not merged.
+    # peft draws from the global generator, and it warns about GPT-2's tied head.
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
         inject_adapter_in_model(config, network)
     rng = generator(seed, "adapters")
@@ -87,15 +91,15 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter belongs to an adapter."""
+    """True if a parameter belongs to an adapter."""
     return _A in name or _B in name
 
 
 def is_second_factor(name: str) -> bool:
-    """Whether a module or a parameter is, or belongs to, the ``B`` of an adapter."""
+    """True if a module or a parameter is, or belongs to, the ``B`` of an adapter."""
     return _B in name
 
 
 def second_factor(name: str) -> str:
-    """The name of ``B`` beside that of ``A``."""
+    """Name of ``B`` in the adapter whose ``A`` has this name."""
     return name.replace(_A, _B)

@@ -1,4 +1,4 @@
-"""A ReLU network of linear layers: its first layer leaks its input in closed form."""
+"""A multilayer perceptron, whose first layer leaks its input in closed form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from fedsim.models.network import ImageNetwork, kaiming
 
 
 class MLP(ImageNetwork):
-    """``depth`` hidden layers of ``width`` units with biases, and a linear classifier."""
+    """Multilayer perceptron with ReLU: ``depth`` hidden layers of ``width`` units, with biases.
+
+    Flattened pixels go through the hidden layers into a linear classifier.
+    """
 
     options: ClassVar[dict[str, int]] = {"width": 256, "depth": 2}
 
@@ -29,7 +32,7 @@ class MLP(ImageNetwork):
         self.fc = nn.Linear(features, num_classes)
 
     def initialise(self, rng: torch.Generator) -> None:
-        """He et al. 2015."""
+        """Normal weights of variance ``2 / fan_in`` (He et al. 2015), biases 0."""
         kaiming(self, rng)
 
     def forward(self, images: Tensor) -> Tensor:

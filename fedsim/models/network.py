@@ -1,4 +1,4 @@
-"""What every built-in image model offers."""
+"""Interface of the built-in image models."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 
 class ImageNetwork(nn.Module, ABC):
-    """Built as ``Network(input_shape, num_classes, **options)``.
+    """An image classifier, built as ``Network(input_shape, num_classes, **options)``.
 
     Attributes:
         options: further keyword arguments and their values in an experiment.
-        smallest: least height and width in pixels.
+        smallest: smallest height and width in pixels.
     """
 
     options: ClassVar[dict[str, int]] = {}
@@ -22,7 +22,7 @@ class ImageNetwork(nn.Module, ABC):
 
     @abstractmethod
     def initialise(self, rng: torch.Generator) -> None:
-        """Draw all weights anew from a CPU generator."""
+        """Draw all weights from a generator on the CPU."""
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class ImageNetwork(nn.Module, ABC):
 
 
 def kaiming(network: nn.Module, rng: torch.Generator) -> None:
-    """He et al. 2015 for ReLU: normal weights of variance ``2 / fan_in``, biases 0."""
+    """Normal weights of variance ``2 / fan_in`` for ReLU (He et al. 2015), biases 0."""
     for part in network.modules():
         if isinstance(part, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(part.weight, nonlinearity="relu", generator=rng)

@@ -1,6 +1,6 @@
 """The small language model of Learning To Invert (Wu et al. 2022), as a model of transformers.
 
-Modules are called as in GPT-2 where they have a counterpart there.
+Modules have the names of their counterparts in GPT-2, where there is one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-_WORDS = 0.1  # the decoder's weights are drawn from -0.1 to 0.1
+_WORDS = 0.1  # the decoder's weights are uniform in [-0.1, 0.1]
 
 
 class PostNormConfig(PretrainedConfig):  # type: ignore[misc]
-    """The sizes; the reference's vocabulary is GPT-2's, of 50257."""
+    """Sizes of the model; the reference uses GPT-2's vocabulary of 50257 tokens."""
 
     model_type = "transformer3"
 
@@ -30,20 +30,20 @@ class PostNormConfig(PretrainedConfig):  # type: ignore[misc]
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; query, key and value come from one linear layer."""
+    """Multi-head self-attention; one linear layer computes query, key and value."""
 
     def __init__(self, width: int, heads: int, layer: int) -> None:
         super().__init__()
         self.heads, self.layer = heads, layer
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        # As in torch.nn.MultiheadAttention.
+        # Initialised as in torch.nn.MultiheadAttention.
         nn.init.xavier_uniform_(self.qkv.weight)
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor, mask: Tensor, cache: Any = None) -> Tensor:  # noqa: ANN401
-        """``(batch, token, width)``; the mask is added to the logits."""
+        """Output ``(batch, token, width)``; the mask is added to the logits."""
         split = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         query, key, value = split.unbind(2)
         if cache is not None:
@@ -54,7 +54,7 @@ class Attention(nn.Module):
 
 
 class PostNormBlock(nn.Module):
-    """Attention and a ReLU network of one hidden layer, each normalised after it was added."""
+    """Attention and a ReLU layer, each followed by its residual sum and a normalisation."""
 
     def __init__(self, config: PostNormConfig, layer: int) -> None:
         super().__init__()
@@ -65,14 +65,14 @@ class PostNormBlock(nn.Module):
         self.ln_2 = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, mask: Tensor, cache: Any = None) -> Tensor:  # noqa: ANN401
-        """``(batch, token, width)``."""
+        """Output ``(batch, token, width)``."""
         x = self.ln_1(x + self.attention(x, mask, cache))
         normed: Tensor = self.ln_2(x + self.outer(self.inner(x).relu()))
         return normed
 
 
 class PostNormModel(PreTrainedModel):  # type: ignore[misc]
-    """Word and position tables, and the blocks."""
+    """Word and position tables, followed by the blocks."""
 
     config_class = PostNormConfig
     base_model_prefix = "transformer"
@@ -89,7 +89,7 @@ class PostNormModel(PreTrainedModel):  # type: ignore[misc]
         return self.wte
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: all layers have drawn their weights when they were made."""
+        """Do nothing: every layer draws its weights when it is built."""
 
     def forward(
         self,
@@ -103,11 +103,11 @@ class PostNormModel(PreTrainedModel):  # type: ignore[misc]
 
         Args:
             input_ids: ``(batch, token)``.
-            attention_mask: 1 where a token is real ``(batch, token)``, or what is added to the
-                logits of attention, broadcast to ``(batch, head, token, token)``.
-            past_key_values: a cache of transformers, with the tokens before.
-            inputs_embeds: word embeddings instead of ids.
-            use_cache: says nothing: a cache is used where one is given.
+            attention_mask: 1 for real tokens ``(batch, token)``, or a tensor that is added to the
+                logits of attention and broadcasts to ``(batch, head, token, token)``.
+            past_key_values: a transformers cache that holds the preceding tokens.
+            inputs_embeds: word embeddings in place of ids.
+            use_cache: ignored; a cache is used if one is given.
         """
         del use_cache
         words = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
@@ -127,15 +127,19 @@ class PostNormModel(PreTrainedModel):  # type: ignore[misc]
 
 
 class PostNormLM(PreTrainedModel):  # type: ignore[misc]
-    """The blocks and a decoder with a bias, which is not tied to the word table.
+    """Three-layer language model of Learning To Invert, with a decoder not tied to the word table.
 
-    Three post-norm layers (Vaswani et al. 2017) without dropout, 1,002,528 weights; with the 1024
-    positions 1,100,832, which is what Learning To Invert reads: it leaves out the word table and
-    the decoder. Its reference, the ``transformer3`` of breaching, multiplies the word table by
-    ``sqrt(width)`` on the way in and gives the decoder the same values. Here that factor is in the
-    table, so that word and position rows get the same gradient, as in BERT and GPT-2. We differ in
-    two more places: a token sees those before it only, while the reference never turns its mask on
-    and predicts tokens that it sees; and the layers are drawn one by one, not copied from one.
+    Post-norm layers (Vaswani et al. 2017) without dropout, 1,002,528 weights. With the 1024
+    positions there are 1,100,832, which is what Learning To Invert inverts: it leaves out the word
+    table and the decoder. We differ from its reference, the ``transformer3`` of breaching, in three
+    ways:
+
+    - It multiplies the word table by ``sqrt(width)`` in the forward pass and gives the decoder the
+      same values. Here that factor is part of the table, so word and position rows get the same
+      gradient, as in BERT and GPT-2.
+    - A token attends only to earlier ones. The reference never activates its mask, and so predicts
+      tokens that it can see.
+    - Each layer is initialised on its own; the reference copies one layer.
     """
 
     config_class = PostNormConfig
@@ -159,16 +163,16 @@ class PostNormLM(PreTrainedModel):  # type: ignore[misc]
         return self.lm_head
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: all layers have drawn their weights when they were made."""
+        """Do nothing: every layer draws its weights when it is built."""
 
     def forward(self, input_ids: Tensor | None = None, **options: Any) -> CausalLMOutputWithPast:  # noqa: ANN401
-        """Logits ``(batch, token, vocabulary)``; options as the body's."""
+        """Logits ``(batch, token, vocabulary)``; the options are those of the blocks."""
         body = self.transformer(input_ids, **options)
         logits = self.lm_head(body.last_hidden_state)
         return CausalLMOutputWithPast(logits=logits, past_key_values=body.past_key_values)
 
 
 def register() -> None:
-    """Make ``transformer3`` known to transformers."""
+    """Register ``transformer3`` with transformers."""
     AutoConfig.register(PostNormConfig.model_type, PostNormConfig, exist_ok=True)
     AutoModelForCausalLM.register(PostNormConfig, PostNormLM, exist_ok=True)

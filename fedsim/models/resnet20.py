@@ -13,10 +13,10 @@ from fedsim.models.network import ImageNetwork, kaiming
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions with batch normalisation around an identity shortcut.
+    """Two 3x3 convolutions with batch normalisation, added to an identity shortcut.
 
-    Where the size halves, the shortcut takes every second pixel and pads the new channels with
-    zeros (option A): it has no parameters.
+    Where the size is halved, the shortcut takes every second pixel and pads the new channels with
+    zeros (option A), so it has no parameters.
     """
 
     def __init__(self, channels: int, planes: int) -> None:
@@ -39,7 +39,11 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet20(ImageNetwork):
-    """Three stages of three blocks, 16, 32 and 64 channels; 269,722 parameters at 10 classes."""
+    """Residual network for CIFAR with 20 layers (He et al. 2016); 269,722 parameters at 10 classes.
+
+    A convolution, three stages of three blocks with 16, 32 and 64 channels, average pooling and a
+    linear classifier.
+    """
 
     smallest: ClassVar[int] = 4
 
@@ -54,7 +58,10 @@ class ResNet20(ImageNetwork):
         self.fc = nn.Linear(64, num_classes)
 
     def initialise(self, rng: torch.Generator) -> None:
-        """He et al. 2015; batch normalisation starts as the identity."""
+        """Normal weights of variance ``2 / fan_in`` (He et al. 2015).
+
+        Batch normalisation starts as the identity.
+        """
         kaiming(self, rng)
 
     def forward(self, images: Tensor) -> Tensor:

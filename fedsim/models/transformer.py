@@ -1,4 +1,4 @@
-"""Text models: found by name, built from a configuration, filled with weights."""
+"""Text models: located by name, built from a configuration, and loaded with weights."""
 
 from __future__ import annotations
 
@@ -30,11 +30,15 @@ FAMILIES: dict[str, tuple[TaskKind, ...]] = {
     "gpt2": ("language-modelling", "text-classification"),
     "transformer3": ("language-modelling",),
 }
-"""What a ``model_type`` of transformers can learn, the usual kind first."""
+"""``model_type`` of transformers -> the tasks that such a model can learn, the default first."""
 
 
 def locate(name: str) -> str:
-    """The folder of a built-in, a local folder, or the identifier for the hub."""
+    """Folder of a built-in or of a local model, else the identifier for the hub.
+
+    Raises:
+        ConfigError: the name resembles that of a built-in, and no such folder exists.
+    """
     if name in TEXT_MODELS:
         return str(TEXT_MODELS[name])
     source = resolve(name, "models")
@@ -44,7 +48,11 @@ def locate(name: str) -> str:
 
 
 def model_type(name: str) -> str:
-    """The architecture's name in transformers, read from ``config.json``."""
+    """Name of the architecture in transformers, read from ``config.json``.
+
+    Raises:
+        ConfigError: the file cannot be found or read.
+    """
     source = locate(name)
     path = Path(source) / "config.json" if Path(source).is_dir() else _download(source)
     try:
@@ -66,31 +74,35 @@ def _download(identifier: str) -> Path:
     try:
         with contextlib.suppress(LocalEntryNotFoundError):
             return Path(hf_hub_download(identifier, "config.json", local_files_only=True))
-        # Asked first because a download tries again for half a minute where there is no network.
+        # Asked first, because without a network a download retries for half a minute.
         HfApi().model_info(identifier, timeout=10)
         return Path(hf_hub_download(identifier, "config.json"))
-    except Exception as error:  # The hub's HTTP library, and thus its errors, change by version.
+    except Exception as error:  # The hub's HTTP library, and with it the errors, vary by version.
         raise ConfigError(
-            f"task.model: {identifier!r} is no built-in ({', '.join(MODELS)}) and no local folder, "
-            f"and the hub does not give it ({type(error).__name__}). Correct the name, or put the "
-            "model under $FEDSIM_HUB/models."
+            f"task.model: {identifier!r} is neither a built-in ({', '.join(MODELS)}) nor a local "
+            f"folder, and it cannot be loaded from the hub ({type(error).__name__}). "
+            "Correct the name, or put the model under $FEDSIM_HUB/models."
         ) from None
 
 
 def locate_tokenizer(task: TaskConfig) -> str:
-    """Where the tokenizer lies: the one named, else the model's."""
+    """Location of the tokenizer that the task names, else of the model's own."""
     return locate(task.tokenizer or TOKENIZERS.get(task.model, task.model))
 
 
 def tokenizer(folder: str) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of a model or of a saved task."""
+    """Fast tokenizer of a model or of a saved task.
+
+    Raises:
+        ConfigError: there is no usable tokenizer in the folder.
+    """
     from transformers import AutoTokenizer
 
     try:
         found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, KeyError) as error:
         raise _no_tokenizer(folder, type(error).__name__) from None
-    # transformers answers a folder without tokenizer files with an empty vocabulary.
+    # For a folder without tokenizer files, transformers returns an empty vocabulary.
     if len(found) <= len(found.all_special_ids):
         raise _no_tokenizer(folder, "no vocabulary")
     if not found.is_fast:
@@ -101,12 +113,12 @@ def tokenizer(folder: str) -> PreTrainedTokenizerBase:
 def _no_tokenizer(folder: str, reason: str) -> ConfigError:
     return ConfigError(
         f"task.model: {folder!r} has no usable tokenizer ({reason}). "
-        "Put its tokenizer.json beside config.json."
+        "Put its tokenizer.json next to config.json."
     )
 
 
 def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
-    """The configuration as JSON data: with it ``build`` needs neither folder nor hub."""
+    """The configuration as JSON data, from which ``build`` needs neither folder nor hub."""
     classes = {"num_labels": num_classes} if num_classes else {}
     config = _auto_config().from_pretrained(source, pad_token_id=pad_id, **classes)
     data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
@@ -115,7 +127,7 @@ def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
 
 
 def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Module:
-    """The network in float32 and eval mode, with the library's own random weights."""
+    """The network in float32 and eval mode, with random weights as transformers draws them."""
     with seeded(seed):
         network: nn.Module = _loader(kind).from_config(
             _config(architecture), attn_implementation="eager", dtype=torch.float32
@@ -124,7 +136,7 @@ def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Mod
 
 
 def blank(architecture: dict[str, Any], kind: TaskKind) -> nn.Module:
-    """The network of ``build`` with whatever was in memory for weights, tied as they should be."""
+    """The network of ``build`` with uninitialised weights, tied as in the model."""
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
@@ -134,13 +146,17 @@ def blank(architecture: dict[str, Any], kind: TaskKind) -> nn.Module:
 
 
 def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: int) -> nn.Module:
-    """The network with the weights of a folder or the hub; a head that they lack is random."""
+    """The network with the weights of a folder or the hub; a missing head is drawn at random.
+
+    Raises:
+        ConfigError: the weights are missing or do not fit the architecture.
+    """
     try:
         with seeded(seed), quiet():
             network, report = _loader(kind).from_pretrained(
                 locate(name),
                 config=_config(architecture),
-                # The double backward of gradient matching has no fused attention kernel.
+                # Gradient matching differentiates twice, which fused attention does not support.
                 attn_implementation="eager",
                 dtype=torch.float32,
                 use_safetensors=True,
@@ -155,7 +171,7 @@ def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: in
         ) from None
     body = f"{network.base_model_prefix}."
     absent = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
-    # A model trained without a pooler gets a random one, as it gets a random head.
+    # A model trained without a pooler gets a random one, just like a head.
     if lost := sorted(key for key in absent if key.startswith(body) and "pooler" not in key):
         raise ConfigError(
             f"task.weights: {name!r} has no fitting tensor for {lost[0]!r} ({len(lost)} in all). "
@@ -174,7 +190,7 @@ def _auto_config() -> Any:  # noqa: ANN401
 
     from fedsim.models import post_norm
 
-    # Each time, since it does nothing where they are known already.
+    # Called each time, since it does nothing if the model is registered already.
     post_norm.register()
     return AutoConfig
 
@@ -191,7 +207,7 @@ def _loader(kind: TaskKind) -> Any:  # noqa: ANN401
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Neither the warnings nor the progress bars of transformers."""
+    """Suppress the warnings and progress bars of transformers."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

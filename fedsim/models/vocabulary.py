@@ -1,4 +1,4 @@
-"""Trains the built-in tokenizers: ``python -m fedsim.models.vocabulary SENTENCES_JSON``."""
+"""Training of the built-in tokenizers: ``python -m fedsim.models.vocabulary SENTENCES_JSON``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ ALPHABET = sorted(set(string.printable.lower()) - set(string.whitespace))
 
 
 def word_pieces(texts: Sequence[str], size: int) -> Tokenizer:
-    """An uncased WordPiece vocabulary with BERT's special tokens and its ``[CLS] text [SEP]``.
+    """An uncased WordPiece tokenizer with BERT's special tokens and template ``[CLS] text [SEP]``.
 
-    The library's own WordPiece trainer gives another vocabulary each time, so the pieces are those
-    that its BPE trainer, which does not, cuts the texts into, most frequent first.
+    The library's WordPiece trainer gives a different vocabulary each time; its BPE trainer does
+    not. The texts are therefore split by a BPE model, and its most frequent pieces are the
+    vocabulary.
     """
     normalizer = normalizers.BertNormalizer(lowercase=True)
     pairs = Tokenizer(models.BPE())
@@ -42,7 +43,7 @@ def word_pieces(texts: Sequence[str], size: int) -> Tokenizer:
     for encoding in pairs.encode_batch(texts):
         words = zip([None, *encoding.word_ids], encoding.word_ids, encoding.tokens, strict=False)
         counts.update(piece if word != last else f"##{piece}" for last, word, piece in words)
-    # Every printable character, at the start of a word and inside it: no English text is unknown.
+    # With every printable character, at the start of a word and inside it, no English is unknown.
     always = [*BERT_SPECIAL, *ALPHABET, *(f"##{letter}" for letter in ALPHABET)]
     ranked = sorted(counts.keys() - set(always), key=lambda piece: (-counts[piece], piece))
     pieces = [*always, *ranked][:size]
@@ -61,7 +62,7 @@ def word_pieces(texts: Sequence[str], size: int) -> Tokenizer:
 
 
 def byte_pairs(texts: Sequence[str], size: int) -> Tokenizer:
-    """GPT-2's byte-level BPE: case is kept and no text is unknown."""
+    """GPT-2's byte-level BPE tokenizer, which keeps case and knows every text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -81,9 +82,9 @@ _SLOT = re.compile(r"\{\w+\}")
 
 
 def corpus(path: Path) -> list[str]:
-    """The built-in sentences without names and numbers, so that those stay in pieces.
+    """The built-in sentences without names and numbers, which then have no token of their own.
 
-    What marks a name is a capital inside a sentence; the public templates' own words are kept.
+    A capital inside a sentence marks a name; the words of the public templates are all kept.
     """
     data = json.loads(path.read_text())
     sentences = [_SECRET.sub("", text) for split in ("train", "test") for text, _ in data[split]]
@@ -92,7 +93,7 @@ def corpus(path: Path) -> list[str]:
 
 
 def main(path: Path) -> None:
-    """Write ``tokenizer.json`` of each built-in, of the size that its ``config.json`` says."""
+    """Write ``tokenizer.json`` of each built-in, of the size that its ``config.json`` states."""
     texts = corpus(path)
     for name, train in TRAINERS.items():
         folder = TEXT_MODELS[name]

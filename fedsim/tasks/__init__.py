@@ -1,4 +1,4 @@
-"""The tasks: made from a model's name and rows, saved beside the captures, loaded by attacks."""
+"""Registry of the tasks, and how a task is made, saved with the captures and loaded by attacks."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _TEXT_KINDS: tuple[TaskKind, ...] = (
 
 
 def task_kind(config: TaskConfig) -> TaskKind:
-    """What the model learns: as the experiment says, else as the model's family does.
+    """Kind of the task: the one that the experiment asks for, else the default of the model.
 
-    A task that another package adds is of the kind of the class that it derives from.
+    A task added by another package has the kind of the class that it derives from.
 
     Raises:
-        ConfigError: the model or the kind is not known, or the two do not fit.
+        ConfigError: the model or the kind is unknown, or they do not fit each other.
     """
     asked = None if config.kind == "auto" else _kind_of(config.kind)
     if config.model in IMAGE_MODELS:
@@ -62,7 +62,7 @@ def task_kind(config: TaskConfig) -> TaskKind:
         if fits:
             return fits[0]
         raise ConfigError(
-            f"task.kind: {config.model!r} is of the type {family!r}, whose task is not known. "
+            f"task.kind: {config.model!r} has the type {family!r}, for which no task is known. "
             f"Set {_either(_TEXT_KINDS)}."
         )
     known = fits or _TEXT_KINDS
@@ -82,13 +82,13 @@ def _kind_of(name: str) -> TaskKind:
         if issubclass(classes[name], TASKS[kind]):
             return kind
     raise ConfigError(
-        f"task.kind: {name!r} derives from no task of fedsim, so that nothing is known of its "
-        f"model. Let it derive from the class of {_either(KINDS)}."
+        f"task.kind: {name!r} does not derive from a task of fedsim, so its kind of model is "
+        f"unknown. Derive it from the class of {_either(KINDS)}."
     )
 
 
 def task_classes() -> dict[str, type[Task]]:
-    """The project's tasks and those that installed packages add by entry point."""
+    """Built-in tasks, and those that installed packages register as entry points."""
     return registry(TASKS, "fedsim.tasks")
 
 
@@ -97,7 +97,7 @@ def _either(kinds: Iterable[TaskKind]) -> str:
 
 
 def make_task(config: TaskConfig, rows: Rows) -> Task:
-    """The task of a model on rows like these; needs the hub for a model that lies there."""
+    """Task of a model on rows such as these; loads the tokenizer of a text model."""
     kind = task_kind(config)
     name = kind if config.kind == "auto" else config.kind
     added = {"added": name} if name != kind else {}
@@ -109,18 +109,18 @@ def make_task(config: TaskConfig, rows: Rows) -> Task:
 
 
 def save_task(task: Task, folder: Path) -> None:
-    """Write ``task.json`` and, for text, ``tokenizer/``."""
+    """Write ``task.json`` and, for a text task, ``tokenizer/``."""
     if isinstance(task, TextTask):
         task.tokenizer.save_pretrained(str(folder / "tokenizer"))
-    # Last: a folder that holds task.json is whole.
+    # Written last: a folder with task.json is complete.
     write_json(folder / "task.json", task.spec)
 
 
 def load_task(folder: Path) -> Task:
-    """Read what ``save_task`` wrote; neither the hub nor the model's own folder is needed.
+    """Read what ``save_task`` wrote, without the hub or the folder of the model.
 
     Raises:
-        StoreError: a file is missing or broken.
+        StoreError: a file is missing or broken, or the task's package is not installed.
     """
     spec = read_record(folder / "task.json", TaskSpec)
     name = spec.added or spec.kind

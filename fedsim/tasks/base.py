@@ -1,4 +1,4 @@
-"""What is learned: a model architecture and a loss, without any private row."""
+"""Interface of a task: a model architecture and a loss, without any private row."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from fedsim.models.lora import LoRA
 from fedsim.types import Batch, Rows, Tensors
 
 Network: TypeAlias = Callable[..., Any]
-"""A module, or a function with the signature of the module's forward."""
+"""A module, or a function with the signature of its ``forward``."""
 
 
 class TaskSpec(Record):
     """``captures/task.json``: all public facts of a task, enough to rebuild the model anywhere.
 
     Attributes:
-        kind: of the task, or of the class that an added one derives from.
-        added: name of the task, where another package adds it.
-        model: the model as the experiment names it.
+        kind: kind of the task; for an added task, of the class that it derives from.
+        model: name of the model in the experiment.
         architecture: keyword arguments of a built-in image model, or a transformers configuration.
-        num_classes: classes of a classifier; 0 for a language model.
+        num_classes: number of classes of a classifier; 0 for a language model.
         input_shape: ``(channel, height, width)``, or ``(max_length,)`` in tokens.
-        class_names: names of the classes, where the data set has them.
+        class_names: names of the classes, if the data set has them.
         pad_id: token id of padding; None for images.
-        special_ids: token ids that are no words: padding, starts, ends, separators. The mask token
-            of masked language modelling holds a word's place and is none of them.
-        lora: adapters, where they are trained instead of the model.
+        special_ids: ids of tokens that are not words: padding, start, end and separators. The mask
+            token of masked language modelling takes the place of a word and is not included.
+        lora: adapters, if they are trained instead of the model.
+        added: name of a task that another package adds; else empty.
     """
 
     kind: TaskKind
@@ -52,28 +52,33 @@ class TaskSpec(Record):
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A model architecture and its loss."""
+    """What a model learns: its architecture, its loss, and how rows become batches.
+
+    Attributes:
+        spec: the public facts, from which the model can be rebuilt.
+        modality: type of the inputs.
+    """
 
     spec: TaskSpec
     modality: ClassVar[Literal["image", "text"]]
 
     @abstractmethod
     def build(self) -> nn.Module:
-        """The architecture in float32 on the CPU, in eval mode; its weights mean nothing yet."""
+        """The architecture in float32 on the CPU, in eval mode, with arbitrary weights."""
 
     @abstractmethod
     def encode(self, rows: Rows) -> Batch:
-        """Turn rows into a batch: pixels to [0, 1], texts to padded token ids, mask and labels."""
+        """Encode rows: pixels as float32 in [0, 1]; texts as padded token ids, mask and labels."""
 
     @abstractmethod
     def examples(self, batch: Batch) -> Examples:
-        """The batch as the metrics see it: texts decoded, special tokens stripped."""
+        """The batch as metrics see it: texts decoded, with and without special tokens."""
 
     @abstractmethod
     def loss(self, network: Network, batch: Batch) -> Tensor:
-        """Scalar loss, the mean over examples (over predicted tokens for a language model).
+        """Scalar loss, the mean over examples, or over predicted tokens for a language model.
 
-        Classification also takes soft labels ``(batch, class)``.
+        A classifier also accepts soft labels ``(batch, class)``.
         """
 
     @abstractmethod
@@ -81,11 +86,14 @@ class Task(ABC):
         """Utility on held-out rows, for example ``{"loss": ..., "accuracy": ...}``."""
 
     def blank(self) -> nn.Module:
-        """What ``build`` returns, with any values, where that is quicker: most are loaded over."""
+        """The network of ``build`` with arbitrary values, which is faster if all are replaced."""
         return self.build()
 
     def model(self, tensors: Tensors, *, device: torch.device | str = "cpu") -> nn.Module:
-        """The architecture with the given parameters and buffers, in eval mode."""
+        """The architecture with these parameters and buffers, in eval mode on ``device``.
+
+        Tensors that are not given have the values of ``build``.
+        """
         network = self.blank()
         if state(network).keys() - tensors.keys():
             network = self.build()
@@ -93,7 +101,10 @@ class Task(ABC):
         return network.to(device).eval()
 
     def gradient(self, network: nn.Module, batch: Batch) -> Tensors:
-        """Gradient of the loss for each parameter that requires one, detached, in model order."""
+        """Gradient of the loss for each trainable parameter, detached, in the order of the model.
+
+        It is 0 for a parameter that the loss does not depend on.
+        """
         parameters = {k: p for k, p in network.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(
             self.loss(network, batch), list(parameters.values()), allow_unused=True
@@ -113,9 +124,9 @@ class Task(ABC):
 
 
 def state(network: nn.Module) -> Tensors:
-    """What crosses the wire: parameters, tied ones once, then persistent buffers.
+    """Copies of the tensors that are sent: parameters, tied ones once, then persistent buffers.
 
-    ``state_dict`` would list GPT-2's tied head twice, and the stale copy would undo an update.
+    ``state_dict`` would list GPT-2's tied head twice, and its stale copy would undo an update.
     """
     persistent = network.state_dict()
     tensors = {name: value.detach().clone() for name, value in network.named_parameters()}
@@ -131,8 +142,8 @@ def load_state(network: nn.Module, tensors: Tensors) -> None:
     """Copy parameters and buffers into ``network`` in place; tied parameters stay tied.
 
     Raises:
-        KeyError: a name is not one of the network's.
-        ValueError: a shape differs; copying would broadcast.
+        KeyError: the network has no tensor of that name.
+        ValueError: a shape differs, which copying would hide by broadcasting.
     """
     own = dict(network.named_parameters()) | dict(network.named_buffers())
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Classes counted and predictions judged, for images and texts alike."""
+"""Number of classes and utility of classifiers, for images and texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedsim.types import Batch, Rows
 
 
 def count_classes(rows: Rows) -> int:
-    """As many as are named or occur, at least two."""
+    """Number of classes that are named or occur, at least two."""
     largest = int(rows.labels.max()) if len(rows) else 0
     return max(len(rows.class_names), largest + 1, 2)
 
@@ -22,7 +22,7 @@ def count_classes(rows: Rows) -> int:
 def utility(
     network: nn.Module, batches: Iterable[Batch], logits_of: Callable[[Batch], Tensor]
 ) -> dict[str, float]:
-    """Mean loss and accuracy over all examples, ``mcc`` too for two classes, in eval mode."""
+    """Mean loss and accuracy over all examples in eval mode; also ``mcc`` for two classes."""
     device = next(network.parameters()).device
     training = network.training
     network.eval()
@@ -38,7 +38,7 @@ def utility(
 
 
 def matthews(guesses: Tensor, labels: Tensor) -> float:
-    """Matthews' correlation of two binary vectors in [-1, 1]; 0 where one of them is constant."""
+    """Matthews' correlation of two binary vectors, in [-1, 1]; 0 if one of them is constant."""
     table = torch.bincount(2 * labels + guesses, minlength=4).tolist()
     true_negative, false_positive, false_negative, true_positive = table
     sides = (

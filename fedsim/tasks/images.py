@@ -1,4 +1,4 @@
-"""Image classification: pixels in [0, 1], one class an image."""
+"""Image classification: pixels in [0, 1], one class per image."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from fedsim.types import Batch, Rows
 
 
 class ImageClassification(Task):
-    """Cross-entropy on pixels as they are: no normalisation, so that a guess is an image."""
+    """Image classification by cross-entropy, on pixels that are not normalised.
+
+    Without normalisation the network's input, and with it a guess, is an image in [0, 1].
+    """
 
     modality: ClassVar[Literal["image", "text"]] = "image"
 
     def build(self) -> nn.Module:
-        """The built-in network in eval mode."""
+        """The built-in network in eval mode, with arbitrary weights."""
         spec = self.spec
         network = IMAGE_MODELS[spec.model](spec.input_shape, spec.num_classes, **spec.architecture)
         return network.eval()
 
     def encode(self, rows: Rows) -> Batch:
-        """Bytes to float32 in [0, 1]."""
+        """Pixels as float32 in [0, 1], and classes."""
         return Batch(_pixels(rows, self.spec.model).to(torch.float32) / 255, rows.labels)
 
     def examples(self, batch: Batch) -> Examples:
-        """The pixels alone."""
+        """The pixels only."""
         return Examples(batch)
 
     def loss(self, network: Network, batch: Batch) -> Tensor:
@@ -48,21 +51,26 @@ class ImageClassification(Task):
 
 
 def image_spec(config: TaskConfig, rows: Rows) -> TaskSpec:
-    """The public facts of an image task, the shape and the classes taken from the rows."""
+    """Public facts of an image task; its shape and its classes are those of the rows.
+
+    Raises:
+        ConfigError: the model does not fit the rows or the options.
+    """
     if config.model not in IMAGE_MODELS:
         raise ConfigError(
-            f"task.model: {config.model!r} is no image model. {suggest(config.model, IMAGE_MODELS)}"
+            f"task.model: {config.model!r} is not an image model. "
+            f"{suggest(config.model, IMAGE_MODELS)}"
         )
     if config.lora_rank or config.lora_targets:
         raise ConfigError(
-            f"task.lora_rank: {config.model!r} is an image model, and adapters are for "
+            f"task.lora_rank: {config.model!r} is an image model, but adapters are for "
             f"transformers; got {config.lora_rank}. Leave lora_rank and lora_targets out."
         )
     network = IMAGE_MODELS[config.model]
     shape = tuple(_pixels(rows, config.model).shape[1:])
     if min(shape[1:]) < network.smallest:
         raise ConfigError(
-            f"task.dataset: its images are {shape[1]} x {shape[2]} pixels, and {config.model} "
+            f"task.dataset: its images are {shape[1]} x {shape[2]} pixels, but {config.model} "
             f"needs {network.smallest} x {network.smallest}. Choose larger images or another model."
         )
     return TaskSpec(

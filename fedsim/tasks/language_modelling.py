@@ -1,4 +1,4 @@
-"""Language modelling: the next token of each text by a transformer of the GPT-2 type."""
+"""Language modelling: prediction of each next token by a transformer of the GPT-2 type."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ IGNORED = -100
 
 
 class LanguageModelling(TextTask):
-    """Cross-entropy of each next token; padding is masked in the attention and in the labels."""
+    """Language modelling by cross-entropy of each next token; padding is masked everywhere.
+
+    The loss is ``-(1 / N) sum log p(token t + 1 | tokens 1 to t)`` over the N real tokens that have
+    a predecessor, so longer texts have more weight. Padding is masked in attention and in labels.
+    """
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """The text between the tokenizer's start and end tokens, where it has them."""
+        """Token ids of each text between the tokenizer's start and end tokens, if it has them."""
         tokenizer = self.tokenizer
         start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
@@ -37,9 +41,9 @@ class LanguageModelling(TextTask):
         return inputs.masked_fill(mask == 0, IGNORED)
 
     def loss(self, network: Network, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the predicted tokens of the whole batch.
+        """Mean cross-entropy over all predicted tokens of the batch.
 
-        Labels may also be weights of tokens at places, float32 ``(batch, token, token id)``.
+        Labels may also be weights of tokens at each position, float32 ``(batch, token, token id)``.
         """
         logits, targets = self._predictions(network, batch)
         if batch.labels.is_floating_point():

@@ -1,4 +1,4 @@
-"""Masked language modelling: the hidden words of each text by a transformer of the BERT type."""
+"""Masked language modelling: prediction of hidden words by a transformer of the BERT type."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from fedsim.tasks.language_modelling import IGNORED
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Rows
 
-_CHOSEN = 0.15  # of the tokens of a text, rounded, and at least one
-_HIDDEN, _REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stay
+_CHOSEN = 0.15  # share of a text's tokens, rounded, at least one token
+_HIDDEN, _REPLACED = 0.8, 0.1  # shares of the chosen tokens; the rest stay
 
 
 class MaskedLanguageModelling(TextTask):
-    """Cross-entropy of the tokens chosen in each text (BERT, Devlin et al. 2019).
+    """Masked language modelling by cross-entropy of the chosen tokens (BERT, Devlin et al. 2019).
 
-    15 % of the tokens are chosen; 80 % of these become the mask token, 10 % another token, and
-    10 % stay. Special tokens are never chosen, and, unlike in the paper, never put in. The masking
-    is static and drawn from the ids of the text alone: a text is masked alike in every round, on
-    every client and under every seed. An attack that made use of that would cheat.
+    15 % of a text's tokens are chosen; 80 % of these become the mask token, 10 % another token, and
+    10 % stay. Special tokens are never chosen and, unlike in the paper, never inserted. The masking
+    is static and depends only on the ids of the text: a text is masked alike in every round, on
+    every client and under every seed. An attack that exploited this would cheat.
 
-    ``inputs`` are what the model sees. The private text, which ``examples`` puts together from
-    inputs and labels, has the chosen tokens in it. DLG (Zhu et al. 2019) attacked this task first.
+    ``inputs`` is what the model sees. The private text contains the chosen tokens; ``examples``
+    restores it from inputs and labels. DLG (Zhu et al. 2019) was the first to attack this task.
     """
 
     def encode(self, rows: Rows) -> Batch:
-        """Ids with the chosen ones hidden or replaced, mask, and labels."""
+        """Token ids with chosen ones masked or replaced, the mask of padding, and labels."""
         batch = super().encode(rows)
         assert batch.mask is not None
         words, inputs = self._words(), batch.inputs.clone()
@@ -47,7 +47,7 @@ class MaskedLanguageModelling(TextTask):
         return replace(batch, inputs=inputs)
 
     def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
-        """The chosen tokens' own ids ``(batch, token)``, -100 elsewhere."""
+        """Original ids of the chosen tokens ``(batch, token)``, -100 elsewhere."""
         del rows
         labels = torch.full_like(inputs, IGNORED)
         can = torch.isin(inputs, self._words()) & (mask == 1)
@@ -60,18 +60,18 @@ class MaskedLanguageModelling(TextTask):
         return labels
 
     def _words(self) -> Tensor:
-        """The ids that can be chosen or put in, ascending."""
+        """Ids that can be chosen or inserted, ascending."""
         never = {*self.spec.special_ids, self.tokenizer.mask_token_id}
         return torch.tensor([i for i in range(len(self.tokenizer)) if i not in never])
 
     def examples(self, batch: Batch) -> Examples:
-        """The texts before the masking; what a guess leaves masked counts as a wrong word."""
+        """Texts before masking; a token that a guess leaves masked counts as a wrong word."""
         return super().examples(unmasked(batch))
 
     def loss(self, network: Network, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the chosen tokens of the whole batch; 0 where there are none.
+        """Mean cross-entropy over all chosen tokens of the batch; 0 if there are none.
 
-        Labels may also be weights of tokens at places, float32 ``(batch, token, token id)``.
+        Labels may also be weights of tokens at each position, float32 ``(batch, token, token id)``.
         """
         logits, targets = self._predictions(network, batch)
         if batch.labels.is_floating_point():
@@ -85,10 +85,10 @@ class MaskedLanguageModelling(TextTask):
 
     @torch.no_grad()
     def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
-        """Over all chosen tokens: mean loss, accuracy, and the loss's exponential.
+        """Mean loss over all chosen tokens, accuracy, and the exponential of the loss.
 
-        It is called perplexity as that of a causal model is, but the model sees both sides of a
-        token: do not compare the two.
+        The exponential is called perplexity, but it is not comparable with that of a causal model,
+        since this model sees both sides of a token.
         """
         device = next(network.parameters()).device
         training = network.training
@@ -108,9 +108,9 @@ class MaskedLanguageModelling(TextTask):
 
 
 def unmasked(batch: Batch) -> Batch:
-    """The batch with its labels in place of what is masked; as it is where no token has a label.
+    """The batch with labels in place of masked tokens; unchanged if tokens have no labels.
 
-    For a guess ``-1``, as ``-100``, stands for no label.
+    A label of -1 in a guess means no label, as -100 does.
     """
     if batch.labels.shape != batch.inputs.shape:
         return batch
@@ -118,5 +118,5 @@ def unmasked(batch: Batch) -> Batch:
 
 
 def _generator(use: str, ids: Tensor, mask: Tensor) -> torch.Generator:
-    """For one text, whatever the padding."""
+    """Generator that depends on one text and not on its padding."""
     return generator(0, "masking", use, *ids[mask == 1].tolist())

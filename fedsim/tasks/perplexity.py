@@ -1,4 +1,4 @@
-"""How well a language model predicts each of many texts, kept on the disk."""
+"""Perplexity of many texts under a language model, cached on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsim.threads import one_thread
 from fedsim.types import Rows
 
 _TOKENS = 1024
-"""In a batch, padding included; the logits of GPT-2 then take 0.2 GB."""
+"""Tokens in a batch, padding included; the logits of GPT-2 then take 0.2 GB."""
 
 
 def perplexities(
@@ -25,11 +25,11 @@ def perplexities(
 ) -> list[float]:
     """Exponential of the mean cross-entropy of each text's predicted tokens.
 
-    A text is what a client trains on: with the start and end token, cut to ``max_length``. Nothing
-    is predicted of a single token; its perplexity is NaN.
+    A text is encoded as for training: with start and end tokens, cut to ``max_length``. In a text
+    of a single token nothing is predicted, and its perplexity is NaN.
 
-    Every process of a run asks for the same texts, and thousands take minutes. So the answer is
-    kept in the folder ``cache``, under the hash of model, weights and tokens.
+    Every process of a run needs the same values, and thousands of texts take minutes. They are
+    therefore stored in the folder ``cache`` under the hash of model, weights and tokens.
     """
     lines = task.tokens(texts)
     weights = (tensor.numpy().tobytes() for tensor in state(network).values())

@@ -1,4 +1,4 @@
-"""What all text tasks share: a tokenizer, padding, and texts read back from token ids."""
+"""Common part of the text tasks: tokenizer, padding, and decoding of token ids."""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextTask(Task):
-    """A task whose network is a transformer and whose rows are texts."""
+    """A task whose network is a transformer and whose rows are texts.
+
+    Attributes:
+        tokenizer: the fast tokenizer that texts are encoded and decoded with.
+    """
 
     tokenizer: PreTrainedTokenizerBase = field(repr=False, compare=False)
     modality: ClassVar[Literal["image", "text"]] = "text"
 
     def build(self) -> nn.Module:
-        """The transformer with eager attention, in eval mode; with its adapters, if it has any."""
+        """The transformer in eval mode with eager attention, with adapters if they are trained."""
         return self._adapted(transformer.build(self.spec.architecture, self.spec.kind))
 
     def blank(self) -> nn.Module:
-        """Drawing random weights takes longer than a client's step."""
+        """The transformer with uninitialised weights: drawing them takes longer than a step."""
         return self._adapted(transformer.blank(self.spec.architecture, self.spec.kind))
 
     def _adapted(self, network: nn.Module) -> nn.Module:
@@ -43,11 +47,11 @@ class TextTask(Task):
 
     @property
     def max_length(self) -> int:
-        """Longest sentence in tokens, special tokens included."""
+        """Length in tokens at which texts are cut, special tokens included."""
         return self.spec.input_shape[0]
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """``[CLS] text [SEP]``, or what the tokenizer puts around it, cut to ``max_length``."""
+        """Token ids of each text with special tokens, such as ``[CLS] text [SEP]``."""
         encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length)
         ids: list[list[int]] = encoded["input_ids"]
         return ids
@@ -64,10 +68,10 @@ class TextTask(Task):
 
     @abstractmethod
     def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
-        """What the model learns to predict, as ``Batch.labels`` says."""
+        """Targets that the model learns to predict, in the form of ``Batch.labels``."""
 
     def examples(self, batch: Batch) -> Examples:
-        """Texts with and without special tokens; padding is in neither."""
+        """Texts and tokens with and without special tokens; padding is in neither."""
         mask = torch.ones_like(batch.inputs) if batch.mask is None else batch.mask
         pairs = zip(batch.inputs.tolist(), mask.tolist(), strict=True)
         real = [[i for i, own in zip(ids, kept, strict=True) if own] for ids, kept in pairs]
@@ -81,7 +85,7 @@ class TextTask(Task):
         )
 
     def text(self, ids: Sequence[int]) -> str:
-        """The ids as text, special tokens written out."""
+        """Text of the ids, with special tokens written out."""
         decoded: str = self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
         return decoded
 
@@ -89,11 +93,15 @@ class TextTask(Task):
 def text_spec(
     config: TaskConfig, kind: TaskKind, rows: Rows, tokenizer: PreTrainedTokenizerBase
 ) -> TaskSpec:
-    """The public facts of a text task, the classes taken from the rows."""
+    """Public facts of a text task; its classes are those of the rows.
+
+    Raises:
+        ConfigError: the model does not fit the rows, the tokenizer or the options.
+    """
     texts_of(rows, config.model)
     pad_id = tokenizer.pad_token_id
     if pad_id is None:
-        # GPT-2 has no padding token. The mask and the labels hide whatever stands there.
+        # GPT-2 has no padding token. The mask and the labels hide whatever is used instead.
         pad_id = tokenizer.eos_token_id or 0
     num_classes = count_classes(rows) if kind == "text-classification" else 0
     architecture = transformer.architecture(
@@ -103,8 +111,9 @@ def text_spec(
         architecture["vocab_size"] = len(tokenizer)
     if len(tokenizer) > architecture["vocab_size"]:
         raise ConfigError(
-            f"task.model: the tokenizer of {config.model!r} has {len(tokenizer)} tokens and its "
-            f"embedding {architecture['vocab_size']} rows. Use the tokenizer it was trained with."
+            f"task.model: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but its "
+            f"embedding has {architecture['vocab_size']} rows. "
+            "Use the tokenizer that the model was trained with."
         )
     positions = architecture.get("n_positions") or architecture["max_position_embeddings"]
     longest = min(int(positions), tokenizer.model_max_length)
@@ -113,11 +122,11 @@ def text_spec(
             f"task.max_length: {config.model!r} takes at most {longest} tokens, "
             f"got {config.max_length}. Set {longest} or less."
         )
-    # An unknown word is a word: [UNK] stays, unless the same id also ends a text, as in GPT-2.
+    # [UNK] stands for a word and is not special, unless its id also ends a text, as in GPT-2.
     ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
     words = {tokenizer.unk_token_id} - ends
     if kind == "masked-language-modelling":
-        words.add(_mask_id(config.model, tokenizer))  # it holds the place of a word
+        words.add(_mask_id(config.model, tokenizer))  # it takes the place of a word
     return TaskSpec(
         kind=kind,
         model=config.model,
@@ -136,13 +145,13 @@ def _lora(config: TaskConfig, family: str) -> LoRA | None:
     if not config.lora_rank:
         if config.lora_targets:
             raise ConfigError(
-                f"task.lora_targets: {config.lora_targets[0]!r} gets no adapter of rank 0. "
-                "Set task.lora_rank, or leave it out."
+                f"task.lora_targets: {config.lora_targets[0]!r} cannot get an adapter of rank 0. "
+                "Set task.lora_rank, or leave lora_targets out."
             )
         return None
     if not targets:
         raise ConfigError(
-            f"task.lora_targets: none are known for a model of the type {family!r}. "
+            f"task.lora_targets: there is no default for a model of the type {family!r}. "
             "Name its linear layers."
         )
     return LoRA(
@@ -160,7 +169,11 @@ def _mask_id(model: str, tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def texts_of(rows: Rows, model: str) -> list[str]:
-    """The texts of ``rows``."""
+    """Texts of ``rows``.
+
+    Raises:
+        ConfigError: the rows are images.
+    """
     if isinstance(rows.inputs, tuple):
         return list(rows.inputs)
     raise ConfigError(

@@ -14,7 +14,10 @@ from fedsim.types import Batch, Rows
 
 
 class TextClassification(TextTask):
-    """Cross-entropy of the sentence's class; the real attention mask is passed."""
+    """Text classification by cross-entropy of one class per text.
+
+    The network gets the true attention mask.
+    """
 
     def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
         """Classes ``(batch,)``."""
@@ -22,7 +25,7 @@ class TextClassification(TextTask):
         return rows.labels
 
     def loss(self, network: Network, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the sentences."""
+        """Mean cross-entropy over the texts."""
         return F.cross_entropy(self._logits(network, batch), batch.labels)
 
     def _logits(self, network: Network, batch: Batch) -> Tensor:

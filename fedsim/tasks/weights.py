@@ -1,4 +1,4 @@
-"""The weights that the first round broadcasts."""
+"""Initial weights, which the first round broadcasts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from fedsim.types import Tensors
 
 
 def initial_weights(task: Task, config: TaskConfig, seed: int) -> Tensors:
-    """Parameters and buffers as ``config.weights`` says; what is random depends on ``seed``."""
+    """Parameters and buffers that ``config.weights`` asks for; random ones depend on ``seed``.
+
+    Raises:
+        ConfigError: the weights cannot be found, or they do not fit the task.
+    """
     source = config.weights
     if source == "auto":
         source = "random" if config.model in MODELS else "pretrained"
@@ -49,13 +53,14 @@ def _random(task: Task, seed: int) -> Tensors:
 def _pretrained(task: Task, config: TaskConfig, seed: int) -> Tensors:
     if config.model in MODELS:
         raise ConfigError(
-            f"task.weights: there are no pretrained weights of the built-in {config.model!r}. "
+            f"task.weights: there are no pretrained weights for the built-in {config.model!r}. "
             "Set 'random', or '<cell folder>@<round>' for a model that an earlier run trained."
         )
     if config.tokenizer:
         raise ConfigError(
             f"task.tokenizer: the pretrained weights of {config.model!r} belong to its own "
-            f"tokenizer, not to {config.tokenizer!r}. Leave it out, or set weights = 'random'."
+            f"tokenizer, not to {config.tokenizer!r}. "
+            "Leave tokenizer out, or set weights = 'random'."
         )
     spec = task.spec
     network = transformer.pretrained(spec.model, spec.architecture, spec.kind, _seed(seed))
@@ -72,7 +77,7 @@ def _seed(seed: int) -> int:
 
 
 def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
-    # A run of one cell may stand for that cell, whose name ends in a hash.
+    # The folder of a run with one cell is accepted for that cell, whose name ends in a hash.
     inside = sorted(path.parent for path in cell.glob("*/captures"))
     store = CaptureStore((inside[0] if len(inside) == 1 else cell) / "captures")
     keys = store.keys()
@@ -84,20 +89,20 @@ def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
             )
         raise ConfigError(
             f"task.weights: {str(cell)!r} holds no captures. "
-            "Name the folder of a simulated cell, <run>/<cell>, or a run of one cell."
+            "Name the folder of a simulated cell, <run>/<cell>, or of a run with one cell."
         )
     found = [key for key in keys if key.round == number]
     if not found:
         rounds = ", ".join(str(known) for known in sorted({key.round for key in keys}))
         raise ConfigError(
             f"task.weights: {str(cell)!r} holds no capture of round {number}. "
-            f"Rounds there: {rounds}."
+            f"Choose one of its rounds: {rounds}."
         )
     record = store.record(found[0])
     tensors = load_tensors(
         store.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order
     )
-    # Adapters may be put beside the layers of a model that was trained without any.
+    # Adapters may be added to a model that was trained without any.
     bare = task.spec.lora is not None and not any(map(is_adapter, tensors))
     spec = task.spec
     network = transformer.build(spec.architecture, spec.kind) if bare else task.build()

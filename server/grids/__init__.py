@@ -1,1 +1,1 @@
-"""Engines for the unchanged Flower apps, behind Flower's public ``Grid`` interface."""
+"""Engines that run the unchanged Flower apps, behind Flower's public ``Grid`` interface."""

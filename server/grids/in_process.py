@@ -1,4 +1,4 @@
-"""Clients one after another in this process: for tests, for debuggers, and where Ray cannot run."""
+"""Clients that run one after another in this process: for tests and debuggers, or without Ray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from server.grids.local import LocalGrid, failed, load_app
 
 
 class InProcessGrid(LocalGrid):
-    """Runs ``app``, an app or ``module:attribute``, for one client at a time."""
+    """Runs one client at a time in this process.
+
+    Args:
+        app: the client app, or its name ``module:attribute``.
+        clients: number of nodes.
+        run_config: passed to every client in its context.
+    """
 
     def __init__(self, app: ClientApp | str, clients: int, run_config: UserConfig) -> None:
         super().__init__(clients, run_config)
@@ -20,13 +26,13 @@ class InProcessGrid(LocalGrid):
 
     def execute(self, messages: list[Message], timeout: float | None) -> list[Message]:
         """Call the app for each message; an exception becomes an error reply."""
-        del timeout  # a call in the same process cannot be interrupted
+        del timeout  # a call in this process cannot be interrupted
         return [self._reply(message) for message in messages]
 
     def _reply(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
         try:
-            # Flower shares one record among the messages of a round.
+            # Copied, since the messages of a round share one record in Flower.
             return self._app(copy.deepcopy(message), context)
         except Exception as error:
             return failed(message, f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""What the in-process and the Ray grid share; the only file that touches Flower's internals."""
+"""Common part of the in-process and the Ray grid; no other module uses Flower's internals."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _RUN = 1
 
 
 def load_app(reference: str) -> ClientApp:
-    """The app that ``module:attribute`` names."""
+    """The client app with the name ``module:attribute``."""
     module, _, attribute = reference.partition(":")
     return cast(ClientApp, getattr(importlib.import_module(module), attribute))
 
 
 class LocalGrid(Grid):
-    """Nodes in partition order, and replies in the order of the nodes.
+    """A grid whose nodes are in partition order and whose replies are in the order of the nodes.
 
-    Flower's own runtime numbers nodes at random and returns replies as they come, so that sums of
+    Flower's own runtime numbers nodes at random and returns replies as they arrive, so sums of
     floats differ from run to run.
 
     Args:
-        clients: number of nodes; node ``i`` runs partition ``i``.
-        run_config: given to every client in its context.
+        clients: number of nodes; node i runs partition i.
+        run_config: passed to every client in its context.
 
     Attributes:
-        incidents: what went wrong and was mended, one sentence each.
+        incidents: failures that were recovered from or given up on, one sentence each.
     """
 
     def __init__(self, clients: int, run_config: UserConfig) -> None:
@@ -59,7 +59,7 @@ class LocalGrid(Grid):
         self.incidents: list[str] = []
 
     def set_run(self, run: Run) -> None:
-        """Required by the interface; a local grid has one run."""
+        """Replace the run, as the interface requires; a local grid has only one."""
         self._run = run
 
     @property
@@ -79,11 +79,11 @@ class LocalGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
-        """All nodes, in partition order."""
+        """Ids of all nodes, in partition order."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Run the clients at once; the replies wait to be pulled."""
+        """Run the clients immediately and keep their replies until they are pulled."""
         messages = self._numbered(messages)
         replies = self.execute(messages, None)
         ids = [message.metadata.message_id for message in messages]
@@ -91,13 +91,13 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Replies to the messages named, each once."""
+        """Replies to these messages; each can be pulled once."""
         return [self._replies.pop(name) for name in message_ids if name in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Replies in partition order; a client that failed yields an error reply."""
+        """Replies in partition order; a failed client yields an error reply."""
         replies = self.execute(self._numbered(messages), timeout)
         return sorted(replies, key=lambda message: message.metadata.src_node_id)
 
@@ -110,10 +110,10 @@ class LocalGrid(Grid):
 
     @abstractmethod
     def execute(self, messages: list[Message], timeout: float | None) -> list[Message]:
-        """One reply for each message, in the same order."""
+        """Run the clients: one reply for each message, in the same order."""
 
     def close(self) -> None:
-        """Free what the clients hold."""
+        """Free the resources of the clients."""
 
 
 def failed(message: Message, reason: str) -> Message:
@@ -122,7 +122,7 @@ def failed(message: Message, reason: str) -> Message:
 
 
 def run_server(app: ServerApp, grid: LocalGrid, run_config: UserConfig) -> None:
-    """Run a ServerApp on a local grid and free the clients afterwards."""
+    """Run a ServerApp on a local grid, and free the clients' resources afterwards."""
     logging.getLogger("flwr").setLevel(logging.ERROR)  # importing Flower sets it to INFO
     context = Context(
         run_id=_RUN, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config)

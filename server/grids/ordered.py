@@ -1,4 +1,4 @@
-"""Flower's own runtime, made repeatable: nodes and replies in partition order."""
+"""Flower's own runtime with repeatable results: nodes and replies in partition order."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PATIENCE = 120.0
 
 
 class OrderedGrid:
-    """Asks each node once for its partition; everything else is the inner grid's.
+    """A grid that sorts nodes and replies by partition, which it asks each node for once.
 
     Args:
         inner: a grid of Flower's runtime, whose node ids are random numbers.
-        clients: how many nodes to wait for; the ServerApp starts before they are there.
+        clients: number of nodes to wait for; the ServerApp starts before they are connected.
     """
 
     def __init__(self, inner: Grid, clients: int) -> None:
@@ -29,8 +29,8 @@ class OrderedGrid:
         while len(nodes := list(inner.get_node_ids())) < clients:
             if time.monotonic() > deadline:
                 raise SimulationError(
-                    f"federation.clients: {clients} SuperNodes are wanted, one for each client "
-                    f"and each probe, and {len(nodes)} came. "
+                    f"federation.clients: {clients} SuperNodes are needed, one for each client "
+                    f"and each probe, but {len(nodes)} connected. "
                     f"Start flwr run with num-supernodes={clients}."
                 )
             time.sleep(0.1)

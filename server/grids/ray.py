@@ -1,4 +1,4 @@
-"""Clients in a stated number of Ray processes, watched: a hung or dead one is replaced."""
+"""Clients in a fixed number of Ray processes, which are replaced if they hang or die."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _POLL = 0.2
 
 
 class _Worker:
-    """One client process."""
+    """Client app in a process of its own."""
 
     def __init__(self, reference: str) -> None:
         self.app = load_app(reference)
 
     def reply(self, message: Message, context: Context) -> tuple[Message, Context]:
-        """Run one client; the context carries its state to the next round."""
+        """Run one client; the returned context carries its state to the next round."""
         return self.app(message, context), context
 
 
 @dataclass
 class _Call:
-    """One message on its way: which message, which worker, which attempt, since when."""
+    """A message that a worker is processing: its index, the worker, the attempt and its start."""
 
     index: int
     worker: int
@@ -37,14 +37,14 @@ class _Call:
 
 
 class Workers:
-    """A stated number of client processes, which several grids may use one after another.
+    """A fixed number of client processes, which several grids may use one after another.
 
-    Starting one costs seconds of imports, more than many a simulation.
+    Starting one takes seconds of imports, longer than many simulations.
 
     Args:
-        app: the client app ``module:attribute``, loaded by name in each process.
-        count: processes, each with one CPU.
-        gpus: GPU share of each.
+        app: name of the client app, ``module:attribute``, which each process loads.
+        count: number of processes, each with one CPU.
+        gpus: share of a GPU for each process.
     """
 
     def __init__(self, app: str, count: int, gpus: float = 0.0) -> None:
@@ -56,33 +56,33 @@ class Workers:
         return len(self._actors)
 
     def call(self, index: int, message: Message, context: Context) -> Any:  # noqa: ANN401
-        """Ray's reference to the reply."""
+        """Start a client on a worker; returns Ray's reference to the reply."""
         return self._actors[index].reply.remote(message, context)
 
     def replace(self, index: int) -> None:
-        """Kill a worker, if it lives, and start another."""
+        """Kill a worker if it is alive, and start another in its place."""
         ray.kill(self._actors[index], no_restart=True)
         self._actors[index] = self._actor.remote(self._app)
 
     def close(self) -> None:
-        """Kill them all, so that their CPUs and GPUs are free for the attacks."""
+        """Kill all workers, which frees their CPUs and GPUs for the attacks."""
         for actor in self._actors:
             ray.kill(actor, no_restart=True)
         self._actors = []
 
 
 class RayGrid(LocalGrid):
-    """Runs clients in worker processes on a Ray that has been started.
+    """Runs clients in worker processes on a Ray cluster that has already been started.
 
     Flower's own backend takes the whole cluster, hands messages to dead actors and waits for hung
-    ones for ever; see CONTRIBUTING.
+    ones forever; see CONTRIBUTING.
 
     Args:
-        workers: where the clients run; they are not closed with the grid.
+        workers: the processes that run the clients; they outlive the grid.
         clients: number of nodes.
-        run_config: given to every client in its context.
-        timeout: seconds until a client counts as hung.
-        retries: how often a client whose worker died or hung is run again.
+        run_config: passed to every client in its context.
+        timeout: seconds after which a client counts as hung.
+        retries: number of times that a client is run again after its worker died or hung.
     """
 
     def __init__(
@@ -142,10 +142,10 @@ class RayGrid(LocalGrid):
         message: Message,
         replies: dict[int, Message],
     ) -> str | None:
-        """Store the reply; returns what happened to the worker if it died."""
+        """Store the reply; returns a description of the failure if the worker died."""
         try:
             reply, context = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:  # the client raised: it would do so again
+        except ray.exceptions.RayTaskError as error:  # the client raised, and would do so again
             cause = error.cause
             replies[call.index] = failed(message, f"{type(cause).__name__}: {cause}")
             return None

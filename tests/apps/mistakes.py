@@ -78,7 +78,12 @@ OPTIONS: list[tuple[str, str, str, str]] = [
     ('metrics="psnr"', "metrics", '"psnr" does not fit', "Write a list."),
     ("capture.rounds=1", "capture.rounds", "1 does not fit", "Write a list."),
     ('defenses=["none"]', "defenses[0]", '"none" does not fit', "Write a table."),
-    ('defenses=[{chain=["sign"]}]', "defenses[0].chain[0]", "'sign' is no table", "Write { name "),
+    (
+        'defenses=[{chain=["sign"]}]',
+        "defenses[0].chain[0]",
+        "'sign' is not a table",
+        "Write { name ",
+    ),
     ("defenses.1.std=true", "defenses[1].std", "true does not fit", "Write a number."),
     ("attacks.0=dlg", "attacks[0]", '"dlg" does not fit', "Write a table."),
     ('attacks=[{name="dlg",steps=1.5}]', "attacks[0].steps", "1.5", "Write a whole number."),
@@ -153,7 +158,12 @@ OPTIONS: list[tuple[str, str, str, str]] = [
     ("task.model=tiny-bert", "shapes", "it holds images", "Choose a data set of texts, "),
     ("task.filter.sentences=true", "task.filter", "'lenet' takes images", "Leave it out."),
     ("task.model=lenett", "task.model", "'lenett'", "Did you mean 'lenet'?"),
-    ("task.model=no/such", "task.model", "'no/such' is no built-in", "Correct the name, or put "),
+    (
+        "task.model=no/such",
+        "task.model",
+        "'no/such' is neither a built-in",
+        "Correct the name, or put ",
+    ),
     ("task.dataset=no/such", "no/such", "the hub cannot be reached", "Correct the name, put a "),
     ("task.model=./no", "./no", "no such folder", "Correct the path."),
     ("task.dataset=./no", "./no", "no such folder", "Correct the path."),
@@ -232,7 +242,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     (
         "run text.toml --set task.dataset=moods --set task.label_column=mood",
         "moods",
-        "'mood' holds no class numbers",
+        "'mood' does not hold class numbers",
         "Its columns are text, mood.",
     ),
     (
@@ -257,7 +267,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
         "run base.toml --set federation.clients=9 --set federation.partition=dirichlet "
         "--set federation.alpha=0.001",
         "federation.alpha",
-        "with 0.001 some of the 9 clients",
+        "with 0.001, some of the 9 clients",
         "Use a larger alpha, ",
     ),
 ]

@@ -113,7 +113,7 @@ def test_no_probe_is_the_default() -> None:
 
 
 def test_more_probes_than_rows_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"probes.member: 4 are wanted, .* suffice for 3\."):
+    with pytest.raises(ConfigError, match=r"probes.member: 4 are requested, .* suffice for 3\."):
         probes(member=4, rounds=1)
-    with pytest.raises(ConfigError, match=r"probes.fresh: 9 of them need 9 rows, and 8 held-out"):
+    with pytest.raises(ConfigError, match=r"probes.fresh: 9 of them need 9 rows, but only 8 held"):
         probes(fresh=9)

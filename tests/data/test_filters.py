@@ -75,8 +75,8 @@ def test_what_leaves_nothing_is_named_with_its_counts() -> None:
     with pytest.raises(ConfigError) as error:
         Filter(True, (SHORT, LATE)).apply(rows("A b. A c. A b c.", "A."), "d 'train'")
     assert str(error.value) == (
-        "task.filter.entities: none of the 3 texts of d 'train' that are left, of 2 rows, has "
-        "a name. Loosen it, or choose a longer split."
+        "task.filter.entities: none of the 3 texts of d 'train' that are left of 2 rows has a "
+        "name. Relax the condition, or choose a longer split."
     )
     message = "task.filter.sentences: none of the 2 texts of d 'train' holds a sentence that ends"
     with pytest.raises(ConfigError, match=re.escape(message)):

@@ -88,7 +88,7 @@ def test_rows_are_drawn_by_the_seed() -> None:
         ("train[:100]", "train", 0, "Use 'train[100:]'"),
         ("train[50:100]", "train[90:120]", 90, "Use 'train[100:]'"),
         ("train[100:]", "train[:50%]", 100, "Use 'train[:100]'"),
-        ("train", "train[-1:]", 239, "Use 'train[50%:]' beside task.split = 'train[:50%]'"),
+        ("train", "train[-1:]", 239, "Use 'train[50%:]' with task.split = 'train[:50%]'"),
     ],
 )
 def test_the_same_row_for_client_and_attacker_is_refused(
@@ -162,7 +162,7 @@ def test_an_auxiliary_split_of_the_own_data_set_must_be_given(tmp_path: Path) ->
     with pytest.raises(ConfigError) as error:
         _load(own, auxiliary={})
     assert str(error.value) == (
-        f"auxiliary.split: it is empty, and {own} has no public split. "
+        f"auxiliary.split: it is empty, but {own} has no public split. "
         "Name rows that no client owns, for example 'train[50%:]'."
     )
 
@@ -172,8 +172,8 @@ def test_a_data_set_without_a_second_split_needs_a_held_out_one(tmp_path: Path) 
     with pytest.raises(ConfigError) as error:
         _load(own)
     assert str(error.value) == (
-        f"task.heldout_split: {own} has no validation or test split beside 'train', only train. "
-        "Name rows that no client owns, for example 'train[90%:]' beside split = 'train[:90%]'."
+        f"task.heldout_split: {own} has no validation or test split besides 'train', only train. "
+        "Name rows that no client owns, for example 'train[90%:]' with split = 'train[:90%]'."
     )
 
 
@@ -202,7 +202,7 @@ def test_auxiliary_images_of_another_size_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         _load("shapes", "train[:4]", {"dataset": str(folder)}, modality="image")
     assert str(error.value) == (
-        f"auxiliary.dataset: the images of {folder} are 1x28x28, the private ones 3x32x32 "
+        f"auxiliary.dataset: the images of {folder} are 1x28x28, but the private ones are 3x32x32 "
         "(channels, height, width). Choose a data set of the same size."
     )
 
@@ -282,8 +282,8 @@ def test_a_share_is_kept_where_rows_are_short(tmp_path: Path) -> None:
         (
             {"classes": (0,)},
             {"overlap": 0.5},
-            "auxiliary.overlap: 0.5 of the rows are to be of task.classes and the others of "
-            "auxiliary.classes, and one of the two is empty. Name the classes of both.",
+            "auxiliary.overlap: 0.5 of the rows belong to task.classes and the others to "
+            "auxiliary.classes, but one of the two is empty. Name the classes of both.",
         ),
     ],
 )

@@ -91,8 +91,8 @@ def test_a_too_small_alpha_is_refused() -> None:
     with pytest.raises(ConfigError) as error:
         _deal(50, labels=LABELS[:60], partition="dirichlet", alpha=0.01)
     assert str(error.value) == (
-        "federation.alpha: with 0.01 some of the 50 clients got none of the 60 private rows in 100 "
-        "draws. Use a larger alpha, fewer clients or a longer task.split."
+        "federation.alpha: with 0.01, some of the 50 clients got none of the 60 private rows in "
+        "each of 100 draws. Use a larger alpha, fewer clients or a longer task.split."
     )
 
 

@@ -121,11 +121,11 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("dev", {}, "there is no split 'dev'. Its splits are train."),
     ("train", {"modality": "image"}, "there is no image column among text, label, score. "),
     ("train", {"input_column": "txt"}, "there is no column 'txt'. Its columns are text, label, "),
-    ("train", {"input_column": "label"}, "the column 'label' holds no texts. Its columns are "),
+    ("train", {"input_column": "label"}, "the column 'label' does not hold texts. Its columns "),
     ("train", {"label_column": "lab"}, "there is no column 'lab'. Its columns are text, label, "),
-    ("train", {"label_column": "score"}, "the column 'score' holds no class numbers. "),
+    ("train", {"label_column": "score"}, "the column 'score' does not hold class numbers. "),
     ("train[9:]", {}, "'train[9:]' holds no row. 'train' has the rows 0 to 5; "),
-    ("train[:2]", {}, "the texts of the rows 0 to 1 are blank. Choose a longer slice."),
+    ("train[:2]", {}, "the texts of the rows 0 to 1 are all blank. Choose a longer slice."),
     ("train[::2]", {}, "'train[::2]' is not a split. Write it like "),
 ]
 
@@ -189,9 +189,9 @@ def test_an_unknown_data_set_is_one_line(reply: str, monkeypatch: pytest.MonkeyP
         load_rows("nobody/nothing", "train", modality="text")
     message = {
         "missing": "nobody/nothing: the hub has no such data set, or it needs a login. Correct",
-        "unreachable": "nobody/nothing: it is no built-in, no folder, and the hub cannot be "
-        "reached (too slow). Correct the name, put a clone under $FEDSIM_HUB/datasets, or set "
-        "HF_HUB_OFFLINE=1 if",
+        "unreachable": "nobody/nothing: it is neither a built-in nor a folder, and the hub "
+        "cannot be reached (too slow). Correct the name, put a clone under "
+        "$FEDSIM_HUB/datasets, or set HF_HUB_OFFLINE=1 if",
     }[reply]
     assert str(error.value).startswith(message)
 
@@ -208,9 +208,12 @@ def test_built_ins_are_loaded_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"modality": "text"}, "shapes: it holds images, and the task needs texts. "),
+        ({"modality": "text"}, "shapes: it holds images, but the task needs texts. "),
         ({"split": "dev"}, "shapes: there is no split 'dev'. Its splits are train, test, public."),
-        ({"label_column": "hue"}, "shapes: there is no column 'hue' to choose. Leave "),
+        (
+            {"label_column": "hue"},
+            "shapes: there is no column 'hue', since a built-in data set has no columns. Leave ",
+        ),
     ],
 )
 def test_built_ins_refuse_what_they_do_not_have(options: dict[str, Any], message: str) -> None:

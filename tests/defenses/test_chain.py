@@ -91,17 +91,17 @@ def test_a_defense_is_built_from_its_table_and_gives_its_options_back(name: str)
         ),
         (
             {"name": "dp_sgd", "clip": 1},
-            "defenses[0]: noise_multiplier or epsilon says how much noise there is, and neither is "
+            "defenses[0]: noise_multiplier or epsilon determines the noise, but neither is "
             "given; set one of them.",
         ),
         (
             {"name": "dp_sgd", "clip": 1, "epsilon": 1, "noise_multiplier": 1},
-            "defenses[0]: noise_multiplier or epsilon says how much noise there is, and both are "
-            "given; set one of them.",
+            "defenses[0]: noise_multiplier or epsilon determines the noise, but both are given; "
+            "set one of them.",
         ),
         (
             {"name": "dp_client", "clip": 1},
-            "defenses[0]: noise_multiplier or epsilon says how much noise there is, and neither is "
+            "defenses[0]: noise_multiplier or epsilon determines the noise, but neither is "
             "given; set one of them.",
         ),
         (
@@ -118,7 +118,8 @@ def test_a_defense_is_built_from_its_table_and_gives_its_options_back(name: str)
         ),
         (
             {"name": "quantize", "kind": "int8", "levels": 3},
-            "defenses[0]: levels is 3, and int8 has none; leave levels out, or set kind to 'qsgd'.",
+            "defenses[0]: levels is 3, but int8 does not use it; leave levels out, or set kind "
+            "to 'qsgd'.",
         ),
         (
             {"name": "prune", "fraction": 1},
@@ -219,9 +220,8 @@ def test_a_sample_defense_after_a_client_one_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         build_chain(tables, "defenses[1].chain")
     assert str(caught.value) == (
-        "defenses[1].chain[2]: 'prune' changes single gradients, which happens before 'sign' "
-        "changes the update, and yet follows it. "
-        "List it first, or set its stage to 'client'."
+        "defenses[1].chain[2]: 'prune' changes single gradients and has to come before 'sign', "
+        "which changes the update. List it first, or set its stage to 'client'."
     )
 
 
@@ -231,8 +231,8 @@ def test_a_sample_defense_after_the_clipping_is_refused_and_one_before_it_is_not
     with pytest.raises(ConfigError) as caught:
         build_chain([noisy, signs], "defenses")
     assert str(caught.value) == (
-        "defenses[1]: 'sign' changes single gradients, which happens before 'dp_sgd' changes their "
-        "sum, and yet follows it. List it first, or set its stage to 'client'."
+        "defenses[1]: 'sign' changes single gradients and has to come before 'dp_sgd', which "
+        "changes their sum. List it first, or set its stage to 'client'."
     )
     assert build_chain([signs, noisy], "defenses").changes_sum
     assert build_chain([noisy, {"name": "sign"}], "defenses").changes_sum
@@ -246,8 +246,8 @@ def test_epsilons_of_two_units_are_not_mixed() -> None:
     with pytest.raises(ConfigError) as caught:
         build_chain([example, {"name": "sign"}, update], "defenses")
     assert str(caught.value) == (
-        "defenses[2]: the epsilon of 'dp_client' is about one update of a client, and that of the "
-        "defense before it about one example. Leave one of them out, or add its noise by "
+        "defenses[2]: the epsilon of 'dp_client' protects one update of a client, but that of an "
+        "earlier defense protects one example. Leave one of them out, or replace it by "
         "gaussian_noise."
     )
     assert build_chain([update, update], "defenses").unit == "update"

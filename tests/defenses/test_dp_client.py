@@ -66,8 +66,8 @@ def test_a_budget_is_spent_by_the_last_round(adjacency: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         DpClient(clip=1.0, epsilon=3.0).on_update(UPDATE, rng())
     assert str(caught.value) == (
-        "dp_client.epsilon: 3.0 is a budget for a whole run, and how much noise it takes depends "
-        "on its rounds. Call fit first, or set noise_multiplier."
+        "dp_client.epsilon: 3.0 is a budget for a whole run, and the noise that it requires "
+        "depends on its rounds. Call fit first, or set noise_multiplier."
     )
 
 

@@ -222,9 +222,9 @@ def test_batch_statistics_in_train_mode_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         defense.on_model(model.train())
     assert str(caught.value) == (
-        "dp_sgd: 'first' of Normalised is a batch normalisation in train mode, whose statistics "
-        "mix the examples and are sent without noise. "
-        "Set federation.train_mode = false, or choose a model without it."
+        "dp_sgd: 'first' of Normalised is a batch normalisation layer in train mode, whose "
+        "statistics mix the examples and are sent without noise. Set federation.train_mode = "
+        "false, or choose a model without batch normalisation."
     )
     defense.on_model(model.eval())
     defense.on_model(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Dropout()).train())
@@ -286,8 +286,8 @@ def test_a_budget_that_was_not_turned_into_noise_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         budget.on_sum({"w": torch.zeros(2)}, torch.Generator())
     assert str(caught.value) == (
-        "dp_sgd.epsilon: 4.0 is a budget for a whole run, and how much noise it takes depends on "
-        "the client's rows and steps. Call fit first, or set noise_multiplier."
+        "dp_sgd.epsilon: 4.0 is a budget for a whole run, and the noise that it requires depends "
+        "on the client's rows and steps. Call fit first, or set noise_multiplier."
     )
     with pytest.raises(ConfigError, match=r"dp_sgd\.epsilon: 4\.0 is a budget for a whole run"):
         budget.epsilon_after(Schedule(1.0, 1, 1))

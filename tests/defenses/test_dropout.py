@@ -67,6 +67,6 @@ def test_a_model_without_dropout_is_refused_before_anything_is_trained(make_run:
     with pytest.raises(ConfigError) as caught:
         rehearse(run.cells)
     assert str(caught.value) == (
-        "dropout: LeNet has no dropout layer. "
-        "Choose a model that has one, such as BERT or GPT-2, or leave this defense out."
+        "dropout: LeNet has no dropout layer. Choose a model with dropout, such as BERT or "
+        "GPT-2, or leave this defense out."
     )

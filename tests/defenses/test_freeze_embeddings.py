@@ -65,7 +65,7 @@ def test_an_untied_head_is_frozen_with_its_bias() -> None:
 
 
 def test_a_classifier_has_no_head_over_tokens() -> None:
-    with pytest.raises(ConfigError, match="BertForSequenceClassification predicts no tokens"):
+    with pytest.raises(ConfigError, match="BertForSequenceClassification does not predict tokens"):
         FreezeEmbeddings(head=True).on_model(bert())
 
 
@@ -77,7 +77,7 @@ def test_a_model_without_the_table_is_refused(word: bool, position: bool, kind: 
         FreezeEmbeddings(word=word, position=position).on_model(nn.Sequential(nn.Linear(2, 2)))
     assert str(caught.value) == (
         f"freeze_embeddings.{kind}: Sequential has no {kind} embeddings. "
-        "Choose a text model that has them, or leave this defense out."
+        "Choose a text model with such a table, or leave this defense out."
     )
 
 

@@ -162,7 +162,12 @@ def test_weights_of_a_round_that_was_not_run(
     cell = next(Path("run").glob("small.none.*"))
     change = f"task.weights={cell}@2"
     line = complaint(["run", "base.toml", "--set", change], monkeypatch, capfd)
-    check(line, "task.weights: ", f"{str(cell)!r} holds no capture of round 2", "Rounds there: 1.")
+    check(
+        line,
+        "task.weights: ",
+        f"{str(cell)!r} holds no capture of round 2",
+        "Choose one of its rounds: 1.",
+    )
 
 
 def test_a_client_that_fails_is_one_line_too(

@@ -52,8 +52,8 @@ def test_a_guess_of_another_shape_is_refused_instead_of_broadcast(name: str) -> 
     with pytest.raises(ConfigError) as caught:
         score(name, torch.zeros(2, 1, 16, 16), torch.zeros(2, 3, 16, 16))
     assert str(caught.value) == (
-        "guess: images of (1, 16, 16), but the private ones are (3, 16, 16). "
-        "The attack has to return the task's shape."
+        "guess: its images are (1, 16, 16), but the private ones are (3, 16, 16). The attack has "
+        "to return the task's shape."
     )
 
 
@@ -83,14 +83,16 @@ def test_ssim_of_one_image_does_not_depend_on_the_others() -> None:
 
 def test_ssim_refuses_tiny_images() -> None:
     tiny = images(torch.zeros(1, 1, 5, 9))
-    with pytest.raises(ConfigError, match=r"ssim: needs images of 6 pixels .* got \(5, 9\)\."):
+    with pytest.raises(
+        ConfigError, match=r"ssim: needs images of at least 6 pixels .* got \(5, 9\)\."
+    ):
         StructuralSimilarity().score(tiny, tiny)
 
 
 def test_lpips_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert PerceptualDistance().available() == (
-        "torchvision is not installed; pip install -e '.[lpips]'"
+        "torchvision is not installed; run pip install -e '.[lpips]'"
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))

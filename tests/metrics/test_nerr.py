@@ -101,11 +101,11 @@ def test_the_two_have_names_of_their_own_and_the_missing_one_says_what_it_needs(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in present else None)
     assert METRICS["nerr_rules"]().available() == ""
     assert METRICS["nerr"]().available() == (
-        "its model is missing; python -m spacy download en_core_web_sm, or take 'nerr_rules'"
+        "its model is missing; run python -m spacy download en_core_web_sm, or use 'nerr_rules'"
     )
     present.clear()
     assert METRICS["nerr"]().available() == (
-        "spaCy is not installed; pip install -e '.[entities]', or take 'nerr_rules'"
+        "spaCy is not installed; run pip install -e '.[entities]', or use 'nerr_rules'"
     )
 
 

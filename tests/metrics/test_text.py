@@ -128,6 +128,6 @@ def test_label_accuracy_refuses_next_token_targets() -> None:
     with pytest.raises(ConfigError) as caught:
         METRICS["label_accuracy"]().score(texts("", ""), model)
     assert str(caught.value) == (
-        "label_accuracy: the truth has labels of shape (2, 5), not one class an example. "
-        "Leave this metric out of a language model."
+        "label_accuracy: the truth has labels of shape (2, 5), not one class per example. Leave "
+        "this metric out for a language model."
     )

@@ -153,10 +153,10 @@ def test_wrong_targets_are_named() -> None:
     with pytest.raises(ConfigError) as error:
         make("tiny-bert", lora_targets=("qery",))[0].build()
     assert str(error.value) == (
-        "task.lora_targets: 'qery' is no linear layer of BertForSequenceClassification. "
-        "Choose among dense, key, query, value."
+        "task.lora_targets: 'qery' is not a linear layer of BertForSequenceClassification. "
+        "Choose from dense, key, query, value."
     )
-    with pytest.raises(ConfigError, match=re.escape("'query' gets no adapter of rank 0")):
+    with pytest.raises(ConfigError, match=re.escape("'query' cannot get an adapter of rank 0")):
         make("tiny-bert", lora_rank=0, lora_targets=("query",))
     with pytest.raises(ConfigError, match=r"'resnet20' is an image model.*got 4"):
         make("resnet20", IMAGES)
@@ -172,7 +172,7 @@ def test_a_family_without_defaults_has_to_name_its_layers(tmp_path: Path) -> Non
         "kind": "language-modelling",
         "weights": "random",
     }
-    with pytest.raises(ConfigError, match="none are known for a model of the type 'gpt_neo'"):
+    with pytest.raises(ConfigError, match="there is no default for a model of the type 'gpt_neo'"):
         make(str(tmp_path), **own)
     task, made = make(str(tmp_path), **own, lora_targets=("q_proj",))
     assert any(map(is_adapter, initial_weights(task, made, 0)))

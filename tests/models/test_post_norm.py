@@ -162,5 +162,5 @@ def test_pretrained_weights_keep_their_tokenizer() -> None:
         initial_weights(task, elsewhere, 0)
     assert str(error.value) == (
         "task.tokenizer: the pretrained weights of 'some/where' belong to its own tokenizer, not "
-        "to 'tiny-bert'. Leave it out, or set weights = 'random'."
+        "to 'tiny-bert'. Leave tokenizer out, or set weights = 'random'."
     )

@@ -83,7 +83,7 @@ def test_model_without_a_tokenizer(tmp_path: Path) -> None:
         transformer.tokenizer(str(tmp_path))
     assert str(error.value) == (
         f"task.model: {str(tmp_path)!r} has no usable tokenizer (no vocabulary). "
-        "Put its tokenizer.json beside config.json."
+        "Put its tokenizer.json next to config.json."
     )
 
 
@@ -117,7 +117,7 @@ def test_name_that_the_hub_does_not_give(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConfigError) as error:
         transformer.model_type("nobody/nothing")
     assert str(error.value) == (
-        "task.model: 'nobody/nothing' is no built-in (lenet, resnet20, mlp, tiny-bert, tiny-gpt2, "
-        "transformer3) and no local folder, and the hub does not give it (ConnectionError). "
-        "Correct the name, or put the model under $FEDSIM_HUB/models."
+        "task.model: 'nobody/nothing' is neither a built-in (lenet, resnet20, mlp, tiny-bert, "
+        "tiny-gpt2, transformer3) nor a local folder, and it cannot be loaded from the hub "
+        "(ConnectionError). Correct the name, or put the model under $FEDSIM_HUB/models."
     )

@@ -294,7 +294,7 @@ def test_a_cohort_is_scored_against_all_its_examples(make_run: Make) -> None:
         ),
         (
             {"federation": {**AVERAGING, "secure_aggregation": 2, "strategy": "fedmedian"}},
-            "strategy 'fedmedian' needs the single updates",
+            "strategy 'fedmedian' needs individual updates",
         ),
         (
             {"federation": {"secure_aggregation": 2}, "probes": {"member": 1}},

@@ -66,7 +66,7 @@ def test_without_the_package_its_task_is_not_known(tmp_path: Path) -> None:
 def test_an_added_task_has_to_fit_the_model_and_to_derive_from_a_known_one() -> None:
     with pytest.raises(ConfigError, match=r"^task.kind: 'lenet', a built-in image model, does not"):
         task_kind(config("fake_backwards", "lenet", "shapes"))
-    with pytest.raises(ConfigError, match=r"^task.kind: 'fake_stray' derives from no task of"):
+    with pytest.raises(ConfigError, match=r"^task.kind: 'fake_stray' does not derive from a task"):
         task_kind(config("fake_stray"))
     with pytest.raises(
         ConfigError, match=r"^task.kind: 'fake_backward' .* Did you mean 'fake_back"

@@ -117,7 +117,7 @@ def test_family_that_is_not_known(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         task_kind(config(str(tmp_path)))
     assert str(error.value) == (
-        f"task.kind: {str(tmp_path)!r} is of the type 'opt', whose task is not known. "
+        f"task.kind: {str(tmp_path)!r} has the type 'opt', for which no task is known. "
         "Set 'text-classification' or 'language-modelling' or 'masked-language-modelling'."
     )
 
@@ -139,8 +139,8 @@ def test_family_that_is_not_known(tmp_path: Path) -> None:
             lambda: make_task(
                 config("resnet20"), replace(IMAGES, inputs=torch.zeros(3, 1, 9, 3).byte())
             ),
-            "task.dataset: its images are 9 x 3 pixels, and resnet20 needs 4 x 4. "
-            "Choose larger images or another model.",
+            "task.dataset: its images are 9 x 3 pixels, but resnet20 needs 4 x 4. Choose larger "
+            "images or another model.",
         ),
         (
             lambda: make_task(config("tiny-gpt2", max_length=129), TEXTS),
@@ -165,8 +165,8 @@ def test_tokenizer_larger_than_the_embedding(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         make_task(config(str(tmp_path)), TEXTS)
     assert str(error.value) == (
-        f"task.model: the tokenizer of {str(tmp_path)!r} has 1900 tokens and its embedding 7 rows. "
-        "Use the tokenizer it was trained with."
+        f"task.model: the tokenizer of {str(tmp_path)!r} has 1900 tokens, but its "
+        "embedding has 7 rows. Use the tokenizer that the model was trained with."
     )
 
 

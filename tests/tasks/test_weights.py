@@ -78,7 +78,8 @@ def test_round_that_was_not_captured(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         initial_weights(task, config("lenet", f"{tmp_path}@7"), 0)
     assert str(error.value) == (
-        f"task.weights: {str(tmp_path)!r} holds no capture of round 7. Rounds there: 1, 12."
+        f"task.weights: {str(tmp_path)!r} holds no capture of round 7. "
+        "Choose one of its rounds: 1, 12."
     )
 
 
@@ -87,7 +88,8 @@ def test_folder_that_is_no_cell(tmp_path: Path) -> None:
         initial_weights(task_of("lenet"), config("lenet", f"{tmp_path}/x@1"), 0)
     assert str(error.value) == (
         f"task.weights: {str(tmp_path / 'x')!r} holds no captures. "
-        "Name the folder of a simulated cell, <run>/<cell>, or a run of one cell."
+        "Name the folder of a simulated cell, <run>/<cell>, or of a run with "
+        "one cell."
     )
 
 
@@ -123,6 +125,6 @@ def test_built_in_has_no_pretrained_weights() -> None:
     with pytest.raises(ConfigError) as error:
         initial_weights(task_of("tiny-bert"), config("tiny-bert", "pretrained"), 0)
     assert str(error.value) == (
-        "task.weights: there are no pretrained weights of the built-in 'tiny-bert'. "
-        "Set 'random', or '<cell folder>@<round>' for a model that an earlier run trained."
+        "task.weights: there are no pretrained weights for the built-in 'tiny-bert'. Set "
+        "'random', or '<cell folder>@<round>' for a model that an earlier run trained."
     )

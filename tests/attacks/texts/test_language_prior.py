@@ -227,7 +227,7 @@ def test_missing_folders_are_named(
     monkeypatch.delenv("FEDSIM_HUB", raising=False)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
     message = refusal("priors/gone", tiny)
-    assert message.startswith("prior: 'priors/gone' is no built-in")
+    assert message.startswith("prior: 'priors/gone' is neither a built-in")
     assert message.endswith("fedsim prior EXPERIMENT trains one.")
     monkeypatch.setenv("FEDSIM_HUB", str(gone))
     assert f"prior: FEDSIM_HUB: {str(gone)!r} is not a folder." in refusal("a/b", tiny)

@@ -67,7 +67,7 @@ def test_each_option_of_a_section_has_its_line(name: str) -> None:
 def test_a_section_within_a_section_is_pointed_to() -> None:
     federation = "  federation: table, default {}\n      See fedsim describe federation.\n"
     assert federation in manual("experiment").text()
-    assert "which texts count. See fedsim describe task.filter." in manual("task").text()
+    assert "which texts are kept. See fedsim describe task.filter." in manual("task").text()
     assert manual("task.filter").place == "a section, [task.filter]"
 
 

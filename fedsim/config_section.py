@@ -1,4 +1,4 @@
-"""What every table of an experiment file is."""
+"""Common settings of all tables of an experiment file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from fedsim.files import Record
 
 
 class ConfigSection(Record):
-    """A table of an experiment file: typed strictly, and every number finite."""
+    """A table of an experiment file: values are not coerced, and every number is finite."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)

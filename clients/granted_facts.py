@@ -1,4 +1,4 @@
-"""What a client's reply tells beside its tensors."""
+"""Facts about an update that the threat model grants to the server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fedsim.knowledge import Fact, Knowledge
 
 
 def granted(config: CellConfig, update: LocalUpdate) -> Knowledge:
-    """The facts about this update that the threat model grants to the server.
+    """Facts about this update that the threat model grants to the server.
 
-    Labels and lengths are sorted, so that their order tells nothing.
+    Labels and lengths are sorted, so that their order reveals nothing.
     """
     batch, federation = update.batch, config.federation
     facts: dict[Fact, object] = {
