@@ -7,6 +7,7 @@ from functools import cached_property
 
 from experiments.plan.cells import Cell
 from fedsim.capture import CaptureKey
+from fedsim.errors import StoreError
 from fedsim.metrics.base import Examples
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
@@ -27,8 +28,15 @@ class Victims:
 
     @cached_property
     def keys(self) -> list[CaptureKey]:
-        """The captures, by round and client."""
-        return self.cell.captures.keys()
+        """The captures, by round and client.
+
+        Raises:
+            StoreError: their folder is missing.
+        """
+        captures = self.cell.captures
+        if not captures.root.is_dir():
+            raise StoreError(f"{captures.root}: the folder is missing. Restore it.")
+        return captures.keys()
 
     @cached_property
     def records(self) -> dict[CaptureKey, TruthRecord]:
