@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from experiments.pipeline import execute
 from experiments.plan.folder import STAGES, Run, RunStage
 from fedsim.data import rows
 from fedsim.errors import FedsimError, StoreError
+from server.app import UtilityMeter
 from tests.apps.cases import IMAGES, TEXT, Make, files_of
 
 ALWAYS = ("experiment.toml", "provenance.json")
@@ -73,6 +75,8 @@ def within(path: str, patterns: Iterable[str]) -> bool:
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever takes time, or memory, takes none, so that equal work leaves equal files."""
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    meter = partial(UtilityMeter, _before=0.0)  # it has taken hold of the clock before
+    monkeypatch.setattr("server.app.UtilityMeter", meter)
     monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=0))
 
 
