@@ -1,4 +1,4 @@
-"""The stages one after another; each reads only what the one before has written."""
+"""The stages one after another; ``experiments.stages`` tells what each reads and writes."""
 
 from __future__ import annotations
 
@@ -79,9 +79,8 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool) -> RunOutcome:
             _timed(run, "score", lambda: score(run))
         if "report" in stages:
             from experiments.report.report import write_report
-            from experiments.report.victims import victims
 
-            _timed(run, "report", lambda: write_report(run.root, victims(run)))
+            _timed(run, "report", lambda: write_report(run.root))
             outcome.page = run.root / "report" / "index.html"
     outcome.seconds = time.monotonic() - started
     return outcome

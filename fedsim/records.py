@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from fedsim.capture import CaptureKey
 from fedsim.files import Record
@@ -19,6 +19,33 @@ PRIOR_ONLY = "prior_only"
 OTHER_CLIENT = "other_client"
 SECOND_CLIENT = "second_client"
 """A second mismatched update. The null test compares the two; neither is privileged."""
+
+
+class AttackKey(NamedTuple):
+    """An attack with its options as canonical JSON; its fields are columns of the rows."""
+
+    attack: str
+    attack_options: str
+    adaptive: bool
+
+
+class DefenseKey(NamedTuple):
+    """A chain of defenses by its bare name, with its options as canonical JSON; both are columns.
+
+    Without a defense the name is ``none`` and the options are an empty list.
+    """
+
+    defense: str
+    defense_options: str
+
+
+class ExampleKey(NamedTuple):
+    """One private example in one captured round; ``example`` is its position in the batch."""
+
+    cell: str
+    round: int
+    client: int
+    example: int
 
 
 class JobRecord(Record):
@@ -92,6 +119,21 @@ class ScoreRow(Record):
     level: str | None
     seconds: float
 
+    @property
+    def attack_key(self) -> AttackKey:
+        """Which attack was scored."""
+        return AttackKey(self.attack, self.attack_options, self.adaptive)
+
+    @property
+    def defense_key(self) -> DefenseKey:
+        """Which defense the attack had against it."""
+        return DefenseKey(self.defense, self.defense_options)
+
+    @property
+    def example_key(self) -> ExampleKey:
+        """Which example the guess was compared with."""
+        return ExampleKey(self.cell, self.round, self.client, self.example)
+
 
 class UtilityRow(Record):
     """One utility metric of the global model after a round; a row of ``utility.parquet``.
@@ -130,6 +172,7 @@ class SimulationRecord(Record):
 
     Attributes:
         bytes_up: size of all replies, by round.
+        client_rows: how many private rows each client holds, by its number; empty in older runs.
         incidents: workers that died or hung and were replaced.
     """
 
@@ -137,3 +180,4 @@ class SimulationRecord(Record):
     utility: tuple[UtilityPoint, ...]
     bytes_up: dict[int, int]
     incidents: tuple[str, ...]
+    client_rows: tuple[int, ...] = ()

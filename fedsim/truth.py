@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -81,45 +82,62 @@ class TruthStore:
         )
         write_json(self._path(key).with_suffix(".json"), record)
 
+    def clients(self) -> list[TruthRecord]:
+        """The records of all clients and probes, by round and number."""
+        return self._read("*.json")
+
+    def by_capture(self) -> dict[CaptureKey, list[TruthRecord]]:
+        """``members`` of every capture, from one reading of the folder."""
+        groups: dict[CaptureKey, list[TruthRecord]] = defaultdict(list)
+        for record in self.clients():
+            client = record.key.client if record.cohort is None else record.cohort
+            groups[CaptureKey(round=record.key.round, client=client)].append(record)
+        return dict(groups)
+
     def members(self, key: CaptureKey) -> list[TruthRecord]:
         """The records behind a capture: the client's own, or one for each of its cohort."""
-        paths = sorted(self.root.glob(f"round-{key.round:04d}-client-*.json"))
         own = self._path(key).with_suffix(".json")
-        if own in paths:
-            record = read_record(own, TruthRecord)
-            if record.cohort is None:
-                return [record]
-        records = [read_record(path, TruthRecord) for path in paths]
+        if own.exists() and (record := read_record(own, TruthRecord)).cohort is None:
+            return [record]
+        records = self._read(f"round-{key.round:04d}-client-*.json")
         return [r for r in records if r.cohort == key.client] or [read_record(own, TruthRecord)]
 
     def record(self, key: CaptureKey) -> TruthRecord:
-        """Row numbers and step order of ``key``.
-
-        The steps of a cohort are its clients' steps taken side by side; its record has no hash, as
-        no file is its own.
-        """
-        members = self.members(key)
-        if members[0].cohort is None:
-            return members[0]
-        rows = tuple(row for member in members for row in member.rows)
-        starts = [0, *accumulate(len(member.rows) for member in members)]
-        steps = tuple(
-            tuple(
-                start + example
-                for start, member in zip(starts, members, strict=False)
-                for example in (member.steps[i] if i < len(member.steps) else ())
-            )
-            for i in range(max(len(member.steps) for member in members))
-        )
-        return TruthRecord(key=key, sha256="", rows=rows, steps=steps, cohort=key.client)
+        """Row numbers and step order of ``key``."""
+        return pooled(key, self.members(key))
 
     def load(self, key: CaptureKey) -> Batch:
         """The private examples of ``key``."""
         return joined([self.batch(member) for member in self.members(key)])
 
+    def _read(self, pattern: str) -> list[TruthRecord]:
+        records = [read_record(path, TruthRecord) for path in self.root.glob(pattern)]
+        return sorted(records, key=lambda record: record.key)
+
     def batch(self, record: TruthRecord) -> Batch:
         """The examples of one client's record."""
         return batch_from(load_tensors(self._path(record.key), record.sha256))
+
+
+def pooled(key: CaptureKey, members: Sequence[TruthRecord]) -> TruthRecord:
+    """The one record of a capture, from its ``members``.
+
+    The steps of a cohort are its clients' steps taken side by side; its record has no hash, as no
+    file is its own.
+    """
+    if members[0].cohort is None:
+        return members[0]
+    rows = tuple(row for member in members for row in member.rows)
+    starts = [0, *accumulate(len(member.rows) for member in members)]
+    steps = tuple(
+        tuple(
+            start + example
+            for start, member in zip(starts, members, strict=False)
+            for example in (member.steps[i] if i < len(member.steps) else ())
+        )
+        for i in range(max(len(member.steps) for member in members))
+    )
+    return TruthRecord(key=key, sha256="", rows=rows, steps=steps, cohort=key.client)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
 
 from fedsim.capture import batch_tensors
 from fedsim.cell import CellConfig
+from fedsim.data.partition import partition
 from fedsim.federation import FederationConfig
 from fedsim.files import read_record, save_tensors, write_json
 from fedsim.records import SimulationRecord, UtilityPoint
@@ -58,6 +59,7 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
     federation = config.federation
     setting = load_setting(config)
     task, holdings = setting.task, setting.holdings
+    parts = partition(holdings.private.labels, federation.clients, federation, config.seed)
     save_task(task, cell / "captures")
     if holdings.auxiliary is not None and config.server_knows.auxiliary:
         auxiliary = task.encode(holdings.auxiliary)
@@ -85,6 +87,7 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
         utility=tuple(utility.points),
         bytes_up={r: size * federation.cohort for r, size in participation.bytes_up.items()},
         incidents=tuple(getattr(grid, "incidents", ())),
+        client_rows=tuple(map(len, parts)),
     )
     write_json(cell / "simulation.json", record)
 

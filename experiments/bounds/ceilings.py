@@ -136,8 +136,8 @@ class _Expert:
         return torch.eye(math.prod(shape), dtype=torch.float64) / _UNIFORM, "uniform pixels"
 
     @cached_property
-    def _rows(self) -> list[int]:
-        return owned(self.cell.config)
+    def _rows(self) -> tuple[int, ...]:
+        return owned(self.cell)
 
     def _noise(self, client: int) -> tuple[float, float]:
         """Clipping norm and standard deviation of the noise, both in units of the gradient."""

@@ -119,8 +119,8 @@ class Examiner:
         return tensors, len(batch)
 
     @cached_property
-    def _owned(self) -> list[int]:
-        return owned(self.cell.config)
+    def _owned(self) -> tuple[int, ...]:
+        return owned(self.cell)
 
     def _explain(
         self, seen: Observation, replayed: Tensors, mode: bool, error: float

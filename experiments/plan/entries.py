@@ -12,6 +12,7 @@ from attacks import attack_classes
 from experiments.plan.config import ExperimentConfig
 from fedsim.build import build, options_of
 from fedsim.errors import ConfigError
+from fedsim.records import AttackKey
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Entry:
     table: dict[str, Any]
     options: str
     adaptive: bool
+
+    @property
+    def key(self) -> AttackKey:
+        """As the rows name it."""
+        return AttackKey(str(self.table["name"]), self.options, self.adaptive)
 
 
 def entries(experiment: ExperimentConfig) -> list[Entry]:

@@ -3,56 +3,18 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import torch
-from torch import Tensor
-
 from experiments.analysis.findings import TaskFindings
 from experiments.report.results import attack_label
+from experiments.stages.gallery import Shown
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
-from fedsim.capture import CaptureKey
-from fedsim.records import PRIOR_ONLY
 
-SHOWN = {"image": 5, "text": 3}
 Mark: TypeAlias = Literal["missed", "word", "run"]
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One private example and the guess matched to it.
-
-    Attributes:
-        attack: the attack's name or label; the page groups by it and by its options.
-        index: position in the client's batch.
-        original: image ``(channel, height, width)``, uint8, or float in [0, 1]; or the words.
-        guess: like ``original``; None where the job left no guess.
-        metrics: metric name -> value.
-        certified: whether the attack proves the guess; None where it says nothing.
-        attack_options: canonical JSON, as in the rows.
-    """
-
-    cell: str
-    attack: str
-    key: CaptureKey
-    index: int
-    modality: Literal["image", "text"]
-    original: Tensor | tuple[str, ...]
-    guess: Tensor | tuple[str, ...] | None
-    metrics: Mapping[str, float | None]
-    certified: bool | None = None
-    attack_options: str = "{}"
-
-    @property
-    def name(self) -> str:
-        """Round, client and position, as in the rows."""
-        return f"round {self.key.round}, client {self.key.client}, example {self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +23,24 @@ class Strip:
 
     Attributes:
         total: how many there are.
-        chosen: those shown, with their ranks.
+        chosen: those shown.
     """
 
     attack: str
     defense: str
     metric: str
     total: int
-    chosen: list[tuple[int, Example]]
+    chosen: list[Shown]
 
 
-def strips(section: TaskFindings, examples: Sequence[Example]) -> list[Strip]:
-    """One strip for each attack and place of the section, in its order; none for the prior."""
+def strips(section: TaskFindings, examples: Sequence[Shown]) -> list[Strip]:
+    """One strip for each attack and place of the section, in its order."""
     places = {cell: result.place for result in section.results for cell in result.cells}
-    groups: dict[tuple[int, str, str], list[Example]] = {}
+    groups: dict[tuple[int, str, str], list[Shown]] = {}
     for example in examples:
-        if example.cell in places and example.attack != PRIOR_ONLY:
+        if example.cell in places:
             number = section.places.index(places[example.cell])
             groups.setdefault((number, example.attack, example.attack_options), []).append(example)
-    count = SHOWN[section.modality]
     found = []
     for (number, attack, given), group in sorted(groups.items()):
         setting, defense, options = section.places[number]
@@ -88,8 +49,8 @@ def strips(section: TaskFindings, examples: Sequence[Example]) -> list[Strip]:
                 attack=_attack(section, attack, given),
                 defense=defense_name(defense, options) + (f", {setting}" if setting else ""),
                 metric=section.main,
-                total=len(group),
-                chosen=choose(group, section.main, count),
+                total=group[0].total,
+                chosen=sorted(group, key=lambda example: example.rank),
             )
         )
     return found
@@ -104,36 +65,14 @@ def _attack(section: TaskFindings, attack: str, options: str) -> str:
     return title(attack)
 
 
-def choose(examples: Sequence[Example], metric: str, count: int) -> list[tuple[int, Example]]:
-    """``(rank, example)`` from the most to the least leaked, evenly spaced over all ranks.
-
-    With five these are the best, the quartiles and the worst, so that none is picked by hand. The
-    higher the metric, the more leaked; an example without it ranks last. Ranks count from 1.
-    """
-
-    def leaked(example: Example) -> float:
-        value = example.metrics.get(metric)
-        return -math.inf if value is None or math.isnan(value) else value
-
-    ranked = sorted(examples, key=lambda e: (-leaked(e), e.cell, e.key, e.index))
-    if len(ranked) <= count:
-        return list(enumerate(ranked, 1))
-    places = [round(i * (len(ranked) - 1) / (count - 1)) for i in range(count)]
-    return [(place + 1, ranked[place]) for place in places]
+def data_uri(png: bytes) -> str:
+    """A PNG file as a data URI."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-def data_uri(image: Tensor) -> str:
-    """The image as a PNG data URI, pixel for pixel."""
-    from PIL import Image
-
-    pixels = image.detach().cpu()
-    if pixels.is_floating_point():
-        pixels = (pixels.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
-    array = pixels.permute(1, 2, 0).numpy()
-    picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+def words(text: bytes) -> list[str]:
+    """The words of a text of the gallery."""
+    return text.decode().split(" ") if text else []
 
 
 def mark(original: Sequence[str], guess: Sequence[str]) -> list[tuple[Mark, str]]:

@@ -19,7 +19,7 @@ from experiments.report.curves import curves
 from experiments.report.extras import extras
 from experiments.report.figures import INK, Figure
 from experiments.report.footer import cost, definition, read_json, read_text
-from experiments.report.gallery import Example, Strip, data_uri, mark, strips
+from experiments.report.gallery import Strip, data_uri, mark, strips, words
 from experiments.report.heatmap import heatmaps
 from experiments.report.matrix import (
     null_of,
@@ -44,6 +44,7 @@ from experiments.report.tradeoff_tables import tradeoff_tables
 from experiments.report.trend import trend
 from experiments.report.unions import union_figures, union_table, unions
 from experiments.stages.coverage import Coverage
+from experiments.stages.gallery import Shown, read_gallery
 from experiments.stages.rows import read_rows
 from experiments.stages.updates import UpdateRow
 from experiments.wording.defense_names import defense_name, family, short_options
@@ -88,14 +89,13 @@ class Chapter:
         return [*self.tables.values(), *self.extras.values()]
 
 
-def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False) -> Path:
+def write_report(run: Path, *, redact: bool = False) -> Path:
     """Write ``summary.json`` and ``report/`` of a run folder; returns the page.
 
     Args:
         run: the run folder.
-        examples: every attacked example; the page shows some of them, chosen by rank. They appear
+        redact: leave the gallery out, so that the page may be passed on. Private examples appear
             nowhere else.
-        redact: leave the gallery out, so that the page may be passed on.
 
     Raises:
         StoreError: a file of the run is missing or cannot be read.
@@ -117,7 +117,7 @@ def write_report(run: Path, examples: Sequence[Example], *, redact: bool = False
     updates = read_rows(run / "updates.parquet", UpdateRow)
     summary = summarise(rows, utility, cells)
     write_bytes(run / "summary.json", canonical(summary))
-    shown = () if redact else examples
+    shown = [] if redact else read_gallery(run)
     chapters = [
         _chapter(number, section, run, cells, coverage, updates, shown)
         for number, section in enumerate(summary.sections, 1)
@@ -155,7 +155,7 @@ def _chapter(
     cells: dict[str, CellConfig],
     coverage: Sequence[Coverage],
     updates: Sequence[UpdateRow],
-    examples: Sequence[Example],
+    examples: Sequence[Shown],
 ) -> Chapter:
     recovered = unions(section, coverage)
     mine = {name: cells[name] for name in section.cells}
@@ -212,6 +212,7 @@ def _render(rows: Sequence[ScoreRow], **values: object) -> str:
         "is_text": lambda value: isinstance(value, str),
         "text_of": text_of,
         "mark": mark,
+        "words": words,
         "metric_class": classes.get,
         "defense_name": defense_name,
         "family": family,

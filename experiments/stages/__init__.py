@@ -1,1 +1,22 @@
-"""The stages of a run."""
+"""The stages of a run. What a stage does not read here may be missing while it runs.
+
+=========  =============================================================================
+simulate   reads ``<cell>/cell.json``, the data sets, the model
+           writes ``<cell>/captures``, ``<cell>/truth``, ``<cell>/simulation.json``
+attack     reads ``<cell>/captures``, ``<cell>/simulation.json``
+           writes ``<cell>/guesses``
+score      reads ``<cell>/captures``, ``<cell>/simulation.json``, ``<cell>/truth``,
+           ``<cell>/guesses``
+           writes ``*.parquet``, ``gallery``
+report     reads ``<cell>/cell.json``, ``*.parquet``, ``gallery``, ``limits.json``
+           writes ``summary.json``, ``report``
+=========  =============================================================================
+
+Every stage reads the plan in ``experiment.toml`` and adds to ``provenance.json``; ``jobs.sqlite``
+tells which jobs are done. ``limits.json`` is there only if ``fedsim limits`` was run. Of the attack
+stage, ``simulation.json`` has only to exist. An attack or a metric may load public models of its
+own, such as a language prior.
+
+Private examples lie in ``<cell>/truth``, ``<cell>/guesses`` and ``gallery``, and in the page of the
+report; ``truth`` and ``gallery`` have mode 0700. Remove all four before a run folder is passed on.
+"""

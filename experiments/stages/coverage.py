@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 
-from experiments.plan.cells import Cell
 from fedsim.files import Record
-from fedsim.records import ScoreRow
-
-Numbers: TypeAlias = Mapping[tuple[str, int, int], tuple[int, ...]]
-"""(cell, round, client) -> row numbers of the examples in the private split."""
+from fedsim.records import AttackKey, ScoreRow
 
 EXACT = {"mse": (0.5 / 255) ** 2, "exact_match": 1.0}
 """Metric -> its value from which an example counts as exact: half a byte, or every token."""
@@ -40,55 +36,51 @@ class Coverage(Record):
     false: int
 
 
-def row_numbers(cell: Cell) -> dict[tuple[str, int, int], tuple[int, ...]]:
-    """Which rows each capture is about. Reads ``truth/``: for the score stage alone."""
-    return {
-        (cell.name, key.round, key.client): cell.truth.record(key).rows
-        for key in cell.captures.keys()
-    }
+class _Owner(NamedTuple):
+    """Whose rows an attack recovers, one round after another."""
+
+    cell: str
+    attack: AttackKey
+    client: int
 
 
-def coverage(
-    rows: Iterable[ScoreRow], numbers: Numbers, pooled: Collection[str] = ()
-) -> list[Coverage]:
-    """One entry an attack, client and captured round; controls and probes are left out.
-
-    In the cells of ``pooled`` a row's client is a cohort, whose members change: all are one owner.
+def coverage(rows: Iterable[ScoreRow], pooled: Collection[str] = ()) -> list[Coverage]:
+    """One entry for each attack, client and captured round; controls and probes are left out.
 
     A row counts once, however often it is recovered. An attack that gives no certificates recovers
     nothing that it could be sure of, however good its guesses are.
+
+    Args:
+        rows: of any metric; only those of ``EXACT`` count.
+        pooled: cells whose clients are cohorts. Their members change from round to round, so that
+            all of them together count as one owner.
     """
-    groups: dict[tuple[str, str, str, bool, int], list[ScoreRow]] = defaultdict(list)
+    groups: dict[_Owner, list[ScoreRow]] = defaultdict(list)
     for row in rows:
         if row.metric in EXACT and row.control == "none" and row.probe == "none":
             client = -1 if row.cell in pooled else row.client
-            groups[row.cell, row.attack, row.attack_options, row.adaptive, client].append(row)
-    return [
-        found for key in sorted(groups) for found in _over_rounds(key[-1], groups[key], numbers)
-    ]
+            groups[_Owner(row.cell, row.attack_key, client)].append(row)
+    return [found for owner in sorted(groups) for found in _over_rounds(owner, groups[owner])]
 
 
-def _over_rounds(client: int, rows: list[ScoreRow], numbers: Numbers) -> Iterator[Coverage]:
-    used: set[int] = set()
-    recovered: set[int] = set()
-    exact: set[int] = set()
+def _over_rounds(owner: _Owner, rows: list[ScoreRow]) -> Iterator[Coverage]:
+    used: set[int | None] = set()
+    recovered: set[int | None] = set()
+    exact: set[int | None] = set()
     false = 0
     for round_ in sorted({row.round for row in rows}):
         for row in (row for row in rows if row.round == round_):
-            number = numbers[row.cell, row.round, row.client][row.example]
-            used.add(number)
+            used.add(row.row)
             if is_exact(row):
-                exact.add(number)
+                exact.add(row.row)
             if row.certified and is_exact(row):
-                recovered.add(number)
+                recovered.add(row.row)
             elif row.certified:
                 false += 1
         yield Coverage(
-            cell=rows[0].cell,
-            attack=rows[0].attack,
-            attack_options=rows[0].attack_options,
-            adaptive=rows[0].adaptive,
-            client=client,
+            cell=owner.cell,
+            **owner.attack._asdict(),
+            client=owner.client,
             round=round_,
             used=len(used),
             recovered=len(recovered),

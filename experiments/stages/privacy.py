@@ -7,20 +7,30 @@ from dataclasses import replace
 from experiments.plan.cells import Cell
 from fedsim.accountant import Schedule
 from fedsim.cell import CellConfig
-from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
+from fedsim.errors import StoreError
+from fedsim.files import read_record
 from fedsim.participation import draw
-from fedsim.setting import load_setting
+from fedsim.records import SimulationRecord
 
 _COMPUTED = 16
 """Rounds of a long run for which epsilon is computed, which takes seconds each."""
 
 
-def owned(config: CellConfig) -> list[int]:
-    """How many private rows each client has."""
-    private, federation = load_setting(config).holdings.private, config.federation
-    parts = partition(private.labels, federation.clients, federation, config.seed)
-    return [len(part) for part in parts]
+def owned(cell: Cell) -> tuple[int, ...]:
+    """How many private rows each client has, as the simulation recorded it.
+
+    Raises:
+        StoreError: the cell is not simulated, or was simulated when that was not recorded.
+    """
+    path = cell.folder / "simulation.json"
+    rows = read_record(path, SimulationRecord).client_rows
+    if not rows:
+        raise StoreError(
+            f"{path}: the number of rows of each client is missing, and the privacy budget depends "
+            f"on it. Remove the file and run fedsim simulate {cell.folder.parent} again."
+        )
+    return rows
 
 
 def spent(cell: Cell) -> dict[int, float]:
@@ -34,7 +44,7 @@ def spent(cell: Cell) -> dict[int, float]:
     chain = build_chain(config.defense, "defense")
     if chain.unit is None:
         return {}
-    whole = [Schedule.of(federation, count) for count in owned(config)]
+    whole = [Schedule.of(federation, count) for count in owned(cell)]
     fitted = [chain.fit(schedule) for schedule in whole]
     rounds, taken = [0] * len(whole), {0: 0.0}
     for round_ in range(1, federation.rounds + 1):

@@ -25,6 +25,8 @@ _TYPES: dict[object, pa.DataType] = {
     int | None: pa.int64(),
     float | None: pa.float64(),
     bool | None: pa.bool_(),
+    bytes: pa.binary(),
+    bytes | None: pa.binary(),
 }
 
 

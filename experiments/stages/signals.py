@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 
 from experiments.plan.cells import Cell
-from fedsim.defenses import build_chain
-from fedsim.files import Record, read_record
+from experiments.stages.utility import defense_of
+from fedsim.files import Record
 from fedsim.signals import ratio
-from fedsim.truth import TruthRecord
 
 
 class SignalRow(Record):
@@ -49,9 +48,8 @@ class SignalRow(Record):
 
 def signals(cell: Cell) -> Iterator[SignalRow]:
     """A row for each client and round of the cell; none of runs that did not measure them."""
-    chain = build_chain(cell.config.defense, "defense")
-    paths = sorted(cell.truth.root.glob("*.json"))
-    for record in (read_record(path, TruthRecord) for path in paths):
+    defense = defense_of(cell)
+    for record in cell.truth.clients():
         if not record.signals:
             continue
         tensors = record.signals
@@ -60,8 +58,7 @@ def signals(cell: Cell) -> Iterator[SignalRow]:
         yield SignalRow(
             cell=cell.name,
             seed=cell.config.seed,
-            defense=chain.name,
-            defense_options=chain.options_json,
+            **defense._asdict(),
             round=record.key.round,
             client=record.key.client,
             probe=record.probe,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from experiments.plan.cells import Cell
+from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey, Observation
 from fedsim.files import Record
 
@@ -27,22 +27,21 @@ class UpdateRow(Record):
     label: int | None = None
 
 
-def updates(cell: Cell) -> Iterator[UpdateRow]:
-    """The norms of a cell's captures, probes left out; ``truth/`` says which these are."""
-    for key in cell.captures.keys():
-        record = cell.truth.record(key)
+def updates(victims: Victims) -> Iterator[UpdateRow]:
+    """The norms of a cell's captures, those of probes left out."""
+    for key, record in victims.records.items():
         if record.probe == "none":
             yield UpdateRow(
-                cell=cell.name,
+                cell=victims.cell.name,
                 round=key.round,
                 client=key.client,
-                norm=norm_of(cell.captures.load(key)),
-                label=_label(cell, key) if len(record.rows) == 1 else None,
+                norm=norm_of(victims.cell.captures.load(key)),
+                label=_label(victims, key) if len(record.rows) == 1 else None,
             )
 
 
-def _label(cell: Cell, key: CaptureKey) -> int | None:
-    labels = cell.truth.load(key).labels  # of a language model, the target at each position
+def _label(victims: Victims, key: CaptureKey) -> int | None:
+    labels = victims.batch(key).labels  # of a language model, the target at each position
     return int(labels) if labels.dim() == 1 else None
 
 

@@ -12,7 +12,7 @@ from clients.train import LocalTrainer
 from experiments.checks.doctor import examine
 from experiments.plan.rehearsal import rehearse
 from experiments.stages.privacy import spent
-from experiments.stages.score import utility
+from experiments.stages.utility import utility
 from fedsim.accountant import Schedule, epsilon
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows

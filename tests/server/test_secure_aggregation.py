@@ -14,6 +14,7 @@ from experiments.plan.cells import Cell
 from experiments.plan.config import parse_experiment
 from experiments.plan.folder import Run
 from experiments.stages.score import Scorer
+from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import ConfigError, SimulationError
 from fedsim.files import read_record
@@ -278,7 +279,7 @@ def test_a_cohort_is_scored_against_all_its_examples(make_run: Make) -> None:
         attackers(run, ledger, Console(quiet=True)) as team,
     ):
         team.submit(run.cells[0])
-    rows = [row for row in Scorer(run.cells[0]).rows() if row.metric == "mse"]
+    rows = [row for row in Scorer(Victims(run.cells[0])).rows() if row.metric == "mse"]
     mine = [row for row in rows if row.attack == "inverting" and row.control == "none"]
     assert [(row.client, row.example) for row in mine] == [(c, i) for c in (0, 1) for i in range(6)]
     assert all(row.status == "done" and row.value is not None for row in mine)

@@ -45,11 +45,10 @@ ROWS = [
     *guess(0, 5, 8, WRONG, certified=True),
     *guess(1, 5, 21, EXACT, certified=True),
 ]
-NUMBERS = {("c0", r.round, r.client): (r.row or 0,) for r in ROWS}
 
 
 def found() -> tuple[TaskFindings, list[Coverage]]:
-    return only_section(ROWS), coverage(ROWS, NUMBERS)
+    return only_section(ROWS), coverage(ROWS)
 
 
 def test_the_union_is_over_clients_and_remembers_who_sits_out() -> None:
@@ -66,7 +65,7 @@ def test_the_union_as_table_and_figure() -> None:
     (figure,) = union_figures(section, unions(section, covered), "f")
     assert "share of used rows recovered" in figure.svg
     never = [r.model_copy(update={"value": WRONG}) for r in ROWS if r.metric == "mse"]
-    nothing = unions(section, coverage(never, NUMBERS))
+    nothing = unions(section, coverage(never))
     assert union_table(section, nothing).rows == ()
     assert union_figures(section, nothing, "f") == []
 

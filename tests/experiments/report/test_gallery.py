@@ -10,41 +10,29 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments.report.gallery import Example, choose, data_uri, mark
-from fedsim.capture import CaptureKey
+from experiments.report.gallery import data_uri, mark, words
+from experiments.stages.gallery import png
 
 
-def example(index: int, psnr: float | None) -> Example:
-    key = CaptureKey(round=1, client=0)
-    return Example("cell", "dlg", key, index, "image", torch.zeros(1, 2, 2), None, {"psnr": psnr})
-
-
-def decode(uri: str) -> npt.NDArray[np.uint8]:
-    head, _, body = uri.partition(",")
+def decode(image: torch.Tensor) -> npt.NDArray[np.uint8]:
+    head, _, body = data_uri(png(image)).partition(",")
     assert head == "data:image/png;base64"
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(body))))
 
 
-def test_the_choice_is_the_best_the_quartiles_and_the_worst() -> None:
-    values = [7.0, 1.0, 9.0, 3.0, 5.0, 2.0, 8.0, 4.0, 6.0]
-    chosen = choose([example(i, value) for i, value in enumerate(values)], "psnr", 5)
-    assert [rank for rank, _ in chosen] == [1, 3, 5, 7, 9]
-    assert [shown.metrics["psnr"] for _, shown in chosen] == [9.0, 7.0, 5.0, 3.0, 1.0]
-
-
-def test_few_examples_are_all_shown_and_the_unscored_come_last() -> None:
-    chosen = choose([example(0, None), example(1, math.nan), example(2, -5.0)], "psnr", 5)
-    assert [(rank, shown.index) for rank, shown in chosen] == [(1, 2), (2, 0), (3, 1)]
-
-
 def test_pixels_survive() -> None:
     image = torch.arange(3 * 4 * 5, dtype=torch.uint8).reshape(3, 4, 5)
-    np.testing.assert_array_equal(decode(data_uri(image)), image.permute(1, 2, 0).numpy())
+    np.testing.assert_array_equal(decode(image), image.permute(1, 2, 0).numpy())
 
 
 def test_floats_are_scaled_clamped_and_grey_images_have_one_channel() -> None:
     image = torch.tensor([[[0.0, 0.5], [1.0, 7.0], [-3.0, math.nan]]])
-    np.testing.assert_array_equal(decode(data_uri(image)), [[0, 128], [255, 255], [0, 0]])
+    np.testing.assert_array_equal(decode(image), [[0, 128], [255, 255], [0, 0]])
+
+
+def test_words_of_a_text() -> None:
+    assert words("größer  \N{EM DASH}".encode()) == ["größer", "", "\N{EM DASH}"]
+    assert words(b"") == []
 
 
 @pytest.mark.parametrize(

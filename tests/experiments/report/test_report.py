@@ -16,12 +16,11 @@ import pytest
 import torch
 
 from experiments.analysis.summary import summarise
-from experiments.report.gallery import Example
 from experiments.report.report import canonical, write_report
 from experiments.stages.coverage import Coverage, coverage
+from experiments.stages.gallery import Shown, png, ranks, write_gallery
 from experiments.stages.rows import read_rows
 from experiments.stages.updates import UpdateRow
-from fedsim.capture import CaptureKey
 from fedsim.cell import (
     AuxiliaryConfig,
     CaptureConfig,
@@ -190,35 +189,39 @@ def picture(seed: int) -> torch.Tensor:
     return torch.nn.functional.interpolate(small, size=(32, 32), mode="bicubic")[0].clamp(0, 1)
 
 
-def examples() -> Iterator[Example]:
+def examples() -> Iterator[Shown]:
     rng = random.Random("examples")
     for task, attacks in ATTACKS.items():
         for defense, _ in DEFENSES:
-            for attack in attacks:
-                for n in range(9):
-                    key = CaptureKey(round=1 + n // 3, client=n % 3)
-                    if status_of(task, attack, defense, key.round, key.client)[0] == "skipped":
+            for attack in attacks[:-1]:  # the prior is not shown
+                for rank in ranks(9, 5 if task.startswith("image") else 3):
+                    number = rank - 1
+                    round_, client = 1 + number // 3, number % 3
+                    if status_of(task, attack, defense, round_, client)[0] == "skipped":
                         continue
-                    psnr = value_of("psnr", attack, defense, key.round, rng)
+                    psnr = value_of("psnr", attack, defense, round_, rng)
                     known = (psnr - 8) / 30
                     if task.startswith("image"):
-                        original: Any = picture(n)
-                        noise = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(n))
-                        guess: Any = original * known + noise * (1 - known)
-                        metrics = {"psnr": psnr}
+                        image = picture(number)
+                        noise = torch.Generator().manual_seed(number)
+                        mixed = image * known + torch.rand(3, 32, 32, generator=noise) * (1 - known)
+                        original, guess = png(image), png(mixed)
                     else:
-                        original = tuple((SENTENCES[n % 5] + " " + HOSTILE).split())
-                        words = [w if rng.random() < known else "the" for w in original]
-                        guess, metrics = tuple(words), {"rougeL": known}
-                    yield Example(
+                        text = SENTENCES[number % 5] + " " + HOSTILE
+                        words = [w if rng.random() < known else "the" for w in text.split()]
+                        original, guess = text.encode(), " ".join(words).encode()
+                    yield Shown(
                         cell=f"{task}.{defense}",
                         attack=attack,
-                        key=key,
-                        index=0,
-                        modality="image" if task.startswith("image") else "text",
+                        attack_options="{}",
+                        round=round_,
+                        client=client,
+                        example=0,
+                        rank=rank,
+                        total=9,
+                        value=psnr if task.startswith("image") else known,
                         original=original,
-                        guess=None if (attack, n) == ("lamp", 8) else guess,
-                        metrics=metrics,
+                        guess=None if (attack, rank) == ("lamp", 9) else guess,
                         certified=known > 0.8 if attack == "embedding_rows" else None,
                     )
 
@@ -238,18 +241,14 @@ def make_run(folder: Path, *, shuffle: bool = False) -> Path:
         random.Random(2).shuffle(utility)
     write_rows(folder / "scores.parquet", ScoreRow, rows)
     write_rows(folder / "utility.parquet", UtilityRow, utility)
-    numbers = {
-        (f"{task}.{defense}", round_, client): (2 * client, 2 * client + 1)
-        for task in ATTACKS
-        for defense, _ in DEFENSES
-        for round_ in range(1, ROUNDS + 1)
-        for client in range(CLIENTS)
-    }
-    write_rows(folder / "coverage.parquet", Coverage, coverage(rows, numbers))
+    write_rows(folder / "coverage.parquet", Coverage, coverage(rows))
     norms = [
         UpdateRow(cell=cell, round=round_, client=client, norm=3.0 / round_)
-        for cell, round_, client in sorted(numbers)
+        for cell in sorted({row.cell for row in rows})
+        for round_ in range(1, ROUNDS + 1)
+        for client in range(CLIENTS)
     ]
+    write_gallery(folder, list(examples()))
     write_rows(folder / "updates.parquet", UpdateRow, norms)
     for task in ATTACKS:
         for defense in DEFENSES:
@@ -301,7 +300,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("report") / "quickstart")
-    assert write_report(folder, list(examples())) == folder / "report" / "index.html"
+    assert write_report(folder) == folder / "report" / "index.html"
     return folder
 
 
@@ -387,7 +386,7 @@ def test_private_content_is_in_the_gallery_alone(run: Path) -> None:
     redacted = shutil.copytree(run, run.parent / "redacted")
     stale = redacted / "report" / "tables" / "9-gone-headline.csv"
     stale.write_text("old")
-    source = write_report(redacted, list(examples()), redact=True).read_text("utf-8")
+    source = write_report(redacted, redact=True).read_text("utf-8")
     assert "Okafor" not in source
     assert "data:image/png" not in source
     assert "written without private examples" in source
@@ -429,7 +428,7 @@ def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path
 def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "training")
     pq.write_table(pq.read_table(folder / "scores.parquet").slice(0, 0), folder / "scores.parquet")
-    text = " ".join(Page(write_report(folder, []).read_text("utf-8")).text.split())
+    text = " ".join(Page(write_report(folder).read_text("utf-8")).text.split())
     assert "Training without attacks: nyu-mll/glue:cola, bert-base-uncased, FedAvg" in text
     assert "No attack was run." in text
     assert "gaussian noise (std=0.01) 3 1 0.200 2.20 0.200 740,472" in text
@@ -439,6 +438,7 @@ def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
     "name",
     [
         *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
+        "gallery/examples.parquet",
         *("provenance.json", "experiment.toml"),
     ],
 )
@@ -446,7 +446,7 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     (folder / name).unlink()
     with pytest.raises(StoreError, match=re.escape(f"{folder / name}: the file is missing.")):
-        write_report(folder, [])
+        write_report(folder)
 
 
 def test_a_missing_cell_is_named(tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_a_missing_cell_is_named(tmp_path: Path) -> None:
     lost = folder / "text-classification.none" / "cell.json"
     lost.unlink()
     with pytest.raises(StoreError, match=re.escape(f"{lost}: the file is missing.")):
-        write_report(folder, [])
+        write_report(folder)
 
 
 def test_a_cut_table_is_named(tmp_path: Path) -> None:

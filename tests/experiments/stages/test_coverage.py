@@ -11,14 +11,21 @@ from fedsim.records import ScoreRow
 from tests.experiments.analysis.test_summary import ROW
 
 EXACT, WRONG = 1e-9, 0.02
-NUMBERS = {("c0", 1, 0): (7, 8), ("c0", 5, 0): (8, 9), ("c0", 1, 1): (20, 21)}
+NUMBERS = {(1, 0): (7, 8), (5, 0): (8, 9), (1, 1): (20, 21)}
+"""Round and client -> the rows of the two examples."""
 
 
 def row(
-    round: int, example: int, value: float | None, certified: bool | None, **more: Any
+    round: int,
+    example: int,
+    value: float | None,
+    certified: bool | None,
+    client: int = 0,
+    **more: Any,
 ) -> ScoreRow:
-    own = {"metric": "mse", "round": round, "example": example, "value": value}
-    return ROW.model_copy(update={**own, "certified": certified, **more})
+    number = NUMBERS[round, client][example]
+    own = {"metric": "mse", "round": round, "client": client, "example": example, "value": value}
+    return ROW.model_copy(update={"row": number, **own, "certified": certified, **more})
 
 
 def counts(found: list[Coverage]) -> list[tuple[int, int, int, int, int]]:
@@ -32,21 +39,22 @@ def test_union_over_rounds() -> None:
         *(row(1, 0, EXACT, True, client=1), row(1, 1, WRONG, True, client=1)),
     ]
     expected = [(0, 1, 2, 1, 0), (0, 5, 3, 2, 0), (1, 1, 2, 1, 1)]
-    assert counts(coverage(rows, NUMBERS)) == expected
-    assert counts(coverage(rows[::-1], NUMBERS)) == expected
+    assert counts(coverage(rows)) == expected
+    assert counts(coverage(rows[::-1])) == expected
 
 
-def test_sums_over_clients_have_one_owner() -> None:
+def test_sums_over_clients_have_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     # Cohorts 0 and 1 of round 5 hold rows that the others held in round 1.
-    numbers = {**NUMBERS, ("c0", 5, 0): (7, 20), ("c0", 5, 1): (8, 21)}
+    monkeypatch.setitem(NUMBERS, (5, 0), (7, 20))
+    monkeypatch.setitem(NUMBERS, (5, 1), (8, 21))
     rows = [
         row(round_, example, EXACT, None, client=cohort)
         for round_ in (1, 5)
         for cohort in (0, 1)
         for example in (0, 1)
     ]
-    assert counts(coverage(rows, numbers, {"c0"})) == [(-1, 1, 4, 0, 0), (-1, 5, 4, 0, 0)]
-    assert sum(one.used for one in coverage(rows, numbers) if one.round == 5) == 6
+    assert counts(coverage(rows, {"c0"})) == [(-1, 1, 4, 0, 0), (-1, 5, 4, 0, 0)]
+    assert sum(one.used for one in coverage(rows) if one.round == 5) == 6
 
 
 def test_what_does_not_count() -> None:
@@ -56,8 +64,8 @@ def test_what_does_not_count() -> None:
         row(1, 0, EXACT, True, control="other_client"),
     ]
     # A certificate without a value is one that was not kept.
-    assert counts(coverage(rows + noise, NUMBERS)) == [(0, 1, 2, 0, 1)]
-    assert coverage(noise, NUMBERS) == []
+    assert counts(coverage(rows + noise)) == [(0, 1, 2, 0, 1)]
+    assert coverage(noise) == []
 
 
 def test_exact_guesses_count_without_a_certificate_and_once() -> None:
@@ -65,18 +73,16 @@ def test_exact_guesses_count_without_a_certificate_and_once() -> None:
         *(row(1, 0, EXACT, None), row(1, 1, WRONG, None)),
         *(row(5, 0, WRONG, None), row(5, 1, EXACT, None)),
     ]
-    assert [one.exact for one in coverage(rows, NUMBERS)] == [1, 2]
+    assert [one.exact for one in coverage(rows)] == [1, 2]
     again = [row(1, 1, EXACT, None), row(5, 0, EXACT, None)]  # row 8, twice
-    assert [one.exact for one in coverage(again, NUMBERS)] == [1, 1]
-    assert [one.recovered for one in coverage(again, NUMBERS)] == [0, 0]
+    assert [one.exact for one in coverage(again)] == [1, 1]
+    assert [one.recovered for one in coverage(again)] == [0, 0]
 
 
 def test_attacks_and_cells_are_apart() -> None:
     rows = [row(1, 0, EXACT, True), row(1, 0, WRONG, False, attack="ratio")]
-    found = coverage(rows, NUMBERS)
+    found = coverage(rows)
     assert [(one.attack, one.recovered) for one in found] == [("dlg", 1), ("ratio", 0)]
-    with pytest.raises(KeyError):
-        coverage([row(2, 0, EXACT, True)], NUMBERS)
 
 
 @pytest.mark.parametrize(

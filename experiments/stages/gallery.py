@@ -1,0 +1,192 @@
+"""The few private examples that the page shows beside the guesses. They are chosen by rank."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from experiments.plan.cells import Cell
+from experiments.plan.entries import entries
+from experiments.stages.guesses import matched, read_guess
+from experiments.stages.rows import read_rows, write_rows
+from experiments.stages.victims import Victims
+from experiments.wording.names import settings
+from fedsim.capture import CaptureKey
+from fedsim.files import Record
+from fedsim.metrics.base import Examples
+from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, DefenseKey, ExampleKey, Modality, ScoreRow
+
+FILE = Path("gallery") / "examples.parquet"
+SHOWN: dict[Modality, int] = {"image": 5, "text": 3}
+"""Of five, the most and the least leaked and the quartiles; of three, the median between them."""
+
+
+class Shown(Record):
+    """A private example and the guess matched to it; a row of ``gallery/examples.parquet``.
+
+    Attributes:
+        example: position in the client's batch.
+        rank: by the main metric among the examples of this attack and defense, over all seeds; 1 is
+            the most leaked.
+        total: how many examples these are.
+        value: of the main metric; None where it was not measured.
+        certified: whether the attack proves the guess; None where it says nothing.
+        original: an image as a PNG file, or a text in UTF-8 with one space between words.
+        guess: as ``original``; None where no guess is matched.
+    """
+
+    cell: str
+    attack: str
+    attack_options: str
+    round: int
+    client: int
+    example: int
+    rank: int
+    total: int
+    value: float | None
+    certified: bool | None
+    original: bytes
+    guess: bytes | None
+
+    @property
+    def name(self) -> str:
+        """Round, client and position, as in the rows."""
+        return f"round {self.round}, client {self.client}, example {self.example}"
+
+
+def read_gallery(run: Path) -> list[Shown]:
+    """The examples that the score stage has chosen."""
+    return read_rows(run / FILE, Shown)
+
+
+def write_gallery(run: Path, shown: Sequence[Shown]) -> None:
+    """Write the examples into a folder that its owner alone can read (mode 0700)."""
+    folder = (run / FILE).parent
+    folder.mkdir(exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    write_rows(run / FILE, Shown, shown)
+
+
+def gallery(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[Shown]:
+    """Some examples of every attack and defense, from the most to the least leaked."""
+    wanted: dict[str, list[_Chosen]] = defaultdict(list)
+    for chosen in _choose(cells, rows):
+        wanted[chosen.example.cell].append(chosen)
+    for cell in cells:
+        if cell.name in wanted:
+            yield from _show(Victims(cell), wanted[cell.name])
+
+
+class _Pool(NamedTuple):
+    """The cells that differ in nothing but their seed, as the page pools them."""
+
+    task: str
+    dataset: str
+    model: str
+    protocol: str
+    setting: str
+    defense: DefenseKey
+
+    @property
+    def modality(self) -> Modality:
+        """By the kind of the task."""
+        return "image" if self.task.startswith("image") else "text"
+
+
+class _Chosen(NamedTuple):
+    attack: AttackKey
+    example: ExampleKey
+    rank: int
+    total: int
+    value: float | None
+
+
+def _choose(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[_Chosen]:
+    labels = settings(
+        {cell.name: cell.config for cell in cells},
+        {cell.name: cell.experiment.name for cell in cells},
+    )
+    groups: dict[tuple[_Pool, AttackKey], dict[ExampleKey, float | None]] = defaultdict(dict)
+    for row in rows:
+        if (row.control, row.probe) != ("none", "none") or row.status == "skipped":
+            continue
+        if row.attack == PRIOR_ONLY:  # it made its guess without the victim
+            continue
+        names = (row.task, row.dataset, row.model, row.protocol)
+        pool = _Pool(*names, labels[row.cell], row.defense_key)
+        group = groups[pool, row.attack_key]
+        group.setdefault(row.example_key, None)
+        if row.metric == MAIN[pool.modality]:
+            group[row.example_key] = row.value
+    for (pool, attack), group in groups.items():
+        ranked = sorted(group, key=lambda example: (-_leaked(group[example]), example))
+        for rank in ranks(len(ranked), SHOWN[pool.modality]):
+            example = ranked[rank - 1]
+            yield _Chosen(attack, example, rank, len(ranked), group[example])
+
+
+def _leaked(value: float | None) -> float:
+    """To sort by: the higher the main metric, the more leaked; what has no value comes last."""
+    return -math.inf if value is None else value
+
+
+def ranks(total: int, count: int) -> list[int]:
+    """Which ranks of ``total`` are shown: ``count``, evenly spaced from the first to the last."""
+    if total <= count:
+        return list(range(1, total + 1))
+    return [1 + round(i * (total - 1) / (count - 1)) for i in range(count)]
+
+
+def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
+    known = {entry.key: entry for entry in entries(victims.cell.experiment)}
+    modality = victims.task.modality
+    for attack, example, rank, total, value in wanted:
+        key = CaptureKey(round=example.round, client=example.client)
+        truth, number = victims.examples(key), example.example
+        found = matched(read_guess(victims, known[attack], key), truth, modality)
+        missed = found.assignment[number] is None
+        yield Shown(
+            cell=example.cell,
+            attack=attack.attack,
+            attack_options=attack.attack_options,
+            round=example.round,
+            client=example.client,
+            example=number,
+            rank=rank,
+            total=total,
+            value=value,
+            certified=found.certified(number),
+            original=_content(truth, number, modality),
+            guess=None if missed else _content(found.aligned, number, modality),
+        )
+
+
+def _content(examples: Examples, number: int, modality: Modality) -> bytes:
+    if modality == "image":
+        return png(examples.batch.inputs[number])
+    return " ".join(examples.words[number].split()).encode()
+
+
+def png(image: Tensor) -> bytes:
+    """A PNG file, pixel for pixel.
+
+    Args:
+        image: ``(channel, height, width)`` with one or three channels; uint8, or float in [0, 1].
+    """
+    from PIL import Image
+
+    pixels = image.detach().cpu()
+    if pixels.is_floating_point():
+        pixels = (pixels.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
+    array = pixels.permute(1, 2, 0).numpy()
+    picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()

@@ -1,0 +1,69 @@
+"""What an attack made of a capture, put in the order of the private examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.plan.entries import Entry
+from experiments.stages.attack import guess_folder
+from experiments.stages.victims import Victims
+from fedsim.capture import CaptureKey, batch_from
+from fedsim.errors import StoreError
+from fedsim.files import load_tensors, read_record
+from fedsim.metrics.base import Examples
+from fedsim.metrics.match import Assignment, align, match, nothing
+from fedsim.records import JobRecord, Modality
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What one job left.
+
+    Attributes:
+        examples: None where the job left only its record.
+    """
+
+    record: JobRecord
+    examples: Examples | None
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A guess beside the private examples that it is compared with.
+
+    Attributes:
+        record: of the job that made the guess.
+        aligned: row ``i`` is the guess at private example ``i``, blank where there is none.
+        assignment: for each private example, the guess's own number; None where it is blank.
+    """
+
+    record: JobRecord
+    aligned: Examples
+    assignment: Assignment
+
+    def certified(self, example: int) -> bool | None:
+        """Whether the attack certified its guess at an example; None where it never does."""
+        confidence, index = self.record.confidence, self.assignment[example]
+        if confidence is None:
+            return None
+        return index is not None and confidence[index] == "certified"
+
+
+def read_guess(victims: Victims, entry: Entry, key: CaptureKey) -> Guess:
+    """Read what one attack made of one capture, checked against its hash."""
+    path = guess_folder(victims.cell, entry.label) / f"{key}.json"
+    if not path.exists():
+        run = victims.cell.folder.parent
+        raise StoreError(f"{path}: not attacked. Run fedsim attack {run} first.")
+    record = read_record(path, JobRecord)
+    if record.sha256 is None:
+        return Guess(record, None)
+    tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)
+    return Guess(record, victims.task.examples(batch_from(tensors)))
+
+
+def matched(guess: Guess, truth: Examples, modality: Modality) -> Matched:
+    """Match a guess to private examples, which need not be those that the attack was after."""
+    examples = nothing(truth, modality) if guess.examples is None else guess.examples
+    assignment = match(examples, truth, modality)
+    return Matched(guess.record, align(examples, assignment, modality), assignment)

@@ -1,0 +1,36 @@
+"""What each defense cost the global model, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from experiments.plan.cells import Cell
+from experiments.stages.privacy import spent
+from fedsim.defenses import build_chain
+from fedsim.files import read_record
+from fedsim.records import DefenseKey, SimulationRecord, UtilityRow
+
+
+def defense_of(cell: Cell) -> DefenseKey:
+    """The cell's chain of defenses, as the rows name it."""
+    chain = build_chain(cell.config.defense, "defense")
+    return DefenseKey(chain.name, chain.options_json)
+
+
+def utility(cell: Cell) -> Iterator[UtilityRow]:
+    """The utility of the cell's global model after each round, and the privacy spent so far."""
+    record = read_record(cell.folder / "simulation.json", SimulationRecord)
+    defense, epsilons = defense_of(cell), spent(cell)
+    for point in record.utility:
+        yield UtilityRow(
+            run=cell.experiment.name,
+            cell=cell.name,
+            seed=cell.config.seed,
+            **defense._asdict(),
+            round=point.round,
+            metric=point.metric,
+            value=point.value,
+            epsilon=epsilons.get(point.round),
+            bytes_up=record.bytes_up.get(point.round, 0),
+            seconds=point.seconds,
+        )

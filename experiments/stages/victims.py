@@ -1,0 +1,58 @@
+"""What the captures of a cell are about. In a run, the score stage alone looks in ``truth/``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from experiments.plan.cells import Cell
+from fedsim.capture import CaptureKey
+from fedsim.errors import StoreError
+from fedsim.metrics.base import Examples
+from fedsim.tasks import load_task
+from fedsim.tasks.base import Task
+from fedsim.truth import TruthRecord, joined, pooled
+from fedsim.types import Batch
+
+
+@dataclass(frozen=True)
+class Victims:
+    """The captures of one cell, each with the private examples that it is about."""
+
+    cell: Cell
+
+    @cached_property
+    def task(self) -> Task:
+        """The cell's task, from its captures."""
+        return load_task(self.cell.captures.root)
+
+    @cached_property
+    def keys(self) -> list[CaptureKey]:
+        """The captures, by round and client.
+
+        Raises:
+            StoreError: their folder is missing.
+        """
+        captures = self.cell.captures
+        if not captures.root.is_dir():
+            raise StoreError(f"{captures.root}: the folder is missing. Restore it.")
+        return captures.keys()
+
+    @cached_property
+    def records(self) -> dict[CaptureKey, TruthRecord]:
+        """By capture, its rows, its steps, and whether it is a probe."""
+        return {key: pooled(key, members) for key, members in self._members.items()}
+
+    def batch(self, key: CaptureKey) -> Batch:
+        """The private examples as the clients used them."""
+        return joined([self.cell.truth.batch(member) for member in self._members[key]])
+
+    def examples(self, key: CaptureKey) -> Examples:
+        """The private examples as the metrics see them."""
+        return self.task.examples(self.batch(key))
+
+    @cached_property
+    def _members(self) -> dict[CaptureKey, list[TruthRecord]]:
+        truth = self.cell.truth
+        found = truth.by_capture()
+        return {key: found.get(key) or truth.members(key) for key in self.keys}

@@ -1,0 +1,92 @@
+"""The page shows examples that are chosen by their rank, and these alone are kept for it."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+
+import pytest
+
+from experiments.pipeline import execute
+from experiments.plan.folder import Run
+from experiments.report.gallery import words
+from experiments.stages.gallery import FILE, SHOWN, Shown, png, ranks, read_gallery
+from experiments.stages.rows import read_rows
+from fedsim.records import MAIN, PRIOR_ONLY, ExampleKey, Modality, ScoreRow
+from tests.apps.cases import IMAGES, TEXT, Make
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "shown"),
+    [
+        (9, 5, [1, 3, 5, 7, 9]),
+        (9, 3, [1, 5, 9]),
+        (6, 5, [1, 2, 3, 5, 6]),
+        (3, 5, [1, 2, 3]),
+        (0, 5, []),
+    ],
+)
+def test_the_choice_is_the_best_the_quartiles_and_the_worst(
+    total: int, count: int, shown: list[int]
+) -> None:
+    assert ranks(total, count) == shown
+
+
+def scored(run: Run) -> tuple[list[ScoreRow], list[Shown]]:
+    execute(run, ("simulate", "attack", "score"), quiet=True)
+    return read_rows(run.root / "scores.parquet", ScoreRow), read_gallery(run.root)
+
+
+def ranked(rows: Sequence[ScoreRow], modality: Modality) -> list[tuple[float, ExampleKey]]:
+    """The attacked examples of a run with one attack, the most leaked first."""
+    main = [row for row in rows if row.metric == MAIN[modality] and row.control == "none"]
+    mine = [row for row in main if row.attack != PRIOR_ONLY and row.probe == "none"]
+    return sorted((-(row.value or 0.0), row.example_key) for row in mine)
+
+
+def test_images_of_two_seeds_are_ranked_together(make_run: Make) -> None:
+    run = make_run(IMAGES, seeds=[0, 1], probes={"member": 1})
+    rows, shown = scored(run)
+    order = ranked(rows, "image")
+    assert len(order) == 2 * 2 * 3
+    assert sorted(one.rank for one in shown) == ranks(12, SHOWN["image"])
+    cells = {cell.name: cell for cell in run.cells}
+    for one in shown:
+        key = ExampleKey(one.cell, one.round, one.client, one.example)
+        assert (-(one.value or 0.0), key) == order[one.rank - 1]
+        assert one.total == 12
+        (capture,) = [k for k in cells[one.cell].captures.keys() if (k.round, k.client) == key[1:3]]
+        assert one.original == png(cells[one.cell].truth.load(capture).inputs[one.example])
+        assert one.guess not in (None, one.original)
+
+
+def test_texts_are_shown_and_attacks_that_refuse_are_not(make_run: Make) -> None:
+    exact = make_run(TEXT, "exact", attacks=[{"name": "embedding_rows"}])
+    rows, shown = scored(exact)
+    assert sorted(one.rank for one in shown) == ranks(6, SHOWN["text"])
+    order = ranked(rows, "text")
+    for one in shown:
+        assert one.value == -order[one.rank - 1][0]
+        assert len(words(one.original)) > 1
+        assert one.guess is not None
+        assert {*words(one.guess)} & {*words(one.original)}
+
+    # The attack refuses, so that there is nothing to show.
+    frozen = make_run(TEXT, "frozen", defenses=[{"name": "freeze_embeddings"}])
+    rows, shown = scored(frozen)
+    assert "skipped" in {row.status for row in rows}
+    assert shown == []
+
+
+def test_the_main_metric_need_not_be_measured(make_run: Make) -> None:
+    rows, shown = scored(make_run(IMAGES, metrics=["mse"]))
+    assert {row.metric for row in rows} == {"mse"}
+    assert [(one.rank, one.value) for one in shown] == [(rank, None) for rank in ranks(6, 5)]
+
+
+def test_the_gallery_is_its_owners_alone(make_run: Make) -> None:
+    run = make_run(TEXT)
+    scored(run)
+    folder = (run.root / FILE).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [path.name for path in folder.iterdir()] == [FILE.name]
