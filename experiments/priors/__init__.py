@@ -1,0 +1,1 @@
+"""Language priors, trained on auxiliary texts."""
