@@ -59,7 +59,7 @@ class SecureAggregation:
         """One reply for each cohort of the clients asked to train, in the order of the cohorts.
 
         Raises:
-            ValueError: not all messages ask for training, or the clients do not fill the cohorts.
+            ValueError: only some messages ask for training, or the cohorts are not filled.
         """
         messages = list(messages)
         kinds = {message.metadata.message_type.partition(".")[0] for message in messages}

@@ -61,8 +61,9 @@ class EntityRecovery(TextMetric):
 class NamedEntityRecovery(EntityRecovery):
     """Named-entity recovery ratio (NERR, Gupta et al. 2022) with the entities that spaCy finds.
 
-    All types of entity of spaCy's ``en_core_web_sm`` count, an optional extra. The model was
-    trained on text with capitals and finds few names in the text of an uncased vocabulary.
+    Entities of all types count. spaCy and its model ``en_core_web_sm`` are an optional extra; the
+    model was trained on text with capitals and finds few names in the text of an uncased
+    vocabulary.
     """
 
     name: ClassVar[str] = "nerr"
