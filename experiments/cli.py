@@ -87,7 +87,7 @@ for _name, _chosen, _sentence in (
 def doctor(experiment: Target, as_json: Json = False) -> None:
     """Replay the clients' steps on the true data: is each capture what it claims to be?"""
     folder = Invocation(experiment).run(())
-    from experiments.checks.doctor import examine
+    from experiments.checks.capture_check import examine
 
     checkup = examine(folder)
     print(json.dumps(checkup.table()) if as_json else checkup.text())

@@ -17,8 +17,9 @@ import fedsim
 from experiments import origin
 from experiments.origin import PACKAGES, check_origin
 from experiments.plan.cells import make_cells
-from experiments.plan.config import load_plan, read_toml, shipped
+from experiments.plan.config import load_plan, shipped
 from experiments.plan.entries import entries
+from experiments.plan.toml_source import read_toml
 from fedsim.errors import ConfigError
 from fedsim.files import SCHEMA
 

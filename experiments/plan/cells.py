@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.plan.config import ExperimentConfig, Plan, parse_experiment
-from experiments.plan.ladder import check_levels
-from experiments.plan.levels import contradiction
+from experiments.plan.levels import check_levels, contradiction
 from experiments.plan.overrides import set_value
 from fedsim.build import build, registry, suggest
 from fedsim.cell import CellConfig

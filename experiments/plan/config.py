@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from datetime import date, time
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,9 +18,9 @@ from pydantic import (
     field_validator,
 )
 
-from experiments.plan.ladder import at_level
-from experiments.plan.levels import Level
+from experiments.plan.levels import Level, at_level
 from experiments.plan.overrides import override
+from experiments.plan.toml_source import check_values, read_toml
 from fedsim.build import explain, locate, suggest
 from fedsim.cell import (
     AuxiliaryConfig,
@@ -198,39 +195,13 @@ def find(experiment: str, near: Path | None = None) -> Path:
     raise ConfigError(f"{experiment!r} is no experiment. {suggest(experiment, shipped())}")
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Parse a TOML file; a syntax error names file and line."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}. Correct the file.") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}). Correct the path.") from None
-
-
 def parse_experiment(table: Mapping[str, Any]) -> ExperimentConfig:
     """Validate a table; the first fault becomes one line with its path, value and fix."""
-    _check_values(table, "")
+    check_values(table, "")
     try:
         return ExperimentConfig.model_validate_json(json.dumps(at_level(table)))
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
-
-
-def _check_values(value: object, where: str) -> None:
-    """Refuse what TOML can hold and no option takes."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            _check_values(inner, locate(where, key))
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            _check_values(inner, locate(where, i))
-    elif isinstance(value, date | time):
-        raise ConfigError(f"{where}: {value} is a date or time. Put it in quotes if it is text.")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: {value} is not finite. Write a finite number.")
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{where}: {value} does not fit into 64 bits. Write a smaller number.")
 
 
 def _explain(error: ValidationError) -> str:

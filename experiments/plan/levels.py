@@ -29,10 +29,13 @@ et al. 2021.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
+from experiments.plan.overrides import set_value
 from fedsim.cell import CaptureConfig, CellConfig, ServerKnows
+from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
 
 Level: TypeAlias = Literal["L1", "L2", "L3", "L4"]
@@ -189,3 +192,34 @@ def _number(table: Mapping[str, Any], name: str, otherwise: object) -> float:
     own = table.get("federation")
     value = own.get(name, otherwise) if isinstance(own, Mapping) else otherwise
     return float(value) if isinstance(value, int | float) else 1.0
+
+
+def at_level(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table with what its level, or each level that it sweeps, fills in."""
+    level, sweep = table.get("level"), table.get("sweep")
+    swept = sweep.get("level") if isinstance(sweep, dict) else None
+    if not isinstance(swept, list):
+        swept = []
+    if level not in LEVELS and not swept:
+        return table
+    if level is not None and swept:
+        raise ConfigError(f"level: {level!r} stands there, and it is swept too. Remove one.")
+    settled: dict[str, Any] = json.loads(json.dumps(table))
+    if swept:
+        settled["sweep"]["level"] = [
+            {"level": rung, **filled(rung, table)} if rung in LEVELS else rung for rung in swept
+        ]
+    elif level is not None:
+        for key, value in filled(level, table).items():
+            if isinstance(settled.get(key.split(".")[0], {}), dict):  # else it is refused below
+                set_value(settled, key, value, key)
+    return settled
+
+
+def check_levels(values: Sequence[object]) -> None:
+    """Raise ``ConfigError`` where a swept value named no level and was thus not filled in."""
+    for value in values:
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"sweep.level: {value!r} is not a level. Choose from {', '.join(LEVELS)}."
+            )

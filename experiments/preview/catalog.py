@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.plan.config import read_toml, shipped
+from experiments.plan.config import shipped
+from experiments.plan.toml_source import read_toml
 from fedsim.build import registry
 
 

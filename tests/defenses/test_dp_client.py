@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.checks.doctor import examine
+from experiments.checks.capture_check import examine
 from experiments.stages.privacy import spent
 from fedsim.accountant import Schedule
 from fedsim.defenses.clip import squared_norm

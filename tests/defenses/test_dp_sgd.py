@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from clients.train import LocalTrainer
-from experiments.checks.doctor import examine
+from experiments.checks.capture_check import examine
 from experiments.plan.rehearsal import rehearse
 from experiments.stages.privacy import spent
 from experiments.stages.utility import utility

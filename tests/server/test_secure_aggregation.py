@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordD
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from experiments.checks.doctor import TOLERANCE, examine
+from experiments.checks.capture_check import TOLERANCE, examine
 from experiments.plan.cells import Cell
 from experiments.plan.config import parse_experiment
 from experiments.plan.folder import Run

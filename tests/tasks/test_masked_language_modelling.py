@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from experiments.checks.doctor import examine
+from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows

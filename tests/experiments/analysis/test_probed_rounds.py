@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from experiments.analysis.summary import summarise
-from experiments.checks.doctor import examine
+from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
 from experiments.plan.cells import Cell
 from experiments.report.curves import curves

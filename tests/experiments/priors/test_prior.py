@@ -146,7 +146,7 @@ def test_a_training_that_was_stopped_leaves_nothing(
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        (IMAGES, r"task\.model: 'lenet' takes images, and a language prior is for texts\. Name an"),
+        (IMAGES, r"task\.model: 'mlp' takes images, and a language prior is for texts\. Name an"),
         (TEXT, r"auxiliary: is missing.* Add \[auxiliary\] with dataset = \"\.\.\.\" or split"),
         (
             merge(OWNED, {"server_knows": {"auxiliary": False}}),
@@ -214,7 +214,7 @@ def test_the_command_says_where_it_lies_and_how_to_use_it(
         cli.main()
     assert stop.value.code == 0
     out, progress = capsys.readouterr()
-    assert out.startswith("prior for tiny-bert: 38 texts, 1 epochs, perplexity ")
+    assert out.startswith("prior for tiny-gpt2: 38 texts, 1 epochs, perplexity ")
     assert out.endswith('on 2 held out; set prior = "priors/quickstart-text" under [[attacks]]\n')
     assert "prior: 3/3" in progress
     record = json.loads((tmp_path / "priors" / "quickstart-text" / "prior.json").read_text())
@@ -223,4 +223,4 @@ def test_the_command_says_where_it_lies_and_how_to_use_it(
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith("fedsim: task.model: 'lenet' takes images")
+    assert capsys.readouterr().err.startswith("fedsim: task.model: 'mlp' takes images")

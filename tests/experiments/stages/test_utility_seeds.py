@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from experiments.analysis.findings import RoundUtility, settled
-from experiments.checks.doctor import examine
+from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
 from experiments.preview.show import describe
 from experiments.stages.rows import read_rows

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from clients.train import LocalTrainer
-from experiments.checks.checkup import Checkup, Finding
-from experiments.checks.faults import (
+from experiments.checks.capture_faults import (
     distance,
     missing_tensors,
     norm,
     scale_between,
     swapped_tensors,
 )
+from experiments.checks.capture_findings import Checkup, Finding
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
 from experiments.stages.privacy import owned

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.checks.doctor import examine
+from experiments.checks.capture_check import examine
 from experiments.plan.cells import Cell
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError

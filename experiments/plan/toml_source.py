@@ -1,0 +1,39 @@
+"""TOML files, read and checked for values that no option accepts."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+from fedsim.build import locate
+from fedsim.errors import ConfigError
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file. A syntax error is reported with its file and line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}. Correct the file.") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). Correct the path.") from None
+
+
+def check_values(value: object, where: str) -> None:
+    """Raise ``ConfigError`` for a value that TOML allows and no option accepts."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            check_values(inner, locate(where, key))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            check_values(inner, locate(where, i))
+    elif isinstance(value, date | time):
+        raise ConfigError(f"{where}: {value} is a date or time. Put it in quotes if it is text.")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: {value} is not finite. Write a finite number.")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{where}: {value} does not fit into 64 bits. Write a smaller number.")
