@@ -158,7 +158,7 @@ class Result(Strict):
         )
         return (
             f"`{self.command}`; {n}seed {self.seed}; {self.machine}; {took}; "
-            f"recorded in {self.commit} on {self.date}. Data: `docs/results/{name}.json`."
+            f"commit {self.commit} of {self.date}. Data: `docs/results/{name}.json`."
         )
 
 
