@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import typer.main
 from click import Argument, Command, Context, Group
@@ -15,10 +16,20 @@ from experiments.cli import app
 from experiments.plan.config import ExperimentConfig
 from experiments.preview import catalog
 from experiments.preview.describe import Option, manual
+from experiments.stages.coverage import Coverage
+from experiments.stages.signals import SignalRow
+from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
+from fedsim.capture import CaptureRecord
+from fedsim.files import Record
+from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
 from fedsim.section import ConfigSection
+from fedsim.tasks.base import TaskSpec
+from fedsim.truth import TruthRecord
 
 _BOUND = re.compile(r"\b(?:at least|above|at most|below) \S+")
+_MODULE = re.compile(r"\b(?:\w+\.)+(?=[A-Z])")
+_ATTRIBUTE = re.compile(r"^(\w+): (.*(?:\n +.*)*)", re.MULTILINE)
 _REST = re.compile(r"(?<!`)``(?!`)")
 SECTIONS = (
     "experiment",
@@ -31,6 +42,18 @@ SECTIONS = (
     "server_knows",
     "attack_stage",
 )
+RECORDS: dict[str, type[Record]] = {
+    "scores.parquet": ScoreRow,
+    "utility.parquet": UtilityRow,
+    "coverage.parquet": Coverage,
+    "signals.parquet": SignalRow,
+    "updates.parquet": UpdateRow,
+    "captures/round-0001/client-0003.json": CaptureRecord,
+    "captures/task.json": TaskSpec,
+    "guesses/<attack>/round-0001-client-0003.json": JobRecord,
+    "truth/round-0001-client-0003.json": TruthRecord,
+    "simulation.json": SimulationRecord,
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +73,7 @@ class Page:
 
 def pages() -> Iterator[Page]:
     """Every generated page, in the order of the navigation."""
+    yield records()
     yield experiment_file()
     yield command_line()
     yield from shelf("attacks", catalog.attacks())
@@ -172,6 +196,23 @@ def lists() -> Page:
         table = "\n".join(["| Name | What it is |", "| --- | --- |", *rows])
         parts.append(f"## {heading}\n\n{table}\n")
     return Page("reference/lists.md", "Models, data sets, experiments", "\n".join(parts))
+
+
+def records() -> Page:
+    """The columns of the Parquet files and the fields of the JSON records."""
+    parts = ["# Columns and records\n"]
+    for path, record in RECORDS.items():
+        about, _, listed = (inspect.getdoc(record) or "").partition("\n\nAttributes:\n")
+        meanings = dict(_ATTRIBUTE.findall(inspect.cleandoc(f"\n{listed}")))
+        parts += [f"## {path}\n", f"{markdown(about)}\n"]
+        lines = ["| Field | Type | Meaning |", "| --- | --- | --- |"]
+        hints = get_type_hints(record)
+        for name in record.model_fields:
+            kind = inspect.formatannotation(hints[name]).replace("typing.", "")
+            meaning = cell(markdown(meanings.get(name, ""))) or " "
+            lines.append(f"| `{name}` | `{cell(_MODULE.sub('', kind))}` | {meaning} |")
+        parts.append("\n".join(lines) + "\n")
+    return Page("reference/rows.md", "Columns and records", "\n".join(parts))
 
 
 def cell(text: str) -> str:
