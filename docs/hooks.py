@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds: the home page, the reference, and the code that pages link to."""
+"""What mkdocs calls while it builds: the home page, the reference, and the code behind links."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from docs.reference import Page, pages
+from docs.manuals import Page, pages
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -85,7 +85,7 @@ def home() -> str:
     """The README, its links seen from ``docs/``."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = text.replace("](docs/results)", "](results/index.md)").replace("](docs/", "](")
-    text = text.replace('"docs/pictures/', '"pictures/')
+    text = text.replace('"docs/assets/', '"assets/')
     for name in ABOUT:
         text = text.replace(f"]({name})", f"](source/{name}.md)")
     return text

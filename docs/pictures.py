@@ -1,13 +1,12 @@
 """The README's pictures, made from a finished run: ``python -m docs.pictures RUN``.
 
-Each is written for light and for dark pages, to ``docs/pictures/NAME-{light,dark}.svg``.
+Each is written for light and for dark pages, to ``docs/assets/NAME-{light,dark}.svg``.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
+from docs.panels import chosen, examples_of, panels, protected, rows_of
 from experiments.plan.folder import Run
-from experiments.report.gallery import Example, choose, data_uri, mark
-from experiments.report.victims import victims
+from experiments.report.gallery import Example, data_uri, mark
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import title
-from fedsim.records import MAIN, PRIOR_ONLY, Modality
+from fedsim.records import PRIOR_ONLY
 
-PICTURES = Path(__file__).resolve().parent / "pictures"
+ASSETS = Path(__file__).resolve().parent / "assets"
 WIDTH = 860
 FONT = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
 
@@ -56,70 +54,6 @@ THEMES = {
         "#e6edf3", "#9198a1", "#196c2e", "#12351f", "#7d8590", ("#58a6ff", "#f0883e", "#bc8cff")
     ),
 }
-
-
-@dataclass(frozen=True)
-class Panel:
-    """The examples of one defense by the attack that leaked most.
-
-    Attributes:
-        defense: its printed name.
-        attack: the attack's printed name.
-        examples: by round, client and position.
-    """
-
-    defense: str
-    attack: str
-    examples: dict[tuple[int, int, int], Example]
-
-
-def examples_of(run: Run) -> list[Example]:
-    """Every private example beside its guess; all that the pictures need beyond the rows."""
-    return victims(run)
-
-
-def rows_of(run: Run, modality: Modality) -> pd.DataFrame:
-    """The scores of the victims themselves under FedSGD, by the main metric of the modality."""
-    rows = pd.read_parquet(run.root / "scores.parquet")
-    protocol = "fedsgd" if (rows.protocol == "fedsgd").any() else rows.protocol.iloc[0]
-    return rows[
-        (rows.protocol == protocol)
-        & (rows.metric == MAIN[modality])
-        & (rows.control == "none")
-        & (rows.probe == "none")
-    ]
-
-
-def panels(run: Run, examples: Sequence[Example], modality: Modality) -> list[Panel]:
-    """One panel for each defense that an attack met, the undefended one first."""
-    rows = rows_of(run, modality)
-    rows = rows[(rows.attack != PRIOR_ONLY) & rows.value.notna()]
-    means = rows.groupby(["cell", "defense", "defense_options", "attack"], sort=False).value.mean()
-    best: dict[tuple[str, str], tuple[float, str, str]] = {}
-    for (cell, defense, options, attack), value in means.items():
-        key = (str(defense), str(options))
-        best[key] = max(best.get(key, (-math.inf, "", "")), (value, str(cell), str(attack)))
-    found = []
-    for (defense, options), (_, cell, attack) in best.items():
-        own = {
-            (e.key.round, e.key.client, e.index): e
-            for e in examples
-            if (e.cell, e.attack) == (cell, attack) and e.guess is not None
-        }
-        found.append(Panel(defense_name(defense, options), title(attack), own))
-    return sorted(found, key=lambda panel: panel.defense != defense_name("none", "[]"))
-
-
-def protected(defense: str) -> str:
-    """A defense's printed name, which may be none."""
-    return "no defense" if defense == defense_name("none", "[]") else defense
-
-
-def chosen(shown: Sequence[Panel], modality: Modality, count: int) -> list[tuple[int, int, int]]:
-    """Victims that every panel has, evenly spaced from the most to the least leaked undefended."""
-    common = set.intersection(*(set(panel.examples) for panel in shown))
-    ranked = choose([shown[0].examples[key] for key in sorted(common)], MAIN[modality], count)
-    return [(e.key.round, e.key.client, e.index) for _, e in ranked]
 
 
 def images(run: Run, examples: Sequence[Example], colours: Colours) -> str:
@@ -218,7 +152,7 @@ def rounds(run: Run, colours: Colours) -> str:
         )
     }
     ordered = sorted(names, key=lambda name: (name[1] != defense_name("none", "[]"), name))
-    style = {
+    style: Any = {
         "svg.hashsalt": "fedsim",
         "text.color": colours.ink,
         "axes.edgecolor": colours.faint,
@@ -273,7 +207,7 @@ def _svg(body: Sequence[str], height: int, said: str) -> str:
     return "\n".join([head, *body, "</svg>"]) + "\n"
 
 
-def write(run: Run, folder: Path = PICTURES) -> list[Path]:
+def write(run: Run, folder: Path = ASSETS) -> list[Path]:
     """Write the three pictures in both themes; return their paths."""
     examples = examples_of(run)
     written = []

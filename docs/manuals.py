@@ -189,9 +189,8 @@ def lists() -> Page:
     """Models, data sets and shipped experiments."""
     parts = ["# Models, data sets and shipped experiments\n"]
     for kind in ("models", "datasets", "experiments"):
-        rows = [
-            f"| `{name}` | {cell(sentence)} |" for name, sentence in catalog.CATALOGS[kind]().items()
-        ]
+        entries = catalog.CATALOGS[kind]()
+        rows = [f"| `{name}` | {cell(sentence)} |" for name, sentence in entries.items()]
         heading = {"datasets": "Data sets"}.get(kind, kind.capitalize())
         table = "\n".join(["| Name | What it is |", "| --- | --- |", *rows])
         parts.append(f"## {heading}\n\n{table}\n")
