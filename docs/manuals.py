@@ -173,7 +173,7 @@ def command_line() -> Page:
             spelled = param.make_metavar(context) if record is None else record[0]
             shown = " " if param.default in {None, ""} else f"`{json.dumps(param.default)}`"
             said = getattr(param, "help", "") or ""
-            lines.append(f"| `{cell(spelled)}` | {shown} | {cell(said)} |")
+            lines.append(f"| `{spelled}` | {shown} | {cell(said)} |")
         text.append("\n".join(lines) + "\n")
     return Page("reference/command-line.md", "Command line", "\n".join(text))
 
@@ -203,22 +203,33 @@ def records() -> Page:
     for path, record in RECORDS.items():
         about, _, listed = (inspect.getdoc(record) or "").partition("\n\nAttributes:\n")
         meanings = dict(_ATTRIBUTE.findall(inspect.cleandoc(f"\n{listed}")))
-        parts += [f"## {path}\n", f"{markdown(about)}\n"]
-        lines = ["| Field | Type | Meaning |", "| --- | --- | --- |"]
+        parts += [f"## `{path}`\n", f"{markdown(about)}\n"]
+        told = bool(meanings)
+        lines = ["| Field | Type |", "| --- | --- |"]
+        if told:
+            lines = ["| Field | Type | Meaning |", "| --- | --- | --- |"]
         hints = get_type_hints(record)
         for name in record.model_fields:
             kind = inspect.formatannotation(hints[name]).replace("typing.", "")
             meaning = cell(markdown(meanings.get(name, ""))) or " "
-            lines.append(f"| `{name}` | `{cell(_MODULE.sub('', kind))}` | {meaning} |")
+            kind = _MODULE.sub("", kind).replace("|", "\\|")
+            lines.append(f"| `{name}` | `{kind}` |" + f" {meaning} |" * told)
         parts.append("\n".join(lines) + "\n")
     return Page("reference/rows.md", "Columns and records", "\n".join(parts))
 
 
 def cell(text: str) -> str:
     """On one line, with no bar that would end the cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(escaped(text).split()).replace("|", "\\|")
 
 
 def markdown(text: str) -> str:
     """A docstring's double backticks as Markdown's single ones."""
-    return _REST.sub("`", text)
+    return escaped(_REST.sub("`", text))
+
+
+def escaped(text: str) -> str:
+    """With angle brackets as they are, which HTML would swallow outside of code."""
+    parts = text.split("`")
+    parts[::2] = [part.replace("<", "&lt;") for part in parts[::2]]
+    return "`".join(parts)

@@ -81,11 +81,17 @@ def _places(columns: Columns, row: Row) -> Iterator[tuple[tuple[str, ...], str, 
     if own:
         yield line, column, row
     if row.paper_value is not None:
-        paper = Row(setting=row.setting, measure=row.measure, outcome=f"{row.paper_value:g}")
+        printed = paper_number(row.paper_value, row.unit)
+        paper = Row(setting=row.setting, measure=row.measure, outcome=printed)
         if columns.paper == "line":
             yield (*line[:-1], f"{line[-1]}, paper".lstrip(", ")), column, paper
         else:
             yield line, f"{column}, paper", paper
+
+
+def paper_number(value: float, unit: str) -> str:
+    """With the paper's own digits, and at least two where it is no percentage."""
+    return f"{value:g}" if unit == "percent" else max(f"{value:g}", f"{value:.2f}", key=len)
 
 
 def _sizes(cells: dict[str, list[Row]]) -> str:
@@ -111,7 +117,7 @@ def headlines() -> str:
         [row.question, row.answer.format(*map(look_up, row.references))]
         for row in read_headlines().rows
     ]
-    return markdown(["Question", "Measured"], body)
+    return markdown(["Setting", "Recovered"], body)
 
 
 def block(name: str) -> str:

@@ -1,0 +1,1 @@
+"""Small language models trained on auxiliary rows, for attacks that judge orders of words."""
