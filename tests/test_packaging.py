@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from importlib.resources import files
@@ -12,6 +13,8 @@ from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import yaml
+from hatchling.builders.wheel import WheelBuilder
 
 import fedsim
 from experiments import origin
@@ -74,6 +77,32 @@ def test_a_shadowing_package_is_one_line_of_the_command(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"fedsim: the package 'clients' was found in {tmp_path}, not")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_command_also_starts_as_a_module() -> None:
+    started = [sys.executable, "-m", "experiments.cli"]
+    shown = subprocess.run([*started, "list", "metrics"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("mse")
+    wrong = subprocess.run([*started, "run", "nonsense"], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("fedsim: 'nonsense' is no experiment.")
+
+
+def test_the_wheel_holds_the_five_packages_with_their_types(tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    assert "experiments/configs/quickstart/quickstart.toml" in names
+    folders = {name.split("/")[0] for name in names}
+    assert folders == {*PACKAGES, f"fedsim-{fedsim.__version__}.dist-info"}
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == fedsim.__version__
+    assert citation["license"] == PROJECT["project"]["license"]
+    assert {"cff-version", "message", "title", "authors", "date-released"} <= citation.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Language priors, trained on auxiliary texts."""
+"""Small language models trained on auxiliary rows, for attacks that judge orders of words."""

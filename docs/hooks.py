@@ -1,0 +1,98 @@
+"""What mkdocs calls while it builds: the home page, the reference, and the code behind links."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docs.manuals import Page, pages
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page as RenderedPage
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"\]\(((?:\.\./)+)((?!\.)[\w./-]+)\)")
+LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown"}
+_MADE: dict[str, Page] = {}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the generated pages into the section "Reference"."""
+    _MADE.clear()
+    _MADE.update({page.path: page for page in pages()})
+    sections: dict[str, list[Any]] = {}
+    for page in _MADE.values():
+        folder = posixpath.basename(posixpath.dirname(page.path))
+        sections.setdefault(folder, []).append({page.title: page.path})
+    single = sections.pop("reference")
+    folders = [{name.capitalize(): entries} for name, entries in sections.items()]
+    for section in config.nav or []:
+        if "Reference" in section:
+            section["Reference"] += [*single, *folders]
+    _MADE["index.md"] = Page("index.md", "Home", home())
+    for path in linked():
+        _MADE[f"source/{path}.md"] = Page(f"source/{path}.md", path, source(path))
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    from mkdocs.structure.files import File
+
+    for page in _MADE.values():
+        files.append(File.generated(config, page.path, content=page.text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: RenderedPage, **_: object) -> str:
+    """Lead links to files outside ``docs/`` to the pages that show these files."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def led(found: re.Match[str]) -> str:
+        path = outside(folder, found[1], found[2])
+        if path is None:
+            return found[0]
+        return f"]({posixpath.relpath(f'source/{path}.md', folder or '.')})"
+
+    return LINK.sub(led, markdown)
+
+
+def outside(folder: str, up: str, path: str) -> str | None:
+    """The file of the repository that a link in ``docs/<folder>`` means, if it is one."""
+    target = posixpath.normpath(posixpath.join("docs", folder, up, path))
+    return None if target.startswith(("docs/", "..")) else target
+
+
+def linked() -> list[str]:
+    """The files outside ``docs/`` that its pages link to."""
+    found = set()
+    for page in (ROOT / "docs").rglob("*.md"):
+        folder = page.parent.relative_to(ROOT / "docs").as_posix()
+        for link in LINK.finditer(page.read_text(encoding="utf-8")):
+            if path := outside("" if folder == "." else folder, link[1], link[2]):
+                found.add(path)
+    return sorted({*found, *ABOUT})
+
+
+ABOUT = ("CONTRIBUTING.md", "SECURITY.md", "CITATION.cff")
+
+
+def home() -> str:
+    """The README, its links seen from ``docs/``."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = text.replace("](docs/results)", "](results/index.md)").replace("](docs/", "](")
+    text = text.replace('"docs/assets/', '"assets/')
+    for name in ABOUT:
+        text = text.replace(f"]({name})", f"](source/{name}.md)")
+    return text
+
+
+def source(path: str) -> str:
+    """A file of the repository as a page."""
+    language = LANGUAGES.get(posixpath.splitext(path)[1], "text")
+    code = (ROOT / path).read_text(encoding="utf-8")
+    return f"# `{path}`\n\n````{language}\n{code}````\n"

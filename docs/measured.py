@@ -1,0 +1,176 @@
+"""The files of ``docs/results``: measured values and where each comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+HEADLINES = "headline"
+DASH = "\N{EN DASH}"
+
+
+class Strict(BaseModel):
+    """A frozen record of a result file; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Row(Strict):
+    """One measured value.
+
+    Attributes:
+        setting: what distinguishes this value from the others, by the name of the column.
+        measure: what was measured.
+        n: number of victims, batches or seeds behind the mean.
+        mean: the value; for the unit ``of n`` the share of the ``n`` that succeeded.
+        low: lower end of the 95 % interval, where one was measured.
+        high: upper end.
+        unit: unit of the value, ``1`` for a ratio.
+        paper_value: the paper's number in the same unit, where it has one for this setting.
+        outcome: what happened, where a number does not say it.
+    """
+
+    setting: dict[str, str]
+    measure: str
+    n: int | None = None
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = "1"
+    paper_value: float | None = None
+    outcome: str = ""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Row:
+        values = (self.mean, self.low, self.paper_value)
+        if all(value is None for value in values) and not self.outcome:
+            raise ValueError(f"{self.setting}: a row needs a value or an outcome")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"{self.setting}: an interval has two ends")
+        if self.unit == "of n" and self.mean is not None and self.n is None:
+            raise ValueError(f"{self.setting}: a share 'of n' needs n")
+        return self
+
+    def text(self, digits: int) -> str:
+        """The value with its interval, or the outcome."""
+        parts = []
+        if self.unit == "of n" and self.mean is not None and self.n is not None:
+            parts.append(f"{round(self.mean * self.n)} of {self.n}")
+        elif self.mean is not None:
+            parts.append(self._number(self.mean, digits))
+        if self.low is not None and self.high is not None:
+            low, high = self._number(self.low, digits), self._number(self.high, digits)
+            parts.append(f"{low} to {high}" if self.mean is None else f"[{low}, {high}]")
+        if self.outcome:
+            parts.append(self.outcome if not parts else f"({self.outcome})")
+        return " ".join(parts) or DASH
+
+    def _number(self, value: float, digits: int) -> str:
+        """With the digits of its measure; a percentage with those that were recorded."""
+        return f"{value:g}" if self.unit == "percent" else number(value, digits)
+
+
+class Columns(Strict):
+    """How the rows are laid out.
+
+    Attributes:
+        lines: the settings that name a line; ``measure`` may be one of them.
+        across: the setting, or ``measure``, whose values are the columns.
+        paper: whether the paper's values stand in columns or in lines of their own.
+        digits: decimal places of each measure; 2 where it is not named.
+    """
+
+    lines: tuple[str, ...]
+    across: str = "measure"
+    paper: Literal["column", "line"] = "column"
+    digits: dict[str, int] = {}
+
+
+class Result(Strict):
+    """One file of ``docs/results``: one table and where it comes from.
+
+    Attributes:
+        paper: the paper it stands beside, or an empty text.
+        command: what reproduces it.
+        commit: the commit that recorded the numbers.
+        machine: what it was measured on.
+        cpu_seconds: CPU time of the command; None where it was not recorded.
+        cpu_seconds_reason: why it is None.
+        notes: what a reader has to know to compare the numbers.
+    """
+
+    title: str
+    paper: str
+    command: str
+    commit: str
+    date: str
+    seed: int
+    machine: str
+    cpu_seconds: float | None
+    cpu_seconds_reason: str = ""
+    columns: Columns
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _accounts_for_time(self) -> Result:
+        if (self.cpu_seconds is None) != bool(self.cpu_seconds_reason):
+            raise ValueError("give cpu_seconds, or the reason why it is missing")
+        return self
+
+
+class Reference(Strict):
+    """One cell of the README's table: which value of which file it repeats."""
+
+    result: str
+    setting: dict[str, str]
+    measure: str
+
+
+class Headline(Strict):
+    """One line of the README's table."""
+
+    question: str
+    answer: str
+    references: tuple[Reference, ...]
+
+
+class Headlines(Strict):
+    """The README's table; ``answer`` has ``{0}``, ``{1}`` and so on where a value belongs."""
+
+    rows: tuple[Headline, ...]
+
+
+def number(value: float, digits: int) -> str:
+    """A number with a true minus sign."""
+    return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def read(name: str) -> Result:
+    """One result file."""
+    text = (RESULTS / f"{name}.json").read_text(encoding="utf-8")
+    return Result.model_validate(json.loads(text))
+
+
+def read_headlines() -> Headlines:
+    """The lines of the README's table."""
+    text = (RESULTS / f"{HEADLINES}.json").read_text(encoding="utf-8")
+    return Headlines.model_validate(json.loads(text))
+
+
+def look_up(reference: Reference) -> str:
+    """The one value that a reference names."""
+    result = read(reference.result)
+    found = [
+        row
+        for row in result.rows
+        if row.measure == reference.measure and reference.setting.items() <= row.setting.items()
+    ]
+    if len(found) != 1:
+        raise LookupError(f"{reference}: {len(found)} values. Name exactly one.")
+    return found[0].text(result.columns.digits.get(reference.measure, 2))

@@ -1,0 +1,237 @@
+"""The README's pictures, made from a finished run: ``python -m docs.pictures RUN``.
+
+Each is written for light and for dark pages, to ``docs/assets/NAME-{light,dark}.svg``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from docs.panels import chosen, examples_of, panels, protected, rows_of
+from experiments.plan.folder import Run
+from experiments.report.gallery import Example, data_uri, mark
+from experiments.wording.defense_names import defense_name
+from fedsim.records import PRIOR_ONLY
+
+ASSETS = Path(__file__).resolve().parent / "assets"
+WIDTH = 860
+FONT = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What a picture is drawn with.
+
+    Attributes:
+        run: words recovered in a row.
+        word: single words recovered.
+        lines: one for each defense, told apart by colour-blind readers, too.
+    """
+
+    ink: str
+    faint: str
+    run: str
+    word: str
+    missed: str
+    lines: tuple[str, ...]
+
+
+THEMES = {
+    "light": Colours(
+        "#1f2328", "#59636e", "#9be9a8", "#dafbe1", "#8c959f", ("#0969da", "#bc4c00", "#8250df")
+    ),
+    "dark": Colours(
+        "#e6edf3", "#9198a1", "#196c2e", "#12351f", "#7d8590", ("#58a6ff", "#f0883e", "#bc8cff")
+    ),
+}
+
+
+def images(run: Run, examples: Sequence[Example], colours: Colours) -> str:
+    """Private images above what the best attack made of them, undefended and defended."""
+    shown = panels(run, examples, "image")[:3]
+    keys = chosen(shown, "image", 7)
+    side, left, gap = 84, 210, 12
+    lines = [("private images", "", [_uri(shown[0].examples[key].original) for key in keys])]
+    for panel in shown:
+        about = f"{panel.attack}; {protected(panel.defense)}"
+        lines.append(("recovered", about, [_uri(panel.examples[key].guess) for key in keys]))
+    body = []
+    for number, (what, about, uris) in enumerate(lines):
+        y = gap + number * (side + gap)
+        body.append(_text(0, y + 38, what, colours.ink, 17))
+        for offset, part in enumerate(textwrap.wrap(about, 30)):
+            body.append(_text(0, y + 58 + 16 * offset, part, colours.faint, 13))
+        for column, uri in enumerate(uris):
+            x = left + column * (side + gap)
+            body.append(
+                f'<image x="{x}" y="{y}" width="{side}" height="{side}" href="{uri}" '
+                'style="image-rendering: pixelated"/>'
+            )
+    return _svg(body, gap + len(lines) * (side + gap), "Private images and reconstructions")
+
+
+def _uri(image: Tensor | tuple[str, ...] | None) -> str:
+    assert isinstance(image, Tensor)
+    return data_uri(image)
+
+
+def sentences(run: Run, examples: Sequence[Example], colours: Colours) -> str:
+    """Private sentences with the recovered words marked, undefended and defended."""
+    shown = panels(run, examples, "text")[:2]
+    keys = chosen(shown, "text", 2)
+    body: list[str] = []
+    y = 24
+    for panel in shown:
+        body.append(_text(0, y, f"{panel.attack}; {protected(panel.defense)}", colours.ink, 17))
+        y += 30
+        for key in keys:
+            example = panel.examples[key]
+            assert not isinstance(example.original, Tensor)
+            assert not isinstance(example.guess, Tensor)
+            marked, y = _marked(mark(example.original, example.guess or ()), y, colours)
+            body += marked
+            guess = " ".join(example.guess or ()) or "(nothing)"
+            for part in textwrap.wrap(f"guess: {guess}", 110):
+                body.append(_text(0, y, part, colours.faint, 14))
+                y += 20
+            y += 14
+        y += 8
+    body.append(f'<rect x="0" y="{y - 13}" width="16" height="16" rx="3" fill="{colours.run}"/>')
+    body.append(_text(24, y, "recovered in the right order", colours.faint, 13))
+    body.append(f'<rect x="230" y="{y - 13}" width="16" height="16" rx="3" fill="{colours.word}"/>')
+    body.append(_text(254, y, "recovered, out of order", colours.faint, 13))
+    body.append(_text(430, y, "unmarked: not recovered", colours.faint, 13))
+    return _svg(body, y + 14, "Private sentences and the words recovered")
+
+
+def _marked(pieces: list[tuple[Any, str]], y: int, colours: Colours) -> tuple[list[str], int]:
+    """The words of a sentence in boxes, and where the next line begins."""
+    fills = {"run": colours.run, "word": colours.word, "missed": "none"}
+    body, x, letter = [], 0.0, 8.9
+    for kind, text in pieces:
+        for word in text.split():
+            width = letter * len(word) + 8
+            if x + width > WIDTH:
+                x, y = 0.0, y + 28
+            ink = colours.missed if kind == "missed" else colours.ink
+            body.append(
+                f'<rect x="{x:.1f}" y="{y - 17}" width="{width:.1f}" height="23" rx="4" '
+                f'fill="{fills[kind]}"/>'
+            )
+            body.append(
+                f'<text x="{x + 4:.1f}" y="{y}" font-size="15" fill="{ink}" '
+                f'textLength="{width - 8:.1f}" font-family="ui-monospace, Menlo, monospace">'
+                f"{escape(word)}</text>"
+            )
+            x += width + 3
+    return body, y + 28
+
+
+def rounds(run: Run, colours: Colours) -> str:
+    """Leakage by round above utility by round, a line for each defense."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    rows = rows_of(run, "image")
+    utility = pd.read_parquet(run.root / "utility.parquet")
+    utility = utility[(utility.metric == "accuracy") & utility.cell.isin(rows.cell.unique())]
+    names = {
+        (cell, defense_name(defense, options))
+        for cell, defense, options in zip(
+            rows.cell, rows.defense, rows.defense_options, strict=True
+        )
+    }
+    ordered = sorted(names, key=lambda name: (name[1] != defense_name("none", "[]"), name))
+    style: Any = {
+        "svg.hashsalt": "fedsim",
+        "text.color": colours.ink,
+        "axes.edgecolor": colours.faint,
+        "axes.labelcolor": colours.ink,
+        "xtick.color": colours.faint,
+        "ytick.color": colours.faint,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with rc_context(style):
+        figure = Figure(figsize=(8.6, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        markers = "os^D"
+        for number, (cell, name) in enumerate(ordered[: len(colours.lines)]):
+            look: dict[str, Any] = {
+                "color": colours.lines[number],
+                "marker": markers[number],
+                "label": protected(name),
+            }
+            own = rows[(rows.cell == cell) & (rows.attack != PRIOR_ONLY)]
+            by_round = own.groupby(["attack", "round"]).value.mean().groupby("round").max()
+            left.plot(by_round.index, by_round.to_numpy(), **look)
+            learned = utility[utility.cell == cell].sort_values("round")
+            right.plot(learned["round"], learned.value, **look)
+        blind = rows[rows.attack == PRIOR_ONLY].groupby("round").value.mean()
+        left.plot(
+            blind.index,
+            blind.to_numpy(),
+            color=colours.faint,
+            linestyle="--",
+            label="no update seen",
+        )
+        left.set(xlabel="round", ylabel="PSNR of the best attack, dB", title="Leakage")
+        right.set(xlabel="round", ylabel="accuracy", title="Utility", ylim=(0, None))
+        for axes in (left, right):
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        left.legend(frameon=False, loc="best")
+        data = io.StringIO()
+        figure.savefig(data, format="svg", transparent=True, metadata={"Date": None})
+    return data.getvalue()
+
+
+def _text(x: float, y: float, text: str, ink: str, size: int) -> str:
+    return f'<text x="{x}" y="{y}" fill="{ink}" font-size="{size}" {FONT}>{escape(text)}</text>'
+
+
+def _svg(body: Sequence[str], height: int, said: str) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" role="img"><title>{escape(said)}</title>'
+    )
+    return "\n".join([head, *body, "</svg>"]) + "\n"
+
+
+def write(run: Run, folder: Path = ASSETS) -> list[Path]:
+    """Write the three pictures in both themes; return their paths."""
+    examples = examples_of(run)
+    written = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for theme, colours in THEMES.items():
+        drawn = {
+            "images": images(run, examples, colours),
+            "sentences": sentences(run, examples, colours),
+            "rounds": rounds(run, colours),
+        }
+        for name, text in drawn.items():
+            path = folder / f"{name}-{theme}.svg"
+            path.write_text(text, encoding="utf-8")
+            written.append(path)
+    return written
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="a scored run of quickstart")
+    for path in write(Run.open(parser.parse_args().run)):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The README's pictures are made of a run: its victims, its defenses, its rounds."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from docs.panels import chosen, examples_of, panels
+from docs.pictures import THEMES, images, rounds, sentences
+from experiments.pipeline import execute
+from experiments.plan.folder import STAGES, Run
+from tests.apps.cases import IMAGES, TEXT, Make
+
+NOISE = [{"name": "none"}, {"name": "gaussian_noise", "std": 0.5}]
+
+
+def finished(make_run: Make, base: dict[str, object]) -> Run:
+    run = make_run(base, defenses=NOISE)
+    assert not execute(run, STAGES[:3], quiet=True).failed
+    return run
+
+
+def test_pictures_of_images(make_run: Make) -> None:
+    run = finished(make_run, IMAGES)
+    examples = examples_of(run)
+    shown = panels(run, examples, "image")
+    assert [panel.defense for panel in shown] == ["none", "gaussian noise (std=0.5)"]
+    keys = chosen(shown, "image", 4)
+    assert len(set(keys)) == 4
+    psnr = [shown[0].examples[key].metrics["psnr"] or 0 for key in keys]
+    assert psnr == sorted(psnr, reverse=True)  # from the most to the least leaked
+
+    drawn = {name: images(run, examples, colours) for name, colours in THEMES.items()}
+    root = ElementTree.fromstring(drawn["light"])
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}image"))) == 3 * 6  # six victims
+    assert "no defense" in drawn["light"]
+    assert drawn["light"] != drawn["dark"] == images(run, examples, THEMES["dark"])
+
+    by_round = rounds(run, THEMES["light"])
+    assert ElementTree.fromstring(by_round).tag.endswith("svg")
+    for colour in THEMES["light"].lines[:2]:
+        assert colour in by_round
+    assert THEMES["light"].lines[2] not in by_round
+
+
+def test_the_picture_of_sentences_marks_what_came_back(make_run: Make) -> None:
+    run = finished(make_run, TEXT)
+    drawn = sentences(run, examples_of(run), THEMES["light"])
+    words = re.findall(r'monospace">([^<]+)<', drawn)
+    exact = [e for e in examples_of(run) if e.metrics["exact_match"] == 1 and "none" in e.cell]
+    assert exact
+    assert all(isinstance(e.original, tuple) for e in exact)
+    assert any(list(e.original) == words[: len(e.original)] for e in exact)
+    assert drawn.count(f'fill="{THEMES["light"].run}"') > len(words) // 4
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_colours_are_told_apart(theme: str) -> None:
+    colours = THEMES[theme]
+    assert len({colours.run, colours.word, colours.ink, colours.missed, *colours.lines}) == 7

@@ -1,0 +1,165 @@
+"""What the pages tell a reader to type works: Python runs, experiments parse, commands exist."""
+
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import attacks
+from attacks.base import Attack
+from docs.hooks import linked, outside
+from docs.manuals import commands
+from docs.measured import HEADLINES, RESULTS, ROOT, read
+from docs.tables import pages
+from experiments.benchmarks.measure import PARTS
+from experiments.pipeline import execute
+from experiments.plan.config import load_plan, parse_experiment, shipped
+from experiments.plan.folder import STAGES
+from experiments.preview.catalog import CATALOGS
+from experiments.preview.describe import manual
+from fedsim import data, defenses, metrics, models
+from tests.apps.cases import Make
+
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"(?:^ *|\$\()(fedsim [^\n]*)", re.MULTILINE)
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [*pages(), ROOT / "CONTRIBUTING.md"]
+}
+
+
+class Snippet(NamedTuple):
+    """A fenced block."""
+
+    page: str
+    number: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}-{self.number}"
+
+
+SNIPPETS = [
+    Snippet(page, number, found[2], found[3])
+    for page, text in TEXTS.items()
+    for number, found in enumerate(FENCE.finditer(text))
+]
+
+
+def of(language: str) -> list[Snippet]:
+    return [snippet for snippet in SNIPPETS if snippet.language == language]
+
+
+@pytest.mark.parametrize("snippet", of("python"), ids=str)
+def test_python_compiles(snippet: Snippet) -> None:
+    compile(snippet.text, str(snippet), "exec")
+
+
+@pytest.mark.parametrize("snippet", of("toml"), ids=str)
+def test_toml_is_an_experiment(snippet: Snippet) -> None:
+    table = tomllib.loads(snippet.text)
+    if "project" in table:
+        (group,) = table["project"]["entry-points"]
+        assert group in {f"fedsim.{kind}" for kind in ("attacks", "defenses", "metrics", "tasks")}
+    else:
+        assert parse_experiment(table).name == table["name"]
+
+
+def typed() -> list[tuple[str, str]]:
+    """Every command that a page, or a result file, tells a reader to type, with its place."""
+    found = []
+    for snippet in of(""):
+        text = snippet.text.replace("\\\n", " ")
+        found += [(str(snippet), match[1]) for match in COMMAND.finditer(text)]
+    for path in sorted(RESULTS.glob("*.json")):
+        if path.stem != HEADLINES:
+            found += [(path.stem, command) for command in read(path.stem).command.split(";")]
+    return found
+
+
+@pytest.mark.parametrize(("place", "command"), typed())
+def test_a_command_and_its_options_exist(place: str, command: str) -> None:
+    text = command.split("); do")[0].strip()
+    program, name, *arguments = shlex.split(text, comments=True)
+    assert program == "fedsim", place
+    given: dict[str, Any] = commands()[name].make_context(name, arguments).params
+    subject = given.get("experiment") or given.get("what") or given.get("name") or ""
+    if name == "list":
+        assert subject in CATALOGS
+    elif name == "describe":
+        assert manual(subject).options
+    elif name == "bench":
+        assert subject in {"", *PARTS}
+    elif not (subject.endswith(".toml") or subject.startswith("runs/")):
+        assert subject in shipped()
+        load_plan(subject, given.get("sets") or [])
+
+
+def test_links_to_files_outside_the_documentation_hold() -> None:
+    assert len(linked()) > 40
+    assert [path for path in linked() if not (ROOT / path).is_file()] == []
+    assert outside("decisions", "../../", "attacks/base.py") == "attacks/base.py"
+    assert outside("results", "../", "tutorial/first-run.md") is None
+    for page in ("README.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"(?:\]\(|src(?:set)?=\")([\w./-]+)[)\"]", TEXTS[page]):
+            assert (ROOT / target).exists(), (page, target)
+
+
+def defined(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that the first Python block of a page makes."""
+    snippet = next(snippet for snippet in of("python") if snippet.page == f"docs/{page}")
+    module = ModuleType(Path(page).stem.replace("-", "_"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(snippet.text, page, "exec"), vars(module))
+    return module
+
+
+MINE: dict[str, Any] = {
+    "name": "mine",
+    "task": {"model": "two-layers", "dataset": "stripes", "heldout_rows": 8},
+    "auxiliary": {"split": "public", "rows": 20},
+    "federation": {"engine": "in-process", "clients": 2},
+    "metrics": ["psnr", "mae"],
+    "defenses": [{"name": "none"}, {"name": "laplacian_noise", "scale": 0.1}],
+    "attacks": [{"name": "inverting", "steps": 2}, {"name": "prior_only"}],
+}
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tutorials add, under the names that they give it."""
+    network = defined("tutorial/own-model.md", monkeypatch).TwoLayers
+    rows = defined("tutorial/own-data-set.md", monkeypatch).Stripes
+    noise = defined("tutorial/own-defense.md", monkeypatch).LaplacianNoise
+    error = defined("tutorial/own-metric.md", monkeypatch).MeanAbsoluteError
+    monkeypatch.setitem(models.IMAGE_MODELS, "two-layers", network)
+    monkeypatch.setitem(models.MODELS, "two-layers", network)
+    monkeypatch.setitem(data.DATASETS, "stripes", rows)
+    monkeypatch.setitem(defenses.DEFENSES, "laplacian_noise", noise)
+    monkeypatch.setitem(metrics.METRICS, "mae", error)
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_tutorials_model_data_defense_and_metric_run_together(make_run: Make) -> None:
+    run = make_run(MINE)
+    outcome = execute(run, STAGES, quiet=True)
+    assert not outcome.failed
+    assert outcome.statuses == {"done": 8}
+    scores = (run.root / "report" / "index.html").read_text(encoding="utf-8")
+    assert "laplacian noise" in scores
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.skipif(not hasattr(Attack, "guess"), reason="attacks have no guess")
+def test_the_tutorials_attack_runs(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = defined("tutorial/own-attack.md", monkeypatch).ClassMean
+    monkeypatch.setitem(attacks.ATTACKS, "class_mean", mine)
+    run = make_run({**MINE, "attacks": [{"name": "class_mean"}, {"name": "prior_only"}]})
+    outcome = execute(run, STAGES, quiet=True)
+    assert outcome.statuses == {"done": 8}
