@@ -94,8 +94,7 @@ def write_report(run: Path, *, redact: bool = False) -> Path:
 
     Args:
         run: the run folder.
-        redact: leave the gallery out, so that the page may be passed on. Private examples appear
-            nowhere else.
+        redact: leave out the gallery, which alone shows private examples, to pass the page on.
 
     Raises:
         StoreError: a file of the run is missing or cannot be read.

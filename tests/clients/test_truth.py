@@ -1,11 +1,15 @@
 """The truth of what is captured is kept, and of nothing else."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedsim.capture import CaptureKey
 from fedsim.participation import cohorts
+from fedsim.truth import TruthStore
+from fedsim.types import Batch
 from tests.apps.cases import IMAGES, Make, simulate
 
 SIX = {"clients": 6, "rounds": 3}
@@ -44,5 +48,16 @@ def test_the_truth_of_what_is_captured_is_kept_alone(
     written = {path.name for path in (cell.folder / "truth").iterdir()}
     names = {str(CaptureKey(round=r, client=c)) for r, c in kept}
     assert written == {f"{name}.{end}" for name in names for end in ("json", "safetensors")}
-    captured = [cell.truth.members(key) for key in cell.captures.keys()]
-    assert {str(one.key) for members in captured for one in members} == names
+    captured = {key: cell.truth.members(key) for key in cell.captures.keys()}
+    assert {str(one.key) for members in captured.values() for one in members} == names
+    assert cell.truth.by_capture() == captured
+    assert sorted(str(one.key) for one in cell.truth.clients()) == sorted(names)
+
+
+def test_a_client_is_looked_up_without_listing_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, key = TruthStore(tmp_path), CaptureKey(round=1, client=2)
+    store.save(key, Batch(torch.zeros(1, 1, 2, 2), torch.zeros(1).long()), (7,), ((0,),))
+    monkeypatch.setattr(Path, "glob", None)
+    assert [record.rows for record in store.members(key)] == [(7,)]
