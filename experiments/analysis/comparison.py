@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.keys import Attacker
+from experiments.analysis.keys import AttackKey
 from experiments.analysis.statistics import Difference, wilson
 from experiments.wording.names import title
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY
@@ -27,7 +27,7 @@ class BaselineComparison:
         against: metric -> baseline -> the attack's values less the baseline's.
     """
 
-    attacker: Attacker
+    attacker: AttackKey
     against: Mapping[str, Mapping[str, Difference]]
 
     @property

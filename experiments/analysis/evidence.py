@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from experiments.analysis.keys import Attacker, Data, Placed
+from experiments.analysis.keys import AttackKey, Data, Placed
 from experiments.analysis.statistics import Difference, Estimate
 
 Word: TypeAlias = Literal["leaks", "no leak found", "inconclusive", "not attacked"]
@@ -13,7 +13,7 @@ Word: TypeAlias = Literal["leaks", "no leak found", "inconclusive", "not attacke
 class Reached(Data):
     """What one attack got from all victims of a place, see ``Scored``."""
 
-    attacker: Attacker
+    attacker: AttackKey
     leakage: Estimate
     refused: int
 
@@ -48,14 +48,14 @@ class Verdict(Placed):
     clients: int
     jobs: dict[str, int]
     strongest: Reached | None
-    labels: Attacker | None
+    labels: AttackKey | None
     null: str | None
     nulls: dict[str, float]
     over_null: Difference | None
-    beating: tuple[Attacker, ...]
+    beating: tuple[AttackKey, ...]
     oblivious: Reached | None
     adaptive: Reached | None
-    gained: Attacker | None
+    gained: AttackKey | None
     gain: Difference | None
     portfolio: Estimate | None
 
@@ -66,7 +66,7 @@ class Gap(Placed):
     The two ways are adaptive and oblivious, or under a defense and without one.
     """
 
-    attacker: Attacker
+    attacker: AttackKey
     value: float
     base: float
     difference: Difference
@@ -75,7 +75,7 @@ class Gap(Placed):
 class Certified(Placed):
     """How many certified reconstructions are exact, with a 95 % Wilson interval of the rate."""
 
-    attacker: Attacker
+    attacker: AttackKey
     certified: int
     exact: int
     low: float

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from pydantic import Field
 
 from experiments.analysis.evidence import Evidence
-from experiments.analysis.keys import Attacker, Data, Place, Placed
+from experiments.analysis.keys import AttackKey, Data, DefenseKey, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
 from fedsim.files import SCHEMA
@@ -88,9 +88,9 @@ class Result(Placed):
         return self.attack == PRIOR_ONLY or self.control == OTHER_CLIENT
 
     @property
-    def attacker(self) -> Attacker:
+    def attacker(self) -> AttackKey:
         """The attack with its options."""
-        return Attacker(
+        return AttackKey(
             attack=self.attack, attack_options=self.attack_options, adaptive=self.adaptive
         )
 
@@ -200,16 +200,16 @@ class TaskFindings(Data):
         return None
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[DefenseKey, ...]:
         """Settings and defenses in their order."""
         return tuple(dict.fromkeys(result.place for result in self.results))
 
     @property
-    def by_cell(self) -> dict[str, Place]:
+    def by_cell(self) -> dict[str, DefenseKey]:
         """Cell -> its setting and defense, for cells that were attacked."""
         return {cell: result.place for result in self.results for cell in result.cells}
 
-    def result(self, place: Place, attacker: Attacker) -> Result | None:
+    def result(self, place: DefenseKey, attacker: AttackKey) -> Result | None:
         """The attack itself on clients, neither a control nor on probes."""
         for found in self.results:
             if (found.place, found.attacker) == (place, attacker) and not found.is_control:
@@ -222,7 +222,7 @@ class TaskFindings(Data):
         measured = {name for utility in self.utility for name in utility.values}
         return next((name for name in UTILITY if name in measured), None)
 
-    def at_end(self, place: Place) -> RoundUtility | None:
+    def at_end(self, place: DefenseKey) -> RoundUtility | None:
         """Utility of the cells at the end of training, see ``settled``."""
         return settled([utility for utility in self.utility if utility.place == place])
 

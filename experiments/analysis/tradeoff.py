@@ -8,7 +8,6 @@ members or more.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +16,7 @@ from statistics import fmean
 
 from experiments.analysis.evidence import AtLoss, EqualUtility, Verdict
 from experiments.analysis.findings import UTILITY
-from experiments.analysis.keys import Place, undefended
+from experiments.analysis.keys import DefenseKey, FamilyKey, undefended
 from experiments.analysis.paired import Scored, Values, difference, estimate
 from experiments.wording.defense_names import family, strength
 from experiments.wording.names import show
@@ -35,7 +34,7 @@ class TradeoffPoint:
         loss: of utility, as a share of the utility without a defense; below 0 where it gains.
     """
 
-    place: Place
+    place: DefenseKey
     name: str
     loss: float
     values: Values
@@ -44,16 +43,13 @@ class TradeoffPoint:
 def points(
     verdicts: Sequence[Verdict],
     attacks: Iterable[Scored],
-    utility: Mapping[Place, Mapping[str, float] | None],
+    utility: Mapping[DefenseKey, Mapping[str, float] | None],
 ) -> list[TradeoffPoint]:
     """Every attacked defense whose utility can be set against that of no defense.
 
     A model that diverged has no utility to trade.
     """
     known = {(one.place, one.attacker): one.values for one in attacks}
-    families: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for verdict in verdicts:
-        families[verdict.place[:2]].append(verdict.defense_options)
     bases = undefended(utility)
     found = []
     for verdict in verdicts:
@@ -62,7 +58,11 @@ def points(
         loss = loss_of(here, base) if here and base else None
         if loss is not None and isfinite(loss) and verdict.strongest is not None:
             values = known[verdict.place, verdict.strongest.attacker]
-            members = families[verdict.place[:2]]
+            members = [
+                other.defense_options
+                for other in verdicts
+                if other.place.family == verdict.place.family
+            ]
             own = strength(verdict.defense, verdict.defense_options, members)
             found.append(TradeoffPoint(verdict.place, own or family(verdict.defense), loss, values))
     return found
@@ -79,11 +79,10 @@ def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | Non
 
 def at_loss(line: Sequence[TradeoffPoint]) -> Iterator[AtLoss]:
     """For each family the least leakage that a cost of ``LOSS`` buys."""
-    for (setting, defense), members in _families(line).items():
+    for family_key, members in _families(line).items():
         values, how = _at(members, LOSS)
         yield AtLoss(
-            setting=setting,
-            defense=defense,
+            **family_key._asdict(),
             loss=LOSS,
             leakage=estimate(values) if values else None,
             how=how,
@@ -97,15 +96,12 @@ def equal_utility(line: Sequence[TradeoffPoint]) -> Iterator[EqualUtility]:
     """
     families = _families(line)
     for point in line:
-        setting, defense, given = point.place
-        reference = families.get((setting, DP_SGD))
-        if reference and defense not in ("none", DP_SGD):
+        reference = families.get(FamilyKey(point.place.setting, DP_SGD))
+        if reference and point.place.defense not in ("none", DP_SGD):
             values, how = _between(_efficient(reference), point.loss)
             both = point.values.keys() & (values or point.values).keys()
             yield EqualUtility(
-                setting=setting,
-                defense=defense,
-                defense_options=given,
+                **point.place._asdict(),
                 leakage=fmean(point.values[victim] for victim in both) if both else None,
                 dp_sgd=fmean(values[victim] for victim in both) if values and both else None,
                 difference=difference(point.values, values) if values else None,
@@ -122,20 +118,17 @@ def _efficient(members: Iterable[TradeoffPoint]) -> list[TradeoffPoint]:
     return found
 
 
-def _families(line: Iterable[TradeoffPoint]) -> dict[tuple[str, str], list[TradeoffPoint]]:
-    """(setting, defense) -> its members with no defense at the weak end, by loss."""
-    bases = {point.place[0]: point for point in line if point.place[1] == "none"}
-    groups: dict[tuple[str, str], list[TradeoffPoint]] = defaultdict(list)
-    for point in line:
-        if point.place[1] != "none":
-            groups[point.place[:2]].append(point)
-    return {
-        key: sorted(
-            [*members, *([bases[key[0]]] if len(members) > 1 or key[1] == DP_SGD else [])],
-            key=lambda point: (point.loss, point.place),
-        )
-        for key, members in groups.items()
-    }
+def _families(line: Sequence[TradeoffPoint]) -> dict[FamilyKey, list[TradeoffPoint]]:
+    """The members of each family by loss, no defense at the weak end."""
+    bases = {point.place.setting: point for point in line if point.place.defense == "none"}
+    found = {}
+    for key in dict.fromkeys(point.place.family for point in line):
+        members = [point for point in line if point.place.family == key]
+        if key.defense != "none":
+            drawn = len(members) > 1 or key.defense == DP_SGD
+            ends = [bases[key.setting]] if drawn else []
+            found[key] = sorted([*members, *ends], key=lambda point: (point.loss, point.place))
+    return found
 
 
 def _at(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, str]:

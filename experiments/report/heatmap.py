@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments.analysis.findings import Leakage, TaskFindings
-from experiments.analysis.keys import Attacker
+from experiments.analysis.keys import AttackKey
 from experiments.report.figures import INK, Figure, panel
 from experiments.report.matrix import unit_of_main
 from experiments.report.results import attack_label
@@ -38,8 +38,8 @@ def heatmaps(section: TaskFindings, cells: Mapping[str, CellConfig], stem: str) 
 
 def _grids(
     section: TaskFindings, values: Mapping[str, Mapping[str, Any]], keys: list[str]
-) -> dict[tuple[str, str, Attacker], Grid]:
-    grids: dict[tuple[str, str, Attacker], Grid] = {}
+) -> dict[tuple[str, str, AttackKey], Grid]:
+    grids: dict[tuple[str, str, AttackKey], Grid] = {}
     for result in section.results:
         found = result.leakage.get(section.main)
         if found is None or result.is_null or result.is_control:

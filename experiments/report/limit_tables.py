@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median, median_low
 from typing import Any, TypeAlias
 
+from experiments.analysis.frames import score_frame
 from experiments.analysis.paired import scored
 from experiments.analysis.verdicts import is_attack
 from experiments.bounds.records import CeilingLimit, Limit, LimitsRecord, RankLimit, SuccessLimit
@@ -133,12 +134,12 @@ def _best_attack(
     """Among the attacks that have a value for each of these captures."""
     captures = {(one.client, one.round) for one in group}
     cell = group[0].cell
-    mine = (row for row in rows if row.cell == cell)
-    attacks = list(filter(is_attack, scored(mine, {cell: cell}, "psnr")))
+    mine = score_frame((row for row in rows if row.cell == cell), {cell: cell})
+    attacks = list(filter(is_attack, scored(mine, "psnr")))
     found = [
         (median(values), told_apart(one.attacker, (other.attacker for other in attacks)))
         for one in attacks
-        for values in [[v for victim, v in one.values.items() if victim[1:3] in captures]]
+        for values in [[x for v, x in one.values.items() if (v.client, v.round) in captures]]
         if len(values) == len(captures)
     ]
     best, name = max(found, default=(None, ""))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Gap, Reached, Verdict
 from experiments.analysis.findings import MARGINS, Spread, TaskFindings
-from experiments.analysis.keys import Place, undefended
+from experiments.analysis.keys import DefenseKey, undefended
 from experiments.analysis.statistics import Difference, Estimate
 from experiments.analysis.verdicts import LABELS
 from experiments.report.results import attack_label, named_place, place_of
@@ -106,15 +106,15 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
 
 
 def useful(
-    section: TaskFindings, place: Place
+    section: TaskFindings, place: DefenseKey
 ) -> tuple[Number | None, Number | None, Number | None]:
     """Utility at the end, its difference to no defense in that setting, and epsilon."""
     name, end = section.utility_name, section.at_end(place)
     if name is None or end is None or name not in end.values:
         return None, None, None
     bases = undefended(one.place for one in section.utility)
-    base = section.at_end(bases[place[0]]) if place[0] in bases else None
-    compared = base is not None and place[1] != "none"
+    base = section.at_end(bases[place.setting]) if place.setting in bases else None
+    compared = base is not None and place.defense != "none"
     change = _utility(end.over_seeds(name, base), name) if compared else None
     epsilon = None if end.epsilon is None else Number(end.epsilon)
     return _utility(end.over_seeds(name), name), change, epsilon

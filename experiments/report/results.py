@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from experiments.analysis.findings import HEADLINE, Leakage, Result, TaskFindings
-from experiments.analysis.keys import Attacker, Place
+from experiments.analysis.keys import AttackKey, DefenseKey
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import differing, title, utility_unit
@@ -31,9 +31,9 @@ def tables(section: TaskFindings) -> tuple[Table, ...]:
     )
 
 
-def named_place(place: Place) -> tuple[str, str]:
+def named_place(place: DefenseKey) -> tuple[str, str]:
     """The columns ``setting`` and ``defense``."""
-    return place[0], defense_name(place[1], place[2])
+    return place.setting, defense_name(place.defense, place.defense_options)
 
 
 def place_of(section: TaskFindings) -> str:
@@ -47,14 +47,14 @@ def attack_name(section: TaskFindings, result: Result) -> str:
     return name if result.control == "none" else f"{name}, {title(result.control)}"
 
 
-def attack_label(section: TaskFindings, attacker: Attacker | None) -> str:
+def attack_label(section: TaskFindings, attacker: AttackKey | None) -> str:
     """The attack with the options that tell it from its namesakes; empty for none."""
     if attacker is None:
         return ""
     return told_apart(attacker, (result.attacker for result in section.results))
 
 
-def told_apart(attacker: Attacker, others: Iterable[Attacker]) -> str:
+def told_apart(attacker: AttackKey, others: Iterable[AttackKey]) -> str:
     """The attack with the options that tell it from its namesakes among others."""
     namesakes = [other.attack_options for other in others if other.attack == attacker.attack]
     notes = [

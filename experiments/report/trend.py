@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from experiments.analysis.findings import Result, TaskFindings
-from experiments.analysis.keys import Place
+from experiments.analysis.keys import DefenseKey
 from experiments.report.results import attack_name, named_place, place_of
 from experiments.report.tables import Number, Table, Value
 from experiments.stages.updates import UpdateRow
@@ -36,7 +36,7 @@ def trend(section: TaskFindings, updates: Iterable[UpdateRow]) -> Table:
 
 
 def _row(
-    section: TaskFindings, result: Result, norms: Mapping[tuple[Place, int], float]
+    section: TaskFindings, result: Result, norms: Mapping[tuple[DefenseKey, int], float]
 ) -> tuple[Value, ...]:
     rounds = result.rounds[section.main]
     numbers = list(rounds)
@@ -56,10 +56,10 @@ def _row(
 
 def mean_norms(
     section: TaskFindings, rows: Iterable[UpdateRow]
-) -> Mapping[tuple[Place, int], float]:
+) -> Mapping[tuple[DefenseKey, int], float]:
     """(place, round) -> the mean norm over clients and seeds."""
     places = section.by_cell
-    groups: dict[tuple[Place, int], list[float]] = defaultdict(list)
+    groups: dict[tuple[DefenseKey, int], list[float]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.cell, row.round, row.client)):
         if row.cell in places:
             groups[places[row.cell], row.round].append(row.norm)

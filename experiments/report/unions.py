@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.keys import Attacker, Place
+from experiments.analysis.keys import AttackKey, DefenseKey
 from experiments.report.figures import INK, Figure, panel, strokes
 from experiments.report.results import attack_label, named_place, place_of
 from experiments.report.tables import Number, Table
 from experiments.stages.coverage import Coverage
-from experiments.wording.defense_names import defense_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 class Union:
     """What one attack knows of all clients of a place after a round; as in ``Coverage``."""
 
-    place: Place
-    attacker: Attacker
+    place: DefenseKey
+    attacker: AttackKey
     round: int
     used: int
     recovered: int
@@ -35,10 +34,10 @@ class Union:
 def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[Union]:
     """Sums over the clients and seeds of a place; who sits a round out keeps what is known."""
     places = section.by_cell
-    groups: dict[tuple[Place, Attacker], list[Coverage]] = defaultdict(list)
+    groups: dict[tuple[DefenseKey, AttackKey], list[Coverage]] = defaultdict(list)
     for one in found:
         if one.cell in places:
-            attacker = Attacker(
+            attacker = AttackKey(
                 attack=one.attack, attack_options=one.attack_options, adaptive=one.adaptive
             )
             groups[places[one.cell], attacker].append(one)
@@ -50,7 +49,7 @@ def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[Union]:
     return [union for key in shown for union in _by_round(*key, groups[key])]
 
 
-def _by_round(place: Place, attacker: Attacker, found: Sequence[Coverage]) -> Iterable[Union]:
+def _by_round(place: DefenseKey, attacker: AttackKey, found: Sequence[Coverage]) -> Iterable[Union]:
     for number in sorted({one.round for one in found}):
         latest: dict[tuple[str, int], Coverage] = {}
         for one in sorted(found, key=lambda one: one.round):
@@ -94,9 +93,9 @@ def union_table(section: TaskFindings, found: Sequence[Union]) -> Table:
 
 def union_figures(section: TaskFindings, found: Sequence[Union], stem: str) -> list[Figure]:
     """A panel for each attack and setting that recovered rows in a run of two rounds or more."""
-    panels: dict[tuple[str, Attacker], list[Union]] = defaultdict(list)
+    panels: dict[tuple[str, AttackKey], list[Union]] = defaultdict(list)
     for one in _exact_once(found):
-        panels[one.place[0], one.attacker].append(one)
+        panels[one.place.setting, one.attacker].append(one)
     drawn: list[Figure] = []
     for (setting, attacker), unions_ in panels.items():
         if len({one.round for one in unions_}) > 1:
@@ -126,7 +125,7 @@ def _figure(
             colour, marker = style[place].colour, style[place].marker
             mine = [one for one in found if one.place == place]
             x = [one.round for one in mine]
-            label = defense_name(place[1], place[2])
+            label = named_place(place)[1]
             axes.plot(x, [u.exact / u.used for u in mine], color=colour, marker=marker, label=label)
             if any(one.recovered for one in mine):
                 axes.plot(x, [u.recovered / u.used for u in mine], color=colour, ls=(0, (4, 2)))
