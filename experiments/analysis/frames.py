@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import get_type_hints
 
 import pandas as pd
@@ -28,7 +29,7 @@ def frame(rows: Iterable[Record], kind: type[Record]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             name: pd.Series(
-                [getattr(row, name) for row in kept], dtype=_NUMERIC.get(types[name], object)
+                list(map(attrgetter(name), kept)), dtype=_NUMERIC.get(types[name], object)
             )
             for name in kind.model_fields
         }
@@ -47,9 +48,10 @@ def score_frame(rows: Iterable[ScoreRow], settings: Mapping[str, str]) -> pd.Dat
         ``has_value``, False where the value is None.
     """
     found = _ordered(rows, ScoreRow, settings)
-    found["row"] = [-1 if row is None else row for row in found.row]
-    found["has_value"] = [value is not None for value in found.value]
-    return found
+    return found.assign(
+        row=[-1 if row is None else row for row in found.row],
+        has_value=[value is not None for value in found.value],
+    )
 
 
 def utility_frame(rows: Iterable[UtilityRow], settings: Mapping[str, str]) -> pd.DataFrame:
@@ -62,9 +64,11 @@ def _ordered(
     kind: type[ScoreRow | UtilityRow],
     settings: Mapping[str, str],
 ) -> pd.DataFrame:
-    found = frame(sorted(rows, key=lambda row: row.model_dump_json(exclude={"seconds"})), kind)
-    found["setting"] = [settings[cell] for cell in found.cell]
-    return found
+    kept = list(rows)
+    found = frame(kept, kind)
+    found["setting"] = pd.Series([settings[cell] for cell in found.cell], dtype=object)
+    texts = [row.model_dump_json(exclude={"seconds"}) for row in kept]
+    return found.iloc[sorted(range(len(kept)), key=texts.__getitem__)]
 
 
 def attacked(scores: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""From rows to findings: pool the seeds, count every job, and never average over survivors alone."""
+"""From rows to findings: seeds are pooled, and every job counts, whatever became of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from experiments.analysis.findings import (
@@ -72,7 +74,7 @@ def summarise(
         cells: by name; those of every row are among them.
     """
     directions, keys = _directions(rows), section_keys(cells, rows)
-    runs = {row.cell: row.run for row in (*rows, *utility)}
+    runs = {row.cell: row.run for row in rows} | {row.cell: row.run for row in utility}
     found = []
     for key in sorted(set(keys.values())):
         mine = {name: cell for name, cell in sorted(cells.items()) if keys[name] == key}
@@ -178,11 +180,27 @@ def _rank(found: Result) -> tuple[Any, ...]:
     )
 
 
-def _result(scores: pd.DataFrame, modality: Modality, directions: Mapping[str, Direction]) -> Result:
+def _result(
+    scores: pd.DataFrame, modality: Modality, directions: Mapping[str, Direction]
+) -> Result:
     """What one attack got under one defense; ``scores`` holds its rows alone."""
-    first, done = scores.iloc[0], jobs(scores)
+    first, done, known = scores.iloc[0], jobs(scores), scores[scores.has_value]
     told = done[(done.status != "done") | (done.reason != "")].groupby(["status", "reason"]).size()
-    by_metric = dict(list(scores[scores.has_value].groupby("metric")))
+    values, clients = known.value.to_numpy(float), known[["seed", "client"]].to_numpy()
+    units = dict(zip(known.metric, known.unit, strict=True))
+    by_metric = known.groupby("metric").indices
+    by_round = known.groupby(["metric", "round"]).indices
+
+    def leakage(metric: str, where: npt.NDArray[np.intp]) -> Leakage:
+        found = summary(
+            values[where],
+            clients[where],
+            better=directions[metric],
+            threshold=THRESHOLDS.get(metric),
+            seed=0,
+        )
+        return Leakage(unit=units[metric], **found.model_dump())
+
     return Result(
         cells=tuple(sorted(set(scores.cell))),
         **{name: first[name] for name in (*PLACE, *ATTACK, "control", "probe")},
@@ -191,33 +209,18 @@ def _result(scores: pd.DataFrame, modality: Modality, directions: Mapping[str, D
             Problem(status=status, reason=reason, jobs=count)
             for (status, reason), count in told.items()
         ),
-        leakage={
-            metric: _leakage(by_metric[metric], better)
-            for metric, better in directions.items()
-            if metric in by_metric
-        },
+        leakage={name: leakage(name, by_metric[name]) for name in directions if name in by_metric},
         rounds={
-            metric: {
-                number: _leakage(part, directions[metric])
-                for number, part in by_metric[metric].groupby("round")
+            name: {
+                number: leakage(name, where)
+                for (metric, number), where in sorted(by_round.items(), key=lambda item: item[0])
+                if metric == name
             }
-            for metric in HEADLINE[modality]
-            if metric in by_metric
+            for name in HEADLINE[modality]
+            if name in by_metric
         },
         seconds=sum(done.seconds.tolist()),
     )
-
-
-def _leakage(scores: pd.DataFrame, better: Direction) -> Leakage:
-    """Statistics of one metric, clustered by client."""
-    found = summary(
-        scores.value.to_numpy(float),
-        scores[["seed", "client"]].to_numpy(),
-        better=better,
-        threshold=THRESHOLDS.get(scores.metric.iloc[0]),
-        seed=0,
-    )
-    return Leakage(unit=scores.unit.iloc[0], **found.model_dump())
 
 
 def _utility(measured: pd.DataFrame) -> RoundUtility:
