@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.analysis.findings import CURVES, Leakage, Result, TaskFindings
 from experiments.analysis.keys import DefenseKey
 from experiments.report.figures import INK, Figure, Stroke, figure, head, legend_beside, strokes
-from experiments.report.results import attack_name
+from experiments.report.naming import attack_name
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from experiments.analysis.findings import TaskFindings
-from experiments.report.results import attack_label
+from experiments.report.naming import attack_label
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 from fedsim.capture import CaptureKey

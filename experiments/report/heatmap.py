@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.analysis.findings import Leakage, TaskFindings
 from experiments.analysis.keys import AttackKey
 from experiments.report.figures import INK, Figure, panel
-from experiments.report.matrix import unit_of_main
-from experiments.report.results import attack_label
+from experiments.report.naming import attack_label, unit_of_main
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import natural, option, show, swept, title
 from fedsim.cell import CellConfig

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from experiments.analysis.findings import TaskFindings
-from experiments.report.matrix import number, unit_of_main
-from experiments.report.results import named_place, place_of
+from experiments.report.naming import named_place, place_of, unit_of_main
 from experiments.report.tables import Number, Table
+from experiments.report.verdict_tables import number
 from experiments.wording.defense_names import family
 from experiments.wording.names import title
 

@@ -13,10 +13,10 @@ import torch
 from experiments.analysis.findings import TaskFindings
 from experiments.bounds.records import LimitsRecord, RankLimit
 from experiments.preview.feasibility import Light
-from experiments.report.extras import EXTRAS, extras
+from experiments.report.appendix import EXTRAS, extras
+from experiments.report.recovered_rows import union_figures, union_table, unions
 from experiments.report.tables import Number, Table
-from experiments.report.trend import trend
-from experiments.report.unions import union_figures, union_table, unions
+from experiments.report.trend_table import trend
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.rows import write_rows
 from experiments.stages.updates import UpdateRow, norm_of

@@ -11,9 +11,10 @@ from experiments.analysis.keys import DefenseKey
 from experiments.analysis.summary import summarise
 from experiments.report.curves import curves, running_mean, window
 from experiments.report.figures import INK, strokes
+from experiments.report.naming import attack_name
 from experiments.report.phrases import scope, told, trained
 from experiments.report.report import canonical
-from experiments.report.results import attack_name, headline, leakage, problems
+from experiments.report.result_tables import headline, leakage, problems
 from experiments.report.tables import Number, to_csv
 from experiments.wording.threat import threat_model
 from fedsim.cell import (

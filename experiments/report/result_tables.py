@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from experiments.analysis.findings import HEADLINE, Leakage, Result, TaskFindings
-from experiments.analysis.keys import AttackKey, DefenseKey
+from experiments.analysis.findings import Leakage, Result, TaskFindings
+from experiments.report.naming import attack_name, named_place, place_of, shown_metrics
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import differing, title, utility_unit
+from experiments.wording.names import title, utility_unit
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES
 
 STATISTICS = (
@@ -29,51 +27,6 @@ def tables(section: TaskFindings) -> tuple[Table, ...]:
         jobs(section, where),
         problems(section, where),
     )
-
-
-def named_place(place: DefenseKey) -> tuple[str, str]:
-    """The columns ``setting`` and ``defense``."""
-    return place.setting, defense_name(place.defense, place.defense_options)
-
-
-def place_of(section: TaskFindings) -> str:
-    """Data set, model and protocol, as captions end."""
-    return f"{section.dataset}, {section.model}, {title(section.protocol)}"
-
-
-def attack_name(section: TaskFindings, result: Result) -> str:
-    """The attack, the options that tell it from its namesakes, and what it was fed."""
-    name = attack_label(section, result.attacker)
-    return name if result.control == "none" else f"{name}, {title(result.control)}"
-
-
-def attack_label(section: TaskFindings, attacker: AttackKey | None) -> str:
-    """The attack with the options that tell it from its namesakes; empty for none."""
-    if attacker is None:
-        return ""
-    return told_apart(attacker, (result.attacker for result in section.results))
-
-
-def told_apart(attacker: AttackKey, others: Iterable[AttackKey]) -> str:
-    """The attack with the options that tell it from its namesakes among others."""
-    namesakes = [other.attack_options for other in others if other.attack == attacker.attack]
-    notes = [
-        differing(attacker.attack_options, namesakes, ignored=("adaptive",)),
-        "adaptive" if attacker.adaptive else "",
-    ]
-    shown = ", ".join(filter(None, notes))
-    return f"{title(attacker.attack)} ({shown})" if shown else title(attacker.attack)
-
-
-def shown_metrics(section: TaskFindings) -> tuple[str, ...]:
-    """The headline metrics that some attack has."""
-    found = {metric for result in section.results for metric in result.leakage}
-    return tuple(metric for metric in HEADLINE[section.modality] if metric in found)
-
-
-def unit_of(section: TaskFindings, metric: str) -> str:
-    """The unit of a metric that some attack has."""
-    return next(r.leakage[metric].unit for r in section.results if metric in r.leakage)
 
 
 def headline(section: TaskFindings, where: str) -> Table:

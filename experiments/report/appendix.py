@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from experiments.bounds.records import LimitsRecord
-from experiments.report.classes import class_norms
+from experiments.report.class_norms import class_norms
 from experiments.report.limit_tables import ceiling_table, rank_table, success_table
 from experiments.report.signal_table import signal_table
 from experiments.report.tables import Table, named

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from experiments.analysis.findings import Result, TaskFindings
 from experiments.analysis.keys import DefenseKey
-from experiments.report.results import attack_name, named_place, place_of
+from experiments.report.naming import attack_name, named_place, place_of
 from experiments.report.tables import Number, Table, Value
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.keys import AttackKey, DefenseKey
 from experiments.report.figures import INK, Figure, panel, strokes
-from experiments.report.results import attack_label, named_place, place_of
+from experiments.report.naming import attack_label, named_place, place_of
 from experiments.report.tables import Number, Table
 from experiments.stages.coverage import Coverage
 

@@ -10,7 +10,7 @@ from experiments.analysis.findings import MARGINS, Spread, TaskFindings
 from experiments.analysis.keys import DefenseKey, undefended
 from experiments.analysis.statistics import Difference, Estimate
 from experiments.analysis.verdicts import LABELS
-from experiments.report.results import attack_label, named_place, place_of
+from experiments.report.naming import attack_label, named_place, place_of, unit_of_main
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.names import title, utility_unit
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES
@@ -233,8 +233,3 @@ def _gap_rows(section: TaskFindings, gaps: Iterable[Gap]) -> Iterable[tuple[Valu
             gap.difference.n,
             gap.difference.clusters,
         )
-
-
-def unit_of_main(section: TaskFindings) -> str:
-    """The unit of the metric that verdicts go by."""
-    return "dB" if section.modality == "image" else "1"
