@@ -1,11 +1,11 @@
-"""How long the updates of each class are: an update of nearly no length hides its example."""
+"""Mean norm of the updates of each class: an update of nearly no length hides its example."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
+from experiments.analysis.frames import frame
 from experiments.report.tables import Number, Table
 from experiments.stages.updates import UpdateRow
 from experiments.wording.defense_names import cell_defense
@@ -13,43 +13,46 @@ from experiments.wording.names import natural, settings
 from fedsim.cell import CellConfig
 
 _MOST = 20
-"""Columns that still fit on the page."""
+"""Largest number of columns that fits the page."""
 
 
 def class_norms(rows: Iterable[UpdateRow], cells: Mapping[str, CellConfig]) -> Table | None:
-    """Mean norm by class, a line a defense and setting; None without updates of one example.
+    """One row per setting and defense; None if no update stands for a single example.
 
-    Of many classes only those with the shortest and with the longest updates are shown.
+    If there are many classes, only those with the shortest and the longest updates are shown.
     """
     labels = settings(cells, {})
-    lines: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if row.label is not None and row.cell in cells:
-            place = labels[row.cell], cell_defense(cells[row.cell])
-            lines[place][row.label].append(row.norm)
-    if not lines:
+    kept = [row for row in rows if row.label is not None and row.cell in cells]
+    if not kept:
         return None
-    every = [(fmean(norms), label) for line in lines.values() for label, norms in line.items()]
-    classes = sorted({label for _, label in every})
+    updates = frame(kept, UpdateRow).assign(
+        setting=[labels[row.cell] for row in kept],
+        defense=[cell_defense(cells[row.cell]) for row in kept],
+        label=[row.label for row in kept],
+    )
+    means = updates.groupby(["setting", "defense", "label"]).norm.agg(fmean)
+    classes = list(dict.fromkeys(means.sort_values(kind="stable").index.get_level_values("label")))
     if len(classes) > _MOST:
-        order = list(dict.fromkeys(label for _, label in sorted(every)))
-        classes = sorted({*order[: _MOST // 2], *order[-_MOST // 2 :]})
-    ordered = sorted(lines, key=lambda k: (natural(k[0]), k[1] != "none", natural(k[1])))
+        classes = [*classes[: _MOST // 2], *classes[-_MOST // 2 :]]
+    counts = updates.groupby(["setting", "defense"]).size()
+    ordered = sorted(
+        counts.index,
+        key=lambda place: (natural(place[0]), place[1] != "none", natural(place[1])),
+    )
     return Table(
         "norms-by-class",
-        "Mean norm of the updates that stand for one example, by its class. Where a class has "
-        "nearly no gradient, as under weights that make it certain, its examples are safe for "
-        "that reason alone, and a mean over classes says little.",
-        ("setting", "defense", "updates", *(f"class {label}" for label in classes)),
+        "Mean norm of the updates that stand for a single example, by the class of the example. "
+        "The examples of a class with nearly no gradient, for instance one that the weights are "
+        "certain of, are safe for that reason alone, and a mean over classes says little.",
+        ("setting", "defense", "updates", *(f"class {label}" for label in sorted(classes))),
         tuple(
             (
-                *place,
-                sum(map(len, lines[place].values())),
+                *(setting, defense, int(counts[setting, defense])),
                 *(
-                    Number(fmean(lines[place][label])) if lines[place].get(label) else None
-                    for label in classes
+                    Number(float(means[key])) if key in means else None
+                    for key in ((setting, defense, label) for label in sorted(classes))
                 ),
             )
-            for place in ordered
+            for setting, defense in ordered
         ),
     )

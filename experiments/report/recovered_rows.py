@@ -1,13 +1,15 @@
-"""The share of the used rows that an attack has recovered by each round, over all clients."""
+"""Private rows that an attack has recovered up to each round, over all clients."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.frames import ATTACK, PLACE, frame
 from experiments.analysis.keys import AttackKey, DefenseKey
 from experiments.report.figures import INK, Figure, panel, strokes
 from experiments.report.naming import attack_label, named_place, place_of
@@ -17,10 +19,12 @@ from experiments.stages.coverage import Coverage
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_COUNTS = ("used", "recovered", "exact", "false")
+
 
 @dataclass(frozen=True, slots=True)
-class Union:
-    """What one attack knows of all clients of a place after a round; as in ``Coverage``."""
+class RecoveredRows:
+    """What one attack knows of all clients after a round; the counts are those of ``Coverage``."""
 
     place: DefenseKey
     attacker: AttackKey
@@ -31,49 +35,41 @@ class Union:
     false: int
 
 
-def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[Union]:
-    """Sums over the clients and seeds of a place; who sits a round out keeps what is known."""
+def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[RecoveredRows]:
+    """Sums over clients and seeds, by defense, attack and round.
+
+    A client that sits a round out counts with its latest round: what is known of it stays known.
+    """
     places = section.by_cell
-    groups: dict[tuple[DefenseKey, AttackKey], list[Coverage]] = defaultdict(list)
-    for one in found:
-        if one.cell in places:
-            attacker = AttackKey(
-                attack=one.attack, attack_options=one.attack_options, adaptive=one.adaptive
-            )
-            groups[places[one.cell], attacker].append(one)
-    shown = [
-        (result.place, result.attacker)
-        for result in section.results
-        if not result.is_control and (result.place, result.attacker) in groups
-    ]
-    return [union for key in shown for union in _by_round(*key, groups[key])]
+    kept = [one for one in found if one.cell in places]
+    owners = pd.DataFrame([places[one.cell] for one in kept], columns=PLACE)
+    coverage = frame(kept, Coverage).join(owners)
+    groups = {
+        (DefenseKey(*key[:3]), AttackKey(*key[3:5], bool(key[5]))): part
+        for key, part in coverage.groupby([*PLACE, *ATTACK])
+    }
+    shown = [(one.place, one.attacker) for one in section.results if not one.is_control]
+    return [union for key in shown if key in groups for union in _by_round(*key, groups[key])]
 
 
-def _by_round(place: DefenseKey, attacker: AttackKey, found: Sequence[Coverage]) -> Iterable[Union]:
-    for number in sorted({one.round for one in found}):
-        latest: dict[tuple[str, int], Coverage] = {}
-        for one in sorted(found, key=lambda one: one.round):
-            if one.round <= number:
-                latest[one.cell, one.client] = one
-        known = latest.values()
-        yield Union(
-            place=place,
-            attacker=attacker,
-            round=number,
-            used=sum(one.used for one in known),
-            recovered=sum(one.recovered for one in known),
-            exact=sum(one.exact for one in known),
-            false=sum(one.false for one in known),
-        )
+def _by_round(
+    place: DefenseKey, attacker: AttackKey, coverage: pd.DataFrame
+) -> Iterable[RecoveredRows]:
+    ordered = coverage.sort_values("round", kind="stable")
+    for number in sorted(set(coverage["round"].tolist())):
+        so_far = ordered[ordered["round"] <= number]
+        latest = so_far.drop_duplicates(["cell", "client"], keep="last")
+        counts = {name: int(latest[name].sum()) for name in _COUNTS}
+        yield RecoveredRows(place, attacker, number, **counts)
 
 
-def union_table(section: TaskFindings, found: Sequence[Union]) -> Table:
-    """One row an attack, defense and round; attacks that never were exact are left out."""
+def union_table(section: TaskFindings, found: Sequence[RecoveredRows]) -> Table:
+    """One row per attack, defense and round, for attacks that were exact at least once."""
     kept = _exact_once(found)
     return Table(
         "coverage",
-        "Distinct private rows that the attack has recovered exactly up to each captured round, "
-        "of those that the clients used so far: all of them, and those that it certified: "
+        "Distinct private rows that the clients have used up to each captured round, how many of "
+        "them the attack has recovered exactly, and how many of these it also certified: "
         f"{place_of(section)}.",
         (
             *("setting", "defense", "attack", "round", "used"),
@@ -91,31 +87,29 @@ def union_table(section: TaskFindings, found: Sequence[Union]) -> Table:
     )
 
 
-def union_figures(section: TaskFindings, found: Sequence[Union], stem: str) -> list[Figure]:
-    """A panel for each attack and setting that recovered rows in a run of two rounds or more."""
-    panels: dict[tuple[str, AttackKey], list[Union]] = defaultdict(list)
-    for one in _exact_once(found):
-        panels[one.place.setting, one.attacker].append(one)
-    drawn: list[Figure] = []
-    for (setting, attacker), unions_ in panels.items():
-        if len({one.round for one in unions_}) > 1:
+def union_figures(section: TaskFindings, found: Sequence[RecoveredRows], stem: str) -> list[Figure]:
+    """A panel per attack and setting with rows recovered exactly and two rounds or more."""
+    kept, drawn = _exact_once(found), list[Figure]()
+    for setting, attacker in dict.fromkeys((one.place.setting, one.attacker) for one in kept):
+        mine = [one for one in kept if (one.place.setting, one.attacker) == (setting, attacker)]
+        if len({one.round for one in mine}) > 1:
             label = attack_label(section, attacker)
-            drawn.append(_figure(section, f"{stem}-{len(drawn) + 1}", setting, label, unions_))
+            drawn.append(_figure(section, f"{stem}-{len(drawn) + 1}", setting, label, mine))
     return drawn
 
 
-def _exact_once(found: Sequence[Union]) -> list[Union]:
+def _exact_once(found: Sequence[RecoveredRows]) -> list[RecoveredRows]:
     exact = {(one.place, one.attacker) for one in found if one.exact}
     return [one for one in found if (one.place, one.attacker) in exact]
 
 
 def _figure(
-    section: TaskFindings, name: str, setting: str, attack: str, found: Sequence[Union]
+    section: TaskFindings, name: str, setting: str, attack: str, found: Sequence[RecoveredRows]
 ) -> Figure:
     style = strokes(section.places)
     caption = (
         f"{attack}{f', {setting}' if setting else ''}: share of the rows used so far that it has "
-        "recovered exactly in at least one round; dashed, those that it certified."
+        "recovered exactly in at least one round; dashed: those that it also certified."
     )
 
     def draw(axes: Axes) -> None:

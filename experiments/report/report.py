@@ -15,7 +15,7 @@ from markupsafe import Markup
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.analysis.summary import metric_classes, summarise
 from experiments.preview.catalog import CATALOGS
-from experiments.report.appendix import extras
+from experiments.report.appendix import appendix
 from experiments.report.curves import curves
 from experiments.report.figures import INK, Figure
 from experiments.report.footer import cost, definition, read_json, read_text
@@ -171,7 +171,7 @@ def _chapter(
             ),
             stem,
         ),
-        extras=extras(run, mine, stem),
+        extras=appendix(run, mine, stem),
         pictures=pictures(section, f"{stem}-pareto"),
         heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
         figures=curves(section, f"{stem}-rounds"),
