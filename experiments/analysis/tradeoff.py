@@ -1,9 +1,12 @@
-"""What utility buys: leakage at a stated loss of utility, and beside DP-SGD of equal utility.
+"""Leakage at a stated loss of utility, and compared with DP-SGD of equal utility.
 
-A family is a defense's name in one setting; its members differ in their options. Leakage between
-two members is interpolated linearly in utility, victim by victim, so that its interval is that of
-the same victims; utility counts as known. No defense stands at the weak end of a family of two
-members or more.
+A family is one defense in one setting; its members differ in their options. Between two members a
+and b that lose shares l_a <= l <= l_b of the utility, leakage is interpolated for each victim v:
+
+    value(v) = (1 - s) * value_a(v) + s * value_b(v),   s = (l - l_a) / (l_b - l_a)
+
+so that the interval of the mean is that of paired victims. Utility is taken as known, without
+error. A family of two members or more has no defense as its weakest member.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ DP_SGD = "dp_sgd"
 
 @dataclass(frozen=True, slots=True)
 class TradeoffPoint:
-    """One defense: what it costs, and what the strongest attack on it got from each victim.
+    """One defense: its cost, and the value of each victim under the strongest attack on it.
 
     Attributes:
-        name: the options that tell it from others of its family, else the defense.
-        loss: of utility, as a share of the utility without a defense; below 0 where it gains.
+        name: options that tell it from others of its family, or the name of the defense.
+        loss: lost share of the utility without a defense; negative if utility rises.
     """
 
     place: DefenseKey
@@ -45,9 +48,9 @@ def points(
     attacks: Iterable[Scored],
     utility: Mapping[DefenseKey, Mapping[str, float] | None],
 ) -> list[TradeoffPoint]:
-    """Every attacked defense whose utility can be set against that of no defense.
+    """Every attacked defense whose utility can be compared with that of no defense.
 
-    A model that diverged has no utility to trade.
+    Models that diverged are left out.
     """
     known = {(one.place, one.attacker): one.values for one in attacks}
     bases = undefended(utility)
@@ -69,7 +72,7 @@ def points(
 
 
 def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | None:
-    """The share of ``base`` that is lost; None where that says nothing, as for an MCC of 0."""
+    """Lost share of ``base``; None if that is meaningless, as for an MCC of 0."""
     name = next((name for name in UTILITY if name in here and name in base), None)
     if name is None or not base[name] > 0:
         return None
@@ -78,7 +81,7 @@ def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | Non
 
 
 def at_loss(line: Sequence[TradeoffPoint]) -> Iterator[AtLoss]:
-    """For each family the least leakage that a cost of ``LOSS`` buys."""
+    """The least leakage of each family at a cost of at most ``LOSS``."""
     for family_key, members in _families(line).items():
         values, how = _at(members, LOSS)
         yield AtLoss(
@@ -90,9 +93,10 @@ def at_loss(line: Sequence[TradeoffPoint]) -> Iterator[AtLoss]:
 
 
 def equal_utility(line: Sequence[TradeoffPoint]) -> Iterator[EqualUtility]:
-    """For each defense but DP-SGD itself, the leakage of DP-SGD at the same utility.
+    """The leakage of DP-SGD at the utility of each other defense.
 
-    A setting of DP-SGD that costs more than another and leaks no less is not one to be tuned to.
+    Members of DP-SGD that cost more than another and leak no less are left out, since nobody would
+    choose them.
     """
     families = _families(line)
     for point in line:
@@ -110,7 +114,7 @@ def equal_utility(line: Sequence[TradeoffPoint]) -> Iterator[EqualUtility]:
 
 
 def _efficient(members: Iterable[TradeoffPoint]) -> list[TradeoffPoint]:
-    """Of members by loss those that leak less than every cheaper one."""
+    """The members, ordered by loss, that leak less than every cheaper one."""
     found: list[TradeoffPoint] = []
     for member in members:
         if not found or fmean(member.values.values()) < fmean(found[-1].values.values()):
@@ -132,7 +136,10 @@ def _families(line: Sequence[TradeoffPoint]) -> dict[FamilyKey, list[TradeoffPoi
 
 
 def _at(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, str]:
-    """The values of the member that leaks least of those that cost no more, or between two."""
+    """Values of the least leaky member within ``loss``.
+
+    Interpolated between neighbours if that leaks less.
+    """
     within = [member for member in members if member.loss <= loss]
     if not within:
         return None, f"{members[0].name} costs {_percent(members[0].loss)} already"
@@ -146,7 +153,7 @@ def _at(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, s
 
 
 def _between(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, str]:
-    """Linear in the loss between the two members around it."""
+    """Values interpolated linearly between the two members around ``loss``."""
     for weak, strong in pairwise(members):
         if weak.loss <= loss <= strong.loss:
             width = strong.loss - weak.loss

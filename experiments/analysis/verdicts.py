@@ -1,14 +1,19 @@
-"""Leaks, or does it? A word for each defense that follows from intervals and from nothing else.
+"""The verdict on each defense, a word that follows from intervals and from nothing else.
 
-``leaks``: an attack beats every null baseline that was run, on the same victims, with an interval
-above 0 whose level is corrected for the number of attacks (Bonferroni). ``no leak found``: each
-attack's interval ends below the margin for every baseline, on five clients or more, and no job
-failed; how many clients may leak all the same stands beside it. ``not attacked``: no attack has a
-score. ``inconclusive``: all else, with a note that says why. A text is judged twice, by its
-sentences and by the words of the batch, since an update can hold the words without their order;
-words leak where precision and recall both beat every baseline, and do not where one of them stays
-below the margin and the other is not surely above it. Labels are no word of their own: that they
-leak stands among the notes.
+With d the mean difference of an attack to a null baseline on the same victims, and [low, high] its
+interval at level 1 - 0.05 / number of attacks, so that all of them hold together with probability
+95 % (Bonferroni):
+
+``leaks``: one attack has low > 0 against every baseline that was run.
+``no leak found``: every attack has high < margin against every baseline, on five clients or more,
+and no job failed. A note says in what share of clients a leak is still possible.
+``not attacked``: no attack has a score.
+``inconclusive``: anything else; a note says why.
+
+A text is judged by its sentences and also by the words of the batch, since an update can reveal the
+words without their order. Words leak if precision and recall both beat every baseline; they do not
+if one of the two stays below the margin and the other is not clearly above it. Leaking labels are
+mentioned in the notes and do not change the verdict.
 """
 
 from __future__ import annotations
@@ -29,10 +34,10 @@ from experiments.analysis.statistics import Difference, wilson
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
-"""A guess that lists every word has all the recall, one sure word all the precision."""
+"""Judged together: listing every word gives full recall, naming one sure word full precision."""
 
 LABELS = "label_accuracy"
-"""The baseline guesses granted labels too, so that only what was not granted leaks."""
+"""The baselines know granted labels too, so only labels that were withheld can leak."""
 
 
 def judge(
@@ -41,7 +46,14 @@ def judge(
     found: Mapping[str, Sequence[Scored]],
     modality: Modality,
 ) -> Verdict:
-    """The verdict on one place, from its rows and the values of the metrics that it goes by."""
+    """The verdict on one defense in one setting.
+
+    Args:
+        place: the defense and its setting.
+        scores: all rows of the defense, for its jobs and levels of realism.
+        found: metric -> values by attack, at least for ``metrics(modality)``.
+        modality: decides the metrics and the margin.
+    """
     main = MAIN[modality]
     here = {m: [one for one in found.get(m, ()) if one.place == place] for m in metrics(modality)}
     attacks = [one for one in here[main] if is_attack(one)]
@@ -88,17 +100,17 @@ def judge(
 
 
 def metrics(modality: Modality) -> tuple[str, ...]:
-    """The metrics that verdicts go by."""
+    """The metrics that verdicts rest on."""
     return (MAIN[modality], LABELS, *(WORDS if modality == "text" else ()))
 
 
 def is_attack(one: Scored) -> bool:
-    """Neither a control nor the baseline that sees nothing."""
+    """Whether this is an attack, not a control or the baseline that sees no update."""
     return one.control == "none" and one.attacker.attack != PRIOR_ONLY
 
 
 def _matches(here: Mapping[str, Sequence[Scored]], by: Sequence[str]) -> list[BaselineComparison]:
-    """Every attack that has a value by all of these metrics, against its baselines."""
+    """Every attack with values for all of these metrics, compared with its baselines."""
     attacks = {metric: [one for one in here[metric] if is_attack(one)] for metric in by}
     names = [one.attacker for one in attacks[by[0]]]
     found = []
