@@ -94,7 +94,7 @@ def _reason(match: BaselineComparison, metric: str, margin: float) -> str:
         f"beats {_listed(beaten)}" if beaten else "",
         f"{'not' if beaten else 'does not beat'} {_listed(below)}" if below else "",
         f"the interval over {_listed(unsure)} is too wide" if unsure else "",
-        f"every client alike over {_listed(alike)}, which is too few" if alike else "",
+        f"too few clients, all alike against {_listed(alike)}" if alike else "",
     ]
     return ", ".join(filter(None, parts))
 

@@ -148,7 +148,7 @@ def _at(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, s
         values, how = _between(members, loss)
         if values and fmean(values.values()) < fmean(best.values.values()):
             return values, how
-    least = "" if len(members) == 1 else ", the least leaking that costs no more"
+    least = "" if len(members) == 1 else ", the least leaky that costs no more"
     return best.values, f"{best.name} costs {_percent(best.loss)}{least}"
 
 
@@ -164,7 +164,10 @@ def _between(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | No
             how = f"between {' and '.join(ends)}"
             return values or None, how if values else f"{how}: no victim in common"
     low, high = members[0].loss, members[-1].loss
-    return None, f"out of range: the line is known from {_percent(low)} to {_percent(high)} of loss"
+    return (
+        None,
+        f"out of range: leakage is known for losses from {_percent(low)} to {_percent(high)}",
+    )
 
 
 def _percent(share: float) -> str:

@@ -203,4 +203,4 @@ def _notes(
     if place.defense != "none" and not any(match.attacker.adaptive for match in matches):
         yield "no adaptive attack was run"
     if jobs["skipped"]:
-        yield f"{jobs['skipped']} jobs could not attack"
+        yield f"{jobs['skipped']} jobs were skipped"

@@ -45,8 +45,8 @@ def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[RecoveredRo
     owners = pd.DataFrame([places[one.cell] for one in kept], columns=PLACE)
     coverage = frame(kept, Coverage).join(owners)
     groups = {
-        (DefenseKey(*key[:3]), AttackKey(*key[3:5], bool(key[5]))): part
-        for key, part in coverage.groupby([*PLACE, *ATTACK])
+        (DefenseKey(*place), AttackKey(attack, options, bool(adaptive))): part
+        for (*place, attack, options, adaptive), part in coverage.groupby([*PLACE, *ATTACK])
     }
     shown = [(one.place, one.attacker) for one in section.results if not one.is_control]
     return [union for key in shown if key in groups for union in _by_round(*key, groups[key])]

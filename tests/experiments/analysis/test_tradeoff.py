@@ -84,7 +84,7 @@ def test_a_family_that_never_costs_so_much_gives_its_member_that_leaks_least() -
     (family,) = at_loss(line(NONE, (*noise(0.01), 0.005, 0.8), free))
     assert family.leakage is not None
     assert family.leakage.mean == pytest.approx(0.5 + OFFSET)
-    assert family.how == ("std=0.1 costs \N{MINUS SIGN}1.0 %, the least leaking that costs no more")
+    assert family.how == ("std=0.1 costs \N{MINUS SIGN}1.0 %, the least leaky that costs no more")
 
 
 def test_dp_sgd_of_equal_utility() -> None:
@@ -100,7 +100,7 @@ def test_dp_sgd_of_equal_utility() -> None:
     assert weak.dp_sgd == pytest.approx(0.7 + OFFSET)  # between no defense and the weakest
     far = found[noise(1.0)[1]]
     assert (far.dp_sgd, far.difference) == (None, None)
-    assert far.how == "out of range: the line is known from 0.0 % to 5.0 % of loss"
+    assert far.how == "out of range: leakage is known for losses from 0.0 % to 5.0 %"
     assert list(equal_utility(line(NONE, *defended))) == []
 
 
