@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from experiments.analysis.frames import frame
+from experiments.analysis.keys import FamilyKey
 from experiments.report.tables import Number, Table
 from experiments.stages.updates import UpdateRow
 from experiments.wording.defense_names import cell_defense
@@ -36,8 +37,8 @@ def class_norms(rows: Iterable[UpdateRow], cells: Mapping[str, CellConfig]) -> T
         classes = [*classes[: _MOST // 2], *classes[-_MOST // 2 :]]
     counts = updates.groupby(["setting", "defense"]).size()
     ordered = sorted(
-        counts.index,
-        key=lambda place: (natural(place[0]), place[1] != "none", natural(place[1])),
+        (FamilyKey(*key) for key in counts.index),
+        key=lambda one: (natural(one.setting), one.defense != "none", natural(one.defense)),
     )
     return Table(
         "norms-by-class",

@@ -103,7 +103,7 @@ def test_a_leak_has_to_beat_every_baseline() -> None:
     unbeaten = verdict_of(rows(strong), other(), level)
     assert unbeaten.word == "inconclusive"
     assert unbeaten.null == PRIOR_ONLY
-    told = "beats another client's update, the same difference to prior only for every client, of too few"
+    told = "beats another client's update, too few clients, all alike against prior only"
     assert unbeaten.notes[0] == told
     below = rows(lambda c, r: strong(c, r) + 0.1 + c / 100, attack=PRIOR_ONLY, attack_options="{}")
     told = "beats another client's update, not prior only"
@@ -198,7 +198,7 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
     found = verdict_of(*missed, empty)
     assert (found.word, found.notes[0]) == (
         "inconclusive",
-        "the same difference to prior only and another client's update for every client, of too few",
+        "too few clients, all alike against prior only and another client's update",
     )
     near = [rows(lambda *_: 0.1 + 0.2), rows(lambda *_: 0.3, control=OTHER_CLIENT)]
     level = rows(lambda c, _: 0.3 + 1e-17 * c, attack=PRIOR_ONLY, attack_options="{}")
