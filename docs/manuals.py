@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import typer.main
 from click import Argument, Command, Context, Group
+from fedsim.section import ConfigSection
 
 from experiments.cli import app
 from experiments.plan.config import ExperimentConfig
@@ -23,7 +24,6 @@ from experiments.wording.names import title
 from fedsim.capture import CaptureRecord
 from fedsim.files import Record
 from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
-from fedsim.section import ConfigSection
 from fedsim.tasks.base import TaskSpec
 from fedsim.truth import TruthRecord
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+from experiments.report.victims import victims
 
 from experiments.plan.folder import Run
 from experiments.report.gallery import Example, choose
-from experiments.report.victims import victims
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 from fedsim.records import MAIN, PRIOR_ONLY, Modality

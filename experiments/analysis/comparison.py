@@ -1,4 +1,4 @@
-"""One attack against its null baselines, and why that leaves a verdict open."""
+"""One attack compared with its null baselines, and the reason if the outcome is open."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.keys import Attacker
+from experiments.analysis.keys import AttackKey
 from experiments.analysis.statistics import Difference, wilson
 from experiments.wording.names import title
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY
 
 FEW = 5
-"""Clients below which intervals by client are not to be relied on."""
+"""Smallest number of clients for which an interval clustered by client is relied upon."""
 RARE = 0.05
-"""The share of clients that may score otherwise where all that were attacked score alike."""
+"""Largest share of differing clients we tolerate when every attacked client scored the same."""
 _ROUNDING = 1e-9
 NULLS = {PRIOR_ONLY: "prior only", OTHER_CLIENT: "another client's update"}
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineComparison:
-    """One attack against its null baselines.
+    """One attack compared with its null baselines.
 
     Attributes:
-        against: metric -> baseline -> the attack's values less the baseline's.
+        against: metric -> baseline -> mean of the attack less the baseline on the same victims.
     """
 
-    attacker: Attacker
+    attacker: AttackKey
     against: Mapping[str, Mapping[str, Difference]]
 
     @property
     def beats(self) -> bool:
-        """Whether it beats every baseline by every metric."""
+        """True if the attack is surely above every baseline on every metric."""
         differences = [one for by_null in self.against.values() for one in by_null.values()]
         return bool(differences) and all(_low(one) > _ROUNDING for one in differences)
 
     def within(self, margin: float) -> bool:
-        """Whether by some metric it beats no baseline by the margin, and by none surely all."""
+        """True if the attack is within ``margin`` of every baseline on at least one metric.
+
+        It must also not be clearly above the margin on any metric.
+        """
         small = [
             bool(by_null) and all(_ends_below(one, margin) for one in by_null.values())
             for by_null in self.against.values()
@@ -49,22 +52,25 @@ class BaselineComparison:
         return any(small) and not any(large)
 
     def beaten(self, metric: str) -> list[str]:
-        """The baselines that it beats by one metric."""
+        """Baselines that the attack beats on one metric."""
         return [kind for kind, found in self.against[metric].items() if _low(found) > _ROUNDING]
 
     @property
     def called(self) -> str:
-        """The attack as notes name it."""
+        """Name of the attack in notes."""
         return title(self.attacker.attack) + (" (adaptive)" if self.attacker.adaptive else "")
 
     def hardest(self, metric: str) -> str | None:
-        """The baseline that the attack beats by less."""
+        """The baseline that the attack beats by least, by the lower end of the interval."""
         known = {kind: _low(found) for kind, found in self.against[metric].items()}
         return min(known, key=lambda kind: (known[kind], kind), default=None)
 
 
 def reasons(matches: Iterable[BaselineComparison], margin: float, attacks: int) -> Iterable[str]:
-    """Why each of these neither leaks nor is held down, by the metric that comes nearest to it."""
+    """Why these attacks neither leak nor stay within the margin, one line per reason.
+
+    The reason is that of the metric on which the attack beats the fewest baselines.
+    """
     told: dict[str, list[str]] = {}
     for match in matches:
         metric = min(match.against, key=lambda name: len(match.beaten(name)))
@@ -88,7 +94,7 @@ def _reason(match: BaselineComparison, metric: str, margin: float) -> str:
         f"beats {_listed(beaten)}" if beaten else "",
         f"{'not' if beaten else 'does not beat'} {_listed(below)}" if below else "",
         f"the interval over {_listed(unsure)} is too wide" if unsure else "",
-        f"every client alike over {_listed(alike)}, which is too few" if alike else "",
+        f"too few clients, all alike against {_listed(alike)}" if alike else "",
     ]
     return ", ".join(filter(None, parts))
 

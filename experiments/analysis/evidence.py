@@ -1,43 +1,45 @@
-"""What the rows of a section prove, by the main metric and on the same victims."""
+"""Records of what the rows of a section prove, on the main metric and on the same victims."""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from experiments.analysis.keys import Attacker, Data, Placed
+from experiments.analysis.keys import AttackKey, Data, Placed
 from experiments.analysis.statistics import Difference, Estimate
 
 Word: TypeAlias = Literal["leaks", "no leak found", "inconclusive", "not attacked"]
 
 
 class Reached(Data):
-    """What one attack got from all victims of a place, see ``Scored``."""
+    """Mean that one attack reached over all victims of one defense, see ``Scored``."""
 
-    attacker: Attacker
+    attacker: AttackKey
     leakage: Estimate
     refused: int
 
 
 class Verdict(Placed):
-    """What the attacks on one defense show, by the main metric.
+    """What the attacks on one defense show, on the main metric.
 
     Attributes:
         word: follows from the intervals, see ``experiments/analysis/verdicts.py``.
         notes: why it is not another word, and what it rests on.
-        attacks: how many attacks were compared with a null baseline and share the error.
-        jobs: of all these attacks, by status.
-        strongest: the attack with the highest mean, of those that beat their null if some do.
-        labels: the attack that tells labels better than every baseline, by most; None where none
-            does.
-        null: the baseline that it beats by less.
-        nulls: the mean of each baseline of the strongest attack, on its victims.
-        over_null: strongest less that baseline on the same victims, at the corrected level.
-        beating: the attacks that beat every null.
+        levels: rungs of the ladder of realism, if the rows name them.
+        attacks: number of attacks compared with a null baseline; they share the error of 5 %.
+        victims: number of examples, counted once per round.
+        clients: number of clients that own them.
+        jobs: number of jobs of these attacks, by status.
+        strongest: the attack with the highest mean; if some beat every baseline, among those.
+        labels: the attack that infers withheld labels best, if it beats every baseline at it.
+        null: the baseline that the strongest attack beats by least.
+        nulls: mean of each baseline of the strongest attack, on its own victims.
+        over_null: strongest attack less ``null`` on the same victims, at the corrected level.
+        beating: attacks that beat every baseline.
         oblivious: the attack with the highest mean among those that ignore the defense.
-        adaptive: likewise among those that use it.
-        gained: the attack whose two variants ``gain`` compares, the one with the highest mean.
-        gain: its adaptive less its oblivious variant on the same victims.
-        portfolio: every client is attacked by what does best against the other clients.
+        adaptive: the attack with the highest mean among those that model the defense.
+        gained: the attack that ran in both variants and has the highest mean in one of them.
+        gain: its adaptive variant less its oblivious one on the same victims.
+        portfolio: mean if each client is attacked by what does best against all other clients.
     """
 
     word: Word
@@ -48,25 +50,26 @@ class Verdict(Placed):
     clients: int
     jobs: dict[str, int]
     strongest: Reached | None
-    labels: Attacker | None
+    labels: AttackKey | None
     null: str | None
     nulls: dict[str, float]
     over_null: Difference | None
-    beating: tuple[Attacker, ...]
+    beating: tuple[AttackKey, ...]
     oblivious: Reached | None
     adaptive: Reached | None
-    gained: Attacker | None
+    gained: AttackKey | None
     gain: Difference | None
     portfolio: Estimate | None
 
 
 class Gap(Placed):
-    """One attack in two ways on the same victims: ``difference`` is ``value`` less ``base``.
+    """Two runs of one attack on the same victims: ``difference`` is ``value`` less ``base``.
 
-    The two ways are adaptive and oblivious, or under a defense and without one.
+    ``value`` and ``base`` are the adaptive and the oblivious variant, or the means under a defense
+    and without one.
     """
 
-    attacker: Attacker
+    attacker: AttackKey
     value: float
     base: float
     difference: Difference
@@ -75,7 +78,7 @@ class Gap(Placed):
 class Certified(Placed):
     """How many certified reconstructions are exact, with a 95 % Wilson interval of the rate."""
 
-    attacker: Attacker
+    attacker: AttackKey
     certified: int
     exact: int
     low: float
@@ -83,10 +86,12 @@ class Certified(Placed):
 
 
 class NullCalls(Data):
-    """How often a wrong update is called a leak, with a 95 % Wilson interval of the rate.
+    """How often a mismatched update is called a leak, with a 95 % Wilson interval of the rate.
 
     Attributes:
         baseline: what the guess from another client's update is compared with.
+        tested: number of comparisons.
+        called: number of those whose 95 % interval lies above 0.
     """
 
     baseline: str
@@ -97,12 +102,12 @@ class NullCalls(Data):
 
 
 class AtLoss(Data):
-    """Leakage of one family of defenses where it costs a stated share of the utility.
+    """Least leakage of one family of defenses at a stated cost in utility.
 
     Attributes:
-        loss: the share of the utility without a defense.
-        leakage: by the strongest attack on each member; None where no member costs so little.
-        how: what was interpolated, or why nothing could be.
+        loss: cost, as a share of the utility without a defense.
+        leakage: under the strongest attack on each member; None if every member costs more.
+        how: the members interpolated between, or why there is no value.
     """
 
     setting: str
@@ -113,11 +118,13 @@ class AtLoss(Data):
 
 
 class EqualUtility(Placed):
-    """A defense beside DP-SGD of the same utility, each under the strongest attack on it.
+    """A defense compared with DP-SGD of equal utility, each under the strongest attack on it.
 
     Attributes:
-        leakage: of the defense, on the victims of both; None where there is none.
+        leakage: of the defense, on the victims of both; None without any.
+        dp_sgd: leakage of DP-SGD on the same victims, interpolated in utility.
         difference: the defense less DP-SGD on the same victims; above 0, DP-SGD leaks less.
+        how: the members interpolated between, or why there is no value.
     """
 
     leakage: float | None
@@ -127,11 +134,11 @@ class EqualUtility(Placed):
 
 
 class Evidence(Data):
-    """What the rows of a section prove, by the main metric.
+    """What the rows of a section prove, on the main metric.
 
     Attributes:
-        gaps: adaptive less oblivious, for each attack that ran both ways.
-        against_none: each defense less none, by the strongest attack on the defense.
+        gaps: adaptive less oblivious, for each attack that ran in both variants.
+        against_none: each defense less none, under the strongest attack on the defense.
     """
 
     verdicts: tuple[Verdict, ...]

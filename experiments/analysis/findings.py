@@ -1,4 +1,4 @@
-"""What a run found: leakage, utility and the fate of every job, without any private content."""
+"""Records of what a run found: leakage, utility and every job; no private content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 from pydantic import Field
 
 from experiments.analysis.evidence import Evidence
-from experiments.analysis.keys import Attacker, Data, Place, Placed
+from experiments.analysis.keys import AttackKey, Data, DefenseKey, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
 from fedsim.files import SCHEMA
@@ -25,17 +25,17 @@ HEADLINE: dict[Modality, tuple[str, ...]] = {
         *("exact_match", "batch_token_precision", "batch_token_recall"),
     ),
 }
-"""Metrics of the result table; the others are in the table of all metrics."""
+"""Metrics in the result table; the table of all metrics has the others too."""
 CURVES: dict[Modality, tuple[str, ...]] = {"image": ("psnr",), "text": ("rougeL", "exact_match")}
-"""The metrics that are drawn by round."""
+"""Metrics drawn by round."""
 THRESHOLDS = {"psnr": 25.0, "ssim": 0.9, "rouge1": 0.9, "rouge2": 0.9, "rougeL": 0.9}
-"""From which value an example counts as recovered; metrics that are 0 or 1 need none."""
+"""Value from which an example counts as recovered; metrics that are 0 or 1 need none."""
 MARGINS: dict[Modality, float] = {"image": 1.0, "text": 0.05}
-"""The smallest gain over a null baseline, in units of the main metric, that is called a leak."""
+"""Smallest gain over a null baseline that matters, in units of the main metric."""
 UTILITY = {"mcc": "higher", "accuracy": "higher", "perplexity": "lower", "loss": "lower"}
-"""Which measure of utility counts, the first of these that was taken, and which way is better."""
+"""Measure of utility -> the better direction; the first one that was measured counts."""
 PROBES = ("none", "member", "fresh")
-"""Clients, probes on rows that a client owns, and probes on rows that none owns, in order."""
+"""Order on the page: clients, probes on rows that a client owns, probes on rows of no client."""
 
 
 class Leakage(Statistics):
@@ -45,7 +45,7 @@ class Leakage(Statistics):
 
 
 class Problem(Data):
-    """Why jobs did not end well, or what there is to know of those that did."""
+    """Why jobs failed or were skipped, and notes on jobs that finished."""
 
     status: str
     reason: str
@@ -56,13 +56,15 @@ class Result(Placed):
     """One attack under one defense, on the clients or on one kind of probe.
 
     Attributes:
-        cells: the cells pooled, which differ in their seeds.
-        setting: how these cells differ from others of the section beside seed and defense.
+        cells: the pooled cells, which differ in their seeds alone.
+        setting: options in which these cells differ from others of the section, apart from seed
+            and defense.
+        control: ``none`` for the attack itself, else what it was given instead of the update.
         probe: one of ``PROBES``.
-        jobs: jobs by status; all four statuses are there.
-        leakage: by metric, over all rounds; a metric without a value is absent.
+        jobs: number of jobs by status; all four statuses are present.
+        leakage: by metric, over all rounds; a metric without any value is absent.
         rounds: by headline metric and round.
-        seconds: wall time of all jobs; not in the file, as it differs from run to run.
+        seconds: wall time of all jobs; left out of the file, since it differs from run to run.
     """
 
     cells: tuple[str, ...]
@@ -79,24 +81,24 @@ class Result(Placed):
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a control, or was made on probes."""
+        """Whether this is not the attack on clients, but a control or an attack on probes."""
         return (self.control, self.probe) != ("none", "none")
 
     @property
     def is_null(self) -> bool:
-        """Whether the attack saw nothing of the victim."""
+        """Whether this is a null baseline, which saw nothing of the victim."""
         return self.attack == PRIOR_ONLY or self.control == OTHER_CLIENT
 
     @property
-    def attacker(self) -> Attacker:
+    def attacker(self) -> AttackKey:
         """The attack with its options."""
-        return Attacker(
+        return AttackKey(
             attack=self.attack, attack_options=self.attack_options, adaptive=self.adaptive
         )
 
     @property
     def n(self) -> int:
-        """Scored examples; 0 where every job was skipped."""
+        """Number of scored examples; 0 if every job was skipped."""
         return max((found.n for found in self.leakage.values()), default=0)
 
 
@@ -104,8 +106,10 @@ class RoundUtility(Placed):
     """The global model after a round; round 0 is before training.
 
     Attributes:
-        values: by measure, the mean over seeds.
+        values: mean over seeds, by measure.
         by_seed: by measure and seed.
+        epsilon: privacy budget spent so far, the largest over seeds; None if none is claimed.
+        bytes_up: size of all replies of the round, mean over seeds.
     """
 
     round: int
@@ -116,11 +120,11 @@ class RoundUtility(Placed):
 
     @property
     def seeds(self) -> int:
-        """How many trainings there were."""
+        """Number of trainings."""
         return max((len(by_seed) for by_seed in self.by_seed.values()), default=0)
 
     def over_seeds(self, name: str, base: RoundUtility | None = None) -> Spread | None:
-        """A measure, or it less that of ``base`` on the seeds of both: mean and t interval."""
+        """Mean over seeds and its t interval, or those of the paired difference to ``base``."""
         mine = self.by_seed.get(name, {})
         other = base.by_seed.get(name, {}) if base else dict.fromkeys(mine, 0.0)
         both = sorted(mine.keys() & other.keys())
@@ -134,9 +138,9 @@ class RoundUtility(Placed):
 
 
 def settled(measured: Sequence[RoundUtility]) -> RoundUtility | None:
-    """The mean over the last tenth of the rounds, at least the last one; None without any.
+    """Mean over the last tenth of the rounds, at least the last one; None without any round.
 
-    Single rounds of SGD scatter by more than what most defenses cost.
+    Single rounds of SGD scatter by more than most defenses cost.
     """
     if not measured:
         return None
@@ -155,12 +159,12 @@ def settled(measured: Sequence[RoundUtility]) -> RoundUtility | None:
 
 
 class TaskFindings(Data):
-    """All that was found for one task, data set, model and protocol.
+    """All findings for one task, data set, model and protocol.
 
     Attributes:
-        victims: distinct private examples under attack, without those of probes.
-        clients: distinct clients that own them; cohorts under secure aggregation.
-        levels: rungs of the ladder of realism, where the rows name them.
+        victims: number of distinct private examples under attack, probes excluded.
+        clients: number of distinct clients that own them; of cohorts under secure aggregation.
+        levels: rungs of the ladder of realism, if the rows name them.
     """
 
     cells: tuple[str, ...]
@@ -178,18 +182,23 @@ class TaskFindings(Data):
 
     @property
     def fewest(self) -> int:
-        """Clients behind the interval that rests on the fewest."""
+        """Smallest number of clients behind any interval."""
         attacked = (result for result in self.results if not result.is_control)
         counts = [one.clusters for result in attacked for one in result.leakage.values()]
         return min(counts, default=0)
 
     @property
     def main(self) -> str:
-        """The metric by which attacks and examples are ranked."""
+        """Metric by which attacks and examples are ranked."""
         return MAIN[self.modality]
 
     def null(self, result: Result, kind: str) -> Result | None:
-        """``prior_only``, or ``other_client`` of the same attack, on the same kind of victims."""
+        """A null baseline on the same kind of victims.
+
+        Args:
+            result: the attack.
+            kind: ``prior_only``, or ``other_client`` for the control of the same attack.
+        """
         attack = (result.attack, result.attack_options)
         for other in self.results:
             prior = (other.attack, other.control) == (PRIOR_ONLY, "none")
@@ -200,17 +209,17 @@ class TaskFindings(Data):
         return None
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """Settings and defenses in their order."""
+    def places(self) -> tuple[DefenseKey, ...]:
+        """Defenses that were attacked, in the order of the page."""
         return tuple(dict.fromkeys(result.place for result in self.results))
 
     @property
-    def by_cell(self) -> dict[str, Place]:
-        """Cell -> its setting and defense, for cells that were attacked."""
+    def by_cell(self) -> dict[str, DefenseKey]:
+        """Cell -> its defense and setting, for cells that were attacked."""
         return {cell: result.place for result in self.results for cell in result.cells}
 
-    def result(self, place: Place, attacker: Attacker) -> Result | None:
-        """The attack itself on clients, neither a control nor on probes."""
+    def result(self, place: DefenseKey, attacker: AttackKey) -> Result | None:
+        """The attack on clients; controls and probes are no match."""
         for found in self.results:
             if (found.place, found.attacker) == (place, attacker) and not found.is_control:
                 return found
@@ -218,17 +227,17 @@ class TaskFindings(Data):
 
     @property
     def utility_name(self) -> str | None:
-        """Which measure of utility counts."""
+        """The measure of utility that counts, see ``UTILITY``; None if none was measured."""
         measured = {name for utility in self.utility for name in utility.values}
         return next((name for name in UTILITY if name in measured), None)
 
-    def at_end(self, place: Place) -> RoundUtility | None:
-        """Utility of the cells at the end of training, see ``settled``."""
+    def at_end(self, place: DefenseKey) -> RoundUtility | None:
+        """Utility at the end of training, see ``settled``."""
         return settled([utility for utility in self.utility if utility.place == place])
 
 
 class Findings(Data):
-    """``summary.json``: the same rows give the same bytes, in whatever order they come."""
+    """``summary.json``; the same rows give the same bytes, in whatever order they come."""
 
     schema_version: int = SCHEMA
     sections: tuple[TaskFindings, ...]

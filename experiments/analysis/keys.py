@@ -1,45 +1,97 @@
-"""What a finding is about: a defense in a setting, and an attack on it."""
+"""Keys that rows and findings are filed under: a defense in a setting, an attack, a victim."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import ConfigDict
 
 from fedsim.files import Record
 
-Place: TypeAlias = tuple[str, str, str]
-"""Setting, defense and defense options."""
+
+class FamilyKey(NamedTuple):
+    """All strengths of one defense in one setting."""
+
+    setting: str
+    defense: str
 
 
-def undefended(places: Iterable[Place]) -> dict[str, Place]:
-    """Setting -> its cells without a defense, for settings that have some."""
-    return {place[0]: place for place in places if place[1] == "none"}
+class DefenseKey(NamedTuple):
+    """One defense in one setting; the cells under it differ in their seeds alone.
 
-
-class Data(Record):
-    """A record whose infinities are written as strings, so that the file is strict JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class Placed(Data):
-    """Something that was found for one defense in one setting."""
+    Attributes:
+        setting: the swept options of the cells, such as ``batch_size=4``; empty if none differ.
+        defense: its name, ``none`` for no defense, the names of a chain joined by ``+``.
+        defense_options: its options as canonical JSON.
+    """
 
     setting: str
     defense: str
     defense_options: str
 
     @property
-    def place(self) -> Place:
-        """The cells that it is about."""
-        return self.setting, self.defense, self.defense_options
+    def family(self) -> FamilyKey:
+        """The key without the options."""
+        return FamilyKey(self.setting, self.defense)
 
 
-class Attacker(Data):
-    """An attack with its options, as in the rows."""
+@dataclass(frozen=True, slots=True, order=True)
+class AttackKey:
+    """One attack with its options as canonical JSON; ``adaptive`` if it models the defense."""
 
     attack: str
     attack_options: str
     adaptive: bool
+
+
+class ClientKey(NamedTuple):
+    """One client of one training; clients of different seeds are different clients."""
+
+    seed: int
+    client: int
+
+
+class VictimKey(NamedTuple):
+    """One private example in one round.
+
+    Attributes:
+        example: position in the client's batch.
+        row: number of the example in its split; -1 if unknown.
+    """
+
+    seed: int
+    client: int
+    round: int
+    example: int
+    row: int
+
+    @property
+    def owner(self) -> ClientKey:
+        """The client whose example it is; intervals are clustered by it."""
+        return ClientKey(self.seed, self.client)
+
+
+def undefended(places: Iterable[DefenseKey]) -> dict[str, DefenseKey]:
+    """Setting -> its undefended cells, for the settings that have some."""
+    return {place.setting: place for place in places if place.defense == "none"}
+
+
+class Data(Record):
+    """A record that writes infinities as strings, so that its file is strict JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Placed(Data):
+    """A finding about one defense in one setting."""
+
+    setting: str
+    defense: str
+    defense_options: str
+
+    @property
+    def place(self) -> DefenseKey:
+        """The defense and the setting that the finding is about."""
+        return DefenseKey(self.setting, self.defense, self.defense_options)

@@ -1,81 +1,78 @@
-"""One metric by victim, so that two attacks, or two defenses, are compared on the same examples."""
+"""One metric by victim, so that two attacks or two defenses are compared on the same examples."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
-from experiments.analysis.keys import Attacker, Place
-from experiments.analysis.statistics import Difference, Estimate, paired_difference, summary
-from fedsim.records import PRIOR_ONLY, ScoreRow
+import pandas as pd
 
-Victim: TypeAlias = tuple[int, int, int, int, int]
-"""Seed, client, round, position in the batch and number of the row, -1 where it is not known."""
-Values: TypeAlias = Mapping[Victim, float]
+from experiments.analysis.frames import ATTACK, PLACE, victims
+from experiments.analysis.keys import AttackKey, ClientKey, DefenseKey, VictimKey
+from experiments.analysis.statistics import Difference, Estimate, paired_difference, summary
+from fedsim.records import PRIOR_ONLY
+
+Values: TypeAlias = Mapping[VictimKey, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one attack got from each victim of one place.
+    """What one attack got from each victim of one defense in one setting.
 
     Attributes:
-        values: of all victims. One that the attack refused counts with the prior's guess, which is
-            what an attacker has left; it is left out where there is no prior.
+        values: by victim. A victim that the attack refused counts with the prior's guess, which is
+            what an attacker would be left with; without a prior it is left out.
         refused: these victims.
     """
 
-    place: Place
-    attacker: Attacker
+    place: DefenseKey
+    attacker: AttackKey
     control: str
     values: Values
-    refused: frozenset[Victim] = frozenset()
+    refused: frozenset[VictimKey] = frozenset()
 
     @property
     def mean(self) -> float:
-        """Over all victims."""
+        """Mean over all victims."""
         return fmean(self.values.values())
 
 
-def scored(rows: Iterable[ScoreRow], labels: Mapping[str, str], metric: str) -> list[Scored]:
-    """The attacks on clients that have a value of their own.
+def scored(scores: pd.DataFrame, metric: str) -> list[Scored]:
+    """Every attack on clients, controls included, with at least one value of its own.
 
     Args:
-        rows: of a section.
-        labels: cell -> its setting.
-        metric: the only one that is read.
+        scores: see ``score_frame``; rows of probes are ignored.
+        metric: the metric to read.
     """
-    groups: dict[tuple[Place, tuple[str, str, bool], str], dict[Victim, float]] = defaultdict(dict)
-    refused: dict[tuple[Place, tuple[str, str, bool], str], set[Victim]] = defaultdict(set)
-    priors: dict[Place, Values] = {}
-    for row in rows:
-        if row.metric == metric and row.probe == "none":
-            place = labels[row.cell], row.defense, row.defense_options
-            group = place, (row.attack, row.attack_options, row.adaptive), row.control
-            number = -1 if row.row is None else row.row
-            victim = row.seed, row.client, row.round, row.example, number
-            if row.value is not None:
-                groups[group][victim] = row.value
-                if row.attack == PRIOR_ONLY:
-                    priors[place] = groups[group]
-            elif row.status == "skipped":
-                refused[group].add(victim)
+    kept = scores[(scores.metric == metric) & (scores.probe == "none")]
     found = []
-    for group, values in sorted(groups.items()):
-        place, (attack, options, adaptive), control = group
-        known = priors.get(place, {})
-        instead = {victim: known[victim] for victim in refused[group] & known.keys()}
-        attacker = Attacker(attack=attack, attack_options=options, adaptive=adaptive)
-        found.append(Scored(place, attacker, control, {**values, **instead}, frozenset(instead)))
+    for place, here in kept.groupby(PLACE):
+        prior = _values(here[here.attack == PRIOR_ONLY])
+        for (attack, options, adaptive, control), own in here.groupby([*ATTACK, "control"]):
+            values = _values(own)
+            refused = set(victims(own[~own.has_value & (own.status == "skipped")]))
+            instead = {victim: prior[victim] for victim in refused & prior.keys()}
+            if values:
+                attacker = AttackKey(attack, options, bool(adaptive))
+                both = {**values, **instead}
+                found.append(
+                    Scored(DefenseKey(*place), attacker, control, both, frozenset(instead))
+                )
     return found
 
 
-def difference(one: Values, other: Values, *, comparisons: int = 1) -> Difference | None:
-    """The mean of ``one - other`` over the victims of both, clustered by client; None without any.
+def _values(scores: pd.DataFrame) -> dict[VictimKey, float]:
+    known = scores[scores.has_value]
+    return dict(zip(victims(known), known.value.tolist(), strict=True))
 
-    A victim is the same only if its row is: a defense that changed the batches pairs with nothing.
+
+def difference(one: Values, other: Values, *, comparisons: int = 1) -> Difference | None:
+    """Mean of ``one - other`` over the victims of both, clustered by client; None without any.
+
+    Two victims are the same only if their rows are: a defense that changed the batches has no
+    victim in common with one that did not.
     """
     both = sorted(one.keys() & other.keys())
     if not both:
@@ -83,17 +80,17 @@ def difference(one: Values, other: Values, *, comparisons: int = 1) -> Differenc
     return paired_difference(
         [one[victim] for victim in both],
         [other[victim] for victim in both],
-        [victim[:2] for victim in both],
+        [victim.owner for victim in both],
         comparisons=comparisons,
     )
 
 
 def estimate(values: Values) -> Estimate:
-    """The mean with its interval, clustered by client."""
-    victims = sorted(values)
+    """Mean with its 95 % interval, clustered by client."""
+    ordered = sorted(values)
     found = summary(
-        [values[victim] for victim in victims],
-        [victim[:2] for victim in victims],
+        [values[victim] for victim in ordered],
+        [victim.owner for victim in ordered],
         better="higher",
         seed=0,
     )
@@ -101,27 +98,32 @@ def estimate(values: Values) -> Estimate:
 
 
 def portfolio(attacks: Sequence[Scored]) -> Values:
-    """Each victim's value by the attack that has the highest mean on the other clients.
+    """Value of each victim under the attack with the highest mean on all other clients.
 
-    Taking the attack that is best on the victims themselves would flatter the attacker. With one
-    client there is nothing to choose by, and nothing is returned.
+    An attacker who owns several attacks must choose one without knowing the answer. Taking the
+    maximum per victim would overstate the leakage: the maximum of k noisy attacks exceeds each of
+    them even if none works. Leaving one client out, as in cross-validation, for client c
+
+        value(v) = values[a*(c)](v),   a*(c) = argmax_a mean of values[a] over clients other than c
+
+    makes choice and measurement independent, so that attacks without effect gain nothing. If a*(c)
+    refused v, the next best attack takes its place, and the prior if all refused. With one client
+    there is nothing to choose by, and the result is empty.
     """
-    victims = {victim for attack in attacks for victim in attack.values}
-    chosen: dict[Victim, float] = {}
-    for client in sorted({victim[:2] for victim in victims}):
+    owners = {victim.owner for attack in attacks for victim in attack.values}
+    chosen: dict[VictimKey, float] = {}
+    for client in sorted(owners):
         elsewhere = [(_mean_elsewhere(attack.values, client), attack) for attack in attacks]
         known = [(mean, attack) for mean, attack in elsewhere if mean is not None]
         best = [attack for _, attack in sorted(known, key=lambda pair: -pair[0])]
-        # Where the best refused, the next best stands in, and the prior where all did.
         for values in (
             *({v: x for v, x in one.values.items() if v not in one.refused} for one in best),
             *(one.values for one in best),
         ):
-            mine = {v: x for v, x in values.items() if v[:2] == client and v not in chosen}
-            chosen |= mine
+            chosen |= {v: x for v, x in values.items() if v.owner == client and v not in chosen}
     return chosen
 
 
-def _mean_elsewhere(values: Values, client: tuple[int, int]) -> float | None:
-    others = [value for victim, value in values.items() if victim[:2] != client]
+def _mean_elsewhere(values: Values, client: ClientKey) -> float | None:
+    others = [value for victim, value in values.items() if victim.owner != client]
     return fmean(others) if others else None

@@ -1,4 +1,4 @@
-"""What a report says about many scores: the middle, the tail, and how sure it can be."""
+"""Summary statistics of scores, with intervals clustered by client."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Estimate(Record):
     """A mean with its 95 % interval.
 
     Attributes:
-        n: examples.
-        clusters: clients that they belong to.
-        low: lower end of the interval; None where there is none.
+        n: number of examples.
+        clusters: number of clients that own them.
+        low: lower end of the interval; None if there is none.
         high: upper end of the interval.
-        interval_of: what was resampled: ``clients``; ``examples`` where all belong to one client,
-            and then the interval says nothing about other clients; ``none`` for one example.
+        interval_of: unit of resampling: ``clients``; ``examples`` if all belong to one client, in
+            which case the interval says nothing about other clients; ``none`` for one example.
     """
 
     n: int
@@ -45,8 +45,8 @@ class Difference(Estimate):
     """A mean of paired differences.
 
     Attributes:
-        level: of the interval; above 0.95 where several differences share one error.
-        p: two-sided, of a mean of 0, not corrected; None where there is no interval.
+        level: confidence level; above 0.95 if the interval is corrected for several comparisons.
+        p: two-sided p-value of a mean of 0, uncorrected; None if there is no interval.
     """
 
     level: float
@@ -54,9 +54,9 @@ class Difference(Estimate):
 
 
 class Share(Record):
-    """How many examples leaked up to a threshold, with a 95 % Wilson interval.
+    """Share of examples at or beyond a threshold, with a 95 % Wilson interval.
 
-    The interval takes the examples as independent, which those of one client are not.
+    The interval assumes independent examples, which those of one client are not.
     """
 
     threshold: float
@@ -69,8 +69,8 @@ class Summary(Estimate):
     """One metric over many examples.
 
     Attributes:
-        worst: mean of the most leaked tenth of the examples, their number rounded up.
-        share: None where no threshold was given.
+        worst: mean over the most leaked tenth of the examples, at least one.
+        share: None if no threshold was given.
     """
 
     median: float
@@ -92,9 +92,9 @@ def summary(
         values: finite, ``(example,)``.
         clusters: the client of each example: numbers or names ``(example,)``, or rows
             ``(example, key)`` such as (seed, client).
-        better: the direction that the attacker wants.
-        threshold: counts the examples at the threshold or on the attacker's side of it.
-        seed: of the bootstrap.
+        better: direction that the attacker wants.
+        threshold: examples at the threshold or on the attacker's side of it count as leaked.
+        seed: seed of the bootstrap.
 
     Raises:
         ConfigError: there are no values, one is not finite, or the lengths differ.
@@ -112,18 +112,27 @@ def summary(
 def paired_difference(
     a: npt.ArrayLike, b: npt.ArrayLike, clusters: npt.ArrayLike, *, comparisons: int = 1
 ) -> Difference:
-    """The mean of ``a - b`` over the same examples, with a t interval clustered by client.
+    """Mean of ``a - b`` over the same examples, with a t interval clustered by client.
 
-    The variance is cluster-robust (CR1 of Cameron and Miller 2015, "A practitioner's guide to
-    cluster-robust inference") and t has one degree less than there are clients: for clients of
-    equal size the paired t test of their means. A verdict rests on it, and the bootstrap of
-    ``summary`` is too narrow for few clients. Arguments and errors as in ``summary``.
+    The errors of one client's examples are correlated, so they are summed by client before they
+    are squared. With d = a - b over n examples of k clients, e_c the sum of d - mean(d) over
+    client c, and m comparisons that share an error of 5 % (Bonferroni),
+
+        variance = k / (k - 1) * sum of e_c^2 / n^2
+        interval = mean(d) +- t(1 - 0.025 / m; k - 1 degrees of freedom) * sqrt(variance)
+
+    This is the cluster-robust estimate for a mean, with the factor k / (k - 1) of CR1 and k - 1
+    degrees of freedom (Cameron and Miller 2015, "A practitioner's guide to cluster-robust
+    inference"). For clients of equal size it is the paired t test of the
+    clients' means. Verdicts use it since the bootstrap of ``summary`` is too narrow for few
+    clients. With one client, each example is a cluster of its own. Shapes and errors are those of
+    ``summary``.
 
     Args:
-        a: values of the examples, ``(example,)``.
+        a: values of the examples.
         b: other values of the same examples.
-        clusters: the client of each example.
-        comparisons: how many differences share the error of 5 % (Bonferroni).
+        clusters: client of each example.
+        comparisons: number of differences that share the error of 5 %.
     """
     first, members = _checked(a, clusters)
     second, _ = _checked(b, clusters)
@@ -145,7 +154,12 @@ def paired_difference(
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % Wilson interval of a rate; (0, 1) where nothing was tried."""
+    """95 % Wilson score interval of a rate; (0, 1) without any trial.
+
+    With p = successes / n and z = 1.96 it holds every rate r that a z test does not reject, those
+    with |p - r| <= z * sqrt(r * (1 - r) / n) (Wilson 1927). Unlike p +- z * standard error it
+    stays within [0, 1], and has a width when no trial, or every trial, is a success.
+    """
     from scipy.stats import binomtest
 
     if trials == 0:
@@ -190,11 +204,13 @@ def _estimate(scores: Floats, members: Members, seed: int) -> Estimate:
 
 
 def _interval(scores: Floats, members: Members, seed: int) -> tuple[float, float]:
-    """Bootstrap interval of the mean; clusters are resampled whole.
+    """Bootstrap percentile interval of the mean; whole clusters are resampled.
 
-    The percentiles are moved outwards for few clusters (Hesterberg 2015, "What teachers should
-    know about the bootstrap", section 5.3). No bootstrap of k clusters leaves the range of their
-    means, so with 2, 3 and 4 clusters the true cover is at most 50, 75 and 87 %, not 95 %.
+    A percentile interval of k clusters is narrow like a z interval with the variance divided by k
+    instead of k - 1. Hesterberg (2015, "What teachers should know about the bootstrap", section
+    5.3) widens it to the percentile Phi(sqrt(k / (k - 1)) * t(0.025; k - 1)). No resample leaves
+    the range of the clusters' means, so with 2, 3 and 4 clusters the coverage is at most 50, 75
+    and 87 %, not 95 %.
     """
     from scipy.stats import norm, t
 

@@ -1,11 +1,14 @@
-"""From rows to findings: pool the seeds, count every job, and never average over survivors."""
+"""From rows to findings: seeds are pooled, and every job counts, whatever became of it."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from experiments.analysis.findings import (
     HEADLINE,
@@ -19,8 +22,16 @@ from experiments.analysis.findings import (
     TaskFindings,
     settled,
 )
+from experiments.analysis.frames import (
+    ATTACK,
+    PLACE,
+    by_status,
+    jobs,
+    score_frame,
+    utility_frame,
+)
 from experiments.analysis.judgement import evidence
-from experiments.analysis.keys import Placed
+from experiments.analysis.keys import DefenseKey, Placed
 from experiments.analysis.statistics import Direction, summary
 from experiments.wording.names import natural, settings
 from fedsim.build import registry
@@ -28,12 +39,21 @@ from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
-from fedsim.records import PRIOR_ONLY, SECOND_CLIENT, STATUSES, Modality, ScoreRow, UtilityRow
+from fedsim.records import PRIOR_ONLY, SECOND_CLIENT, Modality, ScoreRow, UtilityRow
 
-Names: TypeAlias = tuple[str, str, str, str]
-Wants: TypeAlias = Mapping[str, Direction]
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+
+class SectionKey(NamedTuple):
+    """What the cells of a section have in common."""
+
+    task: str
+    dataset: str
+    model: str
+    protocol: str
+
+    @property
+    def modality(self) -> Modality:
+        """Kind of the private data; it decides on the metrics."""
+        return "image" if self.task.startswith("image") else "text"
 
 
 def metric_classes() -> dict[str, type[Metric]]:
@@ -41,49 +61,50 @@ def metric_classes() -> dict[str, type[Metric]]:
     return registry(METRICS, "fedsim.metrics")
 
 
-def section_names(cells: Mapping[str, CellConfig], rows: Iterable[ScoreRow]) -> dict[str, Names]:
-    """Cell -> (task, dataset, model, protocol).
-
-    A cell without scores is read from its config; where that leaves the kind of task open, it is
-    that of its neighbours.
-    """
-    scored: dict[str, Names] = {
-        row.cell: (row.task, row.dataset, row.model, row.protocol) for row in rows
-    }
-    kinds = {names[1:]: names[0] for names in scored.values()}
-    names = dict(scored)
-    for name in cells.keys() - scored.keys():
-        task, protocol = cells[name].task, cells[name].federation.protocol
-        rest = (task.dataset, task.model, protocol)
-        kind = kinds.get(rest, task.kind) if task.kind == "auto" else task.kind
-        names[name] = (kind, *rest)
-    return names
-
-
 def summarise(
     rows: Sequence[ScoreRow], utility: Sequence[UtilityRow], cells: Mapping[str, CellConfig]
 ) -> Findings:
-    """Cells that differ in nothing but their seed count as one; the order of rows does not."""
-    rows = sorted(rows, key=lambda row: row.model_dump_json(exclude={"seconds"}))
-    utility = sorted(utility, key=lambda row: row.model_dump_json(exclude={"seconds"}))
-    names, wants = section_names(cells, rows), _directions(rows)
+    """Findings by section, independent of the order of the rows.
+
+    Cells that differ in their seeds alone are pooled.
+
+    Args:
+        rows: scores of all cells.
+        utility: utility of all cells, by round.
+        cells: by name; those of every row are among them.
+    """
+    directions, keys = _directions(rows), section_keys(cells, rows)
     runs = {row.cell: row.run for row in rows} | {row.cell: row.run for row in utility}
-    sections = []
-    for section in sorted(set(names.values())):
-        mine = {name: cell for name, cell in sorted(cells.items()) if names[name] == section}
-        found = _section(
-            section,
-            [row for row in rows if row.cell in mine],
-            [row for row in utility if row.cell in mine],
-            settings(mine, runs),
-            wants,
-        )
-        sections.append(found)
-    return Findings(sections=tuple(sections))
+    found = []
+    for key in sorted(set(keys.values())):
+        mine = {name: cell for name, cell in sorted(cells.items()) if keys[name] == key}
+        labels = settings(mine, runs)
+        scores = score_frame((row for row in rows if row.cell in mine), labels)
+        measured = utility_frame((row for row in utility if row.cell in mine), labels)
+        found.append(_section(key, tuple(mine), scores, measured, directions))
+    return Findings(sections=tuple(found))
 
 
-def _directions(rows: Iterable[ScoreRow]) -> Wants:
-    """Metric -> what the attacker wants, in the order of the known metrics."""
+def section_keys(
+    cells: Mapping[str, CellConfig], rows: Iterable[ScoreRow]
+) -> dict[str, SectionKey]:
+    """Cell -> its section.
+
+    The section of a cell without scores is read from its config. If the config leaves the kind of
+    task to be detected, it is that of the scored cells with the same data, model and protocol.
+    """
+    found = {row.cell: SectionKey(row.task, row.dataset, row.model, row.protocol) for row in rows}
+    kinds = {key[1:]: key.task for key in found.values()}
+    for name in cells.keys() - found.keys():
+        task, protocol = cells[name].task, cells[name].federation.protocol
+        rest = (task.dataset, task.model, protocol)
+        kind = kinds.get(rest, task.kind) if task.kind == "auto" else task.kind
+        found[name] = SectionKey(kind, *rest)
+    return found
+
+
+def _directions(rows: Iterable[ScoreRow]) -> dict[str, Direction]:
+    """Metric -> the direction that the attacker wants, in the order of the known metrics."""
     known = metric_classes()
     if unknown := sorted({row.metric for row in rows} - known.keys()):
         raise ConfigError(
@@ -93,71 +114,64 @@ def _directions(rows: Iterable[ScoreRow]) -> Wants:
     return {name: metric.attacker_wants for name, metric in known.items()}
 
 
-def _group(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    groups: dict[K, list[V]] = defaultdict(list)
-    for key, item in items:
-        groups[key].append(item)
-    return dict(groups)
-
-
 def _section(
-    names: Names,
-    rows: list[ScoreRow],
-    utility: list[UtilityRow],
-    labels: Mapping[str, str],
-    wants: Wants,
+    key: SectionKey,
+    cells: tuple[str, ...],
+    scores: pd.DataFrame,
+    measured: pd.DataFrame,
+    directions: Mapping[str, Direction],
 ) -> TaskFindings:
-    modality: Modality = "image" if names[0].startswith("image") else "text"
-
-    def place(row: ScoreRow | UtilityRow) -> tuple[str, str, str]:
-        return labels[row.cell], row.defense, row.defense_options
-
-    attacked = _group(
-        ((place(r), r.attack, r.attack_options, r.adaptive, r.control, r.probe), r)
-        for r in rows
-        if r.control != SECOND_CLIENT
-    )
-    measured = _group(((place(r), r.round), r) for r in utility)
-    mine = [row for row in rows if row.probe == "none"]
-    results = [_result(key[0][0], group, modality, wants) for key, group in attacked.items()]
-    curve = [_utility(key[0][0], group) for key, group in measured.items()]
-    curve.sort(key=lambda u: (*_order(u), u.round))
+    own = scores[scores.probe == "none"]
+    attacked = scores[scores.control != SECOND_CLIENT]
+    results = [
+        _result(part, key.modality, directions)
+        for _, part in attacked.groupby([*PLACE, *ATTACK, "control", "probe"])
+    ]
     results.sort(key=lambda result: (*_order(result), *_rank(result)))
-    found = {one.place: _order(one) for one in (*results, *curve)}
-    curves = _group((one.place, one) for one in curve)
-    ends = {place: settled(group) for place, group in curves.items()}
-    ordered = sorted(found, key=lambda place: found[place])
-    places = {place: end.values if (end := ends.get(place)) else None for place in ordered}
+    curve = [_utility(part) for _, part in measured.groupby([*PLACE, "round"])]
+    curve.sort(key=lambda utility: (*_order(utility), utility.round))
     return TaskFindings(
-        cells=tuple(labels),
-        task=names[0],
-        dataset=names[1],
-        model=names[2],
-        protocol=names[3],
-        modality=modality,
-        victims=len({_example(row) for row in mine}),
-        clients=len({(row.seed, row.client) for row in mine}),
-        levels=tuple(sorted({row.level for row in rows if row.level})),
+        cells=cells,
+        **key._asdict(),
+        modality=key.modality,
+        victims=_private_examples(own),
+        clients=len(own[["seed", "client"]].drop_duplicates()),
+        levels=tuple(sorted(filter(None, set(scores.level)))),
         results=tuple(results),
         utility=tuple(curve),
-        evidence=evidence(rows, labels, modality, places),
+        evidence=evidence(scores, key.modality, _utility_at_end(results, curve)),
     )
 
 
-def _example(row: ScoreRow) -> tuple[object, ...]:
-    """What one private example is known by: its row, however often it is attacked."""
-    if row.row is None:
-        return row.seed, row.client, row.round, row.example
-    return row.split, row.row
+def _utility_at_end(
+    results: Sequence[Result], curve: Sequence[RoundUtility]
+) -> dict[DefenseKey, dict[str, float] | None]:
+    """Every defense that was attacked or measured, in the order of the page."""
+    found = sorted((*results, *curve), key=_order)
+    ends = {
+        place: settled([one for one in curve if one.place == place])
+        for place in dict.fromkeys(one.place for one in found)
+    }
+    return {place: end.values if end else None for place, end in ends.items()}
+
+
+def _private_examples(scores: pd.DataFrame) -> int:
+    """Number of distinct private examples; one that is attacked in two rounds counts once."""
+    known = scores.row >= 0
+    rows = scores.loc[known, ["split", "row"]].drop_duplicates()
+    unknown = scores.loc[~known, ["seed", "client", "round", "example"]].drop_duplicates()
+    return len(rows) + len(unknown)
 
 
 def _order(found: Placed) -> tuple[Any, ...]:
-    setting, defense, options = found.place
-    return natural(setting), defense != "none", defense, natural(options)
+    """By setting, no defense first, then by name and options, numbers by their value."""
+    place = found.place
+    options = natural(place.defense_options)
+    return natural(place.setting), place.defense != "none", place.defense, options
 
 
 def _rank(found: Result) -> tuple[Any, ...]:
-    """Within a place: each attack on clients and on probes, each with its control; prior last."""
+    """Within a defense: clients before probes, each attack before its control, the prior last."""
     return (
         found.attack == PRIOR_ONLY,
         *(found.attack, natural(found.attack_options), found.adaptive),
@@ -166,70 +180,61 @@ def _rank(found: Result) -> tuple[Any, ...]:
     )
 
 
-def _result(setting: str, rows: list[ScoreRow], modality: Modality, wants: Wants) -> Result:
-    jobs = {(row.cell, row.round, row.client): row for row in rows}
-    status = Counter(row.status for row in jobs.values())
-    problems = Counter(
-        (row.status, row.reason) for row in jobs.values() if row.status != "done" or row.reason
-    )
-    metrics = _group((row.metric, row) for row in rows if row.value is not None)
+def _result(
+    scores: pd.DataFrame, modality: Modality, directions: Mapping[str, Direction]
+) -> Result:
+    """What one attack got under one defense; ``scores`` holds its rows alone."""
+    first, done, known = scores.iloc[0], jobs(scores), scores[scores.has_value]
+    told = done[(done.status != "done") | (done.reason != "")].groupby(["status", "reason"]).size()
+    values, clients = known.value.to_numpy(float), known[["seed", "client"]].to_numpy()
+    units = dict(zip(known.metric, known.unit, strict=True))
+    by_metric = known.groupby("metric").indices
+    by_round = known.groupby(["metric", "round"]).indices
+
+    def leakage(metric: str, where: npt.NDArray[np.intp]) -> Leakage:
+        found = summary(
+            values[where],
+            clients[where],
+            better=directions[metric],
+            threshold=THRESHOLDS.get(metric),
+            seed=0,
+        )
+        return Leakage(unit=units[metric], **found.model_dump())
+
     return Result(
-        cells=tuple(sorted({row.cell for row in rows})),
-        setting=setting,
-        defense=rows[0].defense,
-        defense_options=rows[0].defense_options,
-        attack=rows[0].attack,
-        attack_options=rows[0].attack_options,
-        adaptive=rows[0].adaptive,
-        control=rows[0].control,
-        probe=rows[0].probe,
-        jobs={name: status[name] for name in STATUSES},
+        cells=tuple(sorted(set(scores.cell))),
+        **{name: first[name] for name in (*PLACE, *ATTACK, "control", "probe")},
+        jobs=by_status(done),
         problems=tuple(
-            Problem(status=name, reason=reason, jobs=count)
-            for (name, reason), count in sorted(problems.items())
+            Problem(status=status, reason=reason, jobs=count)
+            for (status, reason), count in told.items()
         ),
-        leakage={
-            name: _leakage(metrics[name], better)
-            for name, better in wants.items()
-            if name in metrics
-        },
+        leakage={name: leakage(name, by_metric[name]) for name in directions if name in by_metric},
         rounds={
-            metric: {
-                number: _leakage(part, wants[metric])
-                for number, part in sorted(_group((r.round, r) for r in metrics[metric]).items())
+            name: {
+                number: leakage(name, where)
+                for (metric, number), where in sorted(by_round.items(), key=lambda item: item[0])
+                if metric == name
             }
-            for metric in HEADLINE[modality]
-            if metric in metrics
+            for name in HEADLINE[modality]
+            if name in by_metric
         },
-        seconds=sum(row.seconds for row in jobs.values()),
+        seconds=sum(done.seconds.tolist()),
     )
 
 
-def _leakage(rows: list[ScoreRow], better: Direction) -> Leakage:
-    found = summary(
-        [row.value for row in rows if row.value is not None],
-        [(row.seed, row.client) for row in rows],
-        better=better,
-        threshold=THRESHOLDS.get(rows[0].metric),
-        seed=0,
-    )
-    return Leakage(unit=rows[0].unit, **found.model_dump())
-
-
-def _utility(setting: str, rows: list[UtilityRow]) -> RoundUtility:
-    by_seed: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        by_seed[row.metric][row.seed] = row.value
-    # Replies and budget are told once for each metric; over seeds, the mean and the larger budget.
-    cells = {row.cell: row for row in rows}.values()
-    epsilons = [row.epsilon for row in cells if row.epsilon is not None]
+def _utility(measured: pd.DataFrame) -> RoundUtility:
+    """Utility under one defense after one round: means over seeds, the largest budget spent."""
+    by_seed = {
+        metric: dict(zip(part.seed.tolist(), part.value.tolist(), strict=True))
+        for metric, part in measured.groupby("metric", sort=False)
+    }
+    cells = measured.drop_duplicates("cell", keep="last")  # a row per metric repeats the rest
+    first, epsilons = measured.iloc[0], cells.epsilon.dropna().tolist()
     return RoundUtility(
-        setting=setting,
-        defense=rows[0].defense,
-        defense_options=rows[0].defense_options,
-        round=rows[0].round,
+        **{name: first[name] for name in (*PLACE, "round")},
         values={metric: fmean(seeds.values()) for metric, seeds in by_seed.items()},
-        by_seed=dict(by_seed),
+        by_seed=by_seed,
         epsilon=max(epsilons, default=None),
-        bytes_up=sum(row.bytes_up for row in cells) // len(cells),
+        bytes_up=sum(cells.bytes_up.tolist()) // len(cells),
     )

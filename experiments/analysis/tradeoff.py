@@ -1,14 +1,16 @@
-"""What utility buys: leakage at a stated loss of utility, and beside DP-SGD of equal utility.
+"""Leakage at a stated loss of utility, and compared with DP-SGD of equal utility.
 
-A family is a defense's name in one setting; its members differ in their options. Leakage between
-two members is interpolated linearly in utility, victim by victim, so that its interval is that of
-the same victims; utility counts as known. No defense stands at the weak end of a family of two
-members or more.
+A family is one defense in one setting; its members differ in their options. Between two members a
+and b that lose shares l_a <= l <= l_b of the utility, leakage is interpolated for each victim v:
+
+    value(v) = (1 - s) * value_a(v) + s * value_b(v),   s = (l - l_a) / (l_b - l_a)
+
+so that the interval of the mean is that of paired victims. Utility is taken as known, without
+error. A family of two members or more has no defense as its weakest member.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +19,7 @@ from statistics import fmean
 
 from experiments.analysis.evidence import AtLoss, EqualUtility, Verdict
 from experiments.analysis.findings import UTILITY
-from experiments.analysis.keys import Place, undefended
+from experiments.analysis.keys import DefenseKey, FamilyKey, undefended
 from experiments.analysis.paired import Scored, Values, difference, estimate
 from experiments.wording.defense_names import family, strength
 from experiments.wording.names import show
@@ -28,14 +30,14 @@ DP_SGD = "dp_sgd"
 
 @dataclass(frozen=True, slots=True)
 class TradeoffPoint:
-    """One defense: what it costs, and what the strongest attack on it got from each victim.
+    """One defense: its cost, and the value of each victim under the strongest attack on it.
 
     Attributes:
-        name: the options that tell it from others of its family, else the defense.
-        loss: of utility, as a share of the utility without a defense; below 0 where it gains.
+        name: options that tell it from others of its family, or the name of the defense.
+        loss: lost share of the utility without a defense; negative if utility rises.
     """
 
-    place: Place
+    place: DefenseKey
     name: str
     loss: float
     values: Values
@@ -44,16 +46,13 @@ class TradeoffPoint:
 def points(
     verdicts: Sequence[Verdict],
     attacks: Iterable[Scored],
-    utility: Mapping[Place, Mapping[str, float] | None],
+    utility: Mapping[DefenseKey, Mapping[str, float] | None],
 ) -> list[TradeoffPoint]:
-    """Every attacked defense whose utility can be set against that of no defense.
+    """Every attacked defense whose utility can be compared with that of no defense.
 
-    A model that diverged has no utility to trade.
+    Models that diverged are left out.
     """
     known = {(one.place, one.attacker): one.values for one in attacks}
-    families: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for verdict in verdicts:
-        families[verdict.place[:2]].append(verdict.defense_options)
     bases = undefended(utility)
     found = []
     for verdict in verdicts:
@@ -62,14 +61,18 @@ def points(
         loss = loss_of(here, base) if here and base else None
         if loss is not None and isfinite(loss) and verdict.strongest is not None:
             values = known[verdict.place, verdict.strongest.attacker]
-            members = families[verdict.place[:2]]
+            members = [
+                other.defense_options
+                for other in verdicts
+                if other.place.family == verdict.place.family
+            ]
             own = strength(verdict.defense, verdict.defense_options, members)
             found.append(TradeoffPoint(verdict.place, own or family(verdict.defense), loss, values))
     return found
 
 
 def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | None:
-    """The share of ``base`` that is lost; None where that says nothing, as for an MCC of 0."""
+    """Lost share of ``base``; None if that is meaningless, as for an MCC of 0."""
     name = next((name for name in UTILITY if name in here and name in base), None)
     if name is None or not base[name] > 0:
         return None
@@ -78,12 +81,11 @@ def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | Non
 
 
 def at_loss(line: Sequence[TradeoffPoint]) -> Iterator[AtLoss]:
-    """For each family the least leakage that a cost of ``LOSS`` buys."""
-    for (setting, defense), members in _families(line).items():
+    """The least leakage of each family at a cost of at most ``LOSS``."""
+    for family_key, members in _families(line).items():
         values, how = _at(members, LOSS)
         yield AtLoss(
-            setting=setting,
-            defense=defense,
+            **family_key._asdict(),
             loss=LOSS,
             leakage=estimate(values) if values else None,
             how=how,
@@ -91,21 +93,19 @@ def at_loss(line: Sequence[TradeoffPoint]) -> Iterator[AtLoss]:
 
 
 def equal_utility(line: Sequence[TradeoffPoint]) -> Iterator[EqualUtility]:
-    """For each defense but DP-SGD itself, the leakage of DP-SGD at the same utility.
+    """The leakage of DP-SGD at the utility of each other defense.
 
-    A setting of DP-SGD that costs more than another and leaks no less is not one to be tuned to.
+    Members of DP-SGD that cost more than another and leak no less are left out, since nobody would
+    choose them.
     """
     families = _families(line)
     for point in line:
-        setting, defense, given = point.place
-        reference = families.get((setting, DP_SGD))
-        if reference and defense not in ("none", DP_SGD):
+        reference = families.get(FamilyKey(point.place.setting, DP_SGD))
+        if reference and point.place.defense not in ("none", DP_SGD):
             values, how = _between(_efficient(reference), point.loss)
             both = point.values.keys() & (values or point.values).keys()
             yield EqualUtility(
-                setting=setting,
-                defense=defense,
-                defense_options=given,
+                **point.place._asdict(),
                 leakage=fmean(point.values[victim] for victim in both) if both else None,
                 dp_sgd=fmean(values[victim] for victim in both) if values and both else None,
                 difference=difference(point.values, values) if values else None,
@@ -114,7 +114,7 @@ def equal_utility(line: Sequence[TradeoffPoint]) -> Iterator[EqualUtility]:
 
 
 def _efficient(members: Iterable[TradeoffPoint]) -> list[TradeoffPoint]:
-    """Of members by loss those that leak less than every cheaper one."""
+    """The members, ordered by loss, that leak less than every cheaper one."""
     found: list[TradeoffPoint] = []
     for member in members:
         if not found or fmean(member.values.values()) < fmean(found[-1].values.values()):
@@ -122,24 +122,24 @@ def _efficient(members: Iterable[TradeoffPoint]) -> list[TradeoffPoint]:
     return found
 
 
-def _families(line: Iterable[TradeoffPoint]) -> dict[tuple[str, str], list[TradeoffPoint]]:
-    """(setting, defense) -> its members with no defense at the weak end, by loss."""
-    bases = {point.place[0]: point for point in line if point.place[1] == "none"}
-    groups: dict[tuple[str, str], list[TradeoffPoint]] = defaultdict(list)
-    for point in line:
-        if point.place[1] != "none":
-            groups[point.place[:2]].append(point)
-    return {
-        key: sorted(
-            [*members, *([bases[key[0]]] if len(members) > 1 or key[1] == DP_SGD else [])],
-            key=lambda point: (point.loss, point.place),
-        )
-        for key, members in groups.items()
-    }
+def _families(line: Sequence[TradeoffPoint]) -> dict[FamilyKey, list[TradeoffPoint]]:
+    """The members of each family by loss, no defense at the weak end."""
+    bases = {point.place.setting: point for point in line if point.place.defense == "none"}
+    found = {}
+    for key in dict.fromkeys(point.place.family for point in line):
+        members = [point for point in line if point.place.family == key]
+        if key.defense != "none":
+            drawn = len(members) > 1 or key.defense == DP_SGD
+            ends = [bases[key.setting]] if drawn else []
+            found[key] = sorted([*members, *ends], key=lambda point: (point.loss, point.place))
+    return found
 
 
 def _at(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, str]:
-    """The values of the member that leaks least of those that cost no more, or between two."""
+    """Values of the least leaky member within ``loss``.
+
+    Interpolated between neighbours if that leaks less.
+    """
     within = [member for member in members if member.loss <= loss]
     if not within:
         return None, f"{members[0].name} costs {_percent(members[0].loss)} already"
@@ -148,12 +148,12 @@ def _at(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, s
         values, how = _between(members, loss)
         if values and fmean(values.values()) < fmean(best.values.values()):
             return values, how
-    least = "" if len(members) == 1 else ", the least leaking that costs no more"
+    least = "" if len(members) == 1 else ", the least leaky that costs no more"
     return best.values, f"{best.name} costs {_percent(best.loss)}{least}"
 
 
 def _between(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, str]:
-    """Linear in the loss between the two members around it."""
+    """Values interpolated linearly between the two members around ``loss``."""
     for weak, strong in pairwise(members):
         if weak.loss <= loss <= strong.loss:
             width = strong.loss - weak.loss
@@ -164,7 +164,10 @@ def _between(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | No
             how = f"between {' and '.join(ends)}"
             return values or None, how if values else f"{how}: no victim in common"
     low, high = members[0].loss, members[-1].loss
-    return None, f"out of range: the line is known from {_percent(low)} to {_percent(high)} of loss"
+    return (
+        None,
+        f"out of range: leakage is known for losses from {_percent(low)} to {_percent(high)}",
+    )
 
 
 def _percent(share: float) -> str:

@@ -1,45 +1,59 @@
-"""Leaks, or does it? A word for each defense that follows from intervals and from nothing else.
+"""The verdict on each defense, a word that follows from intervals and from nothing else.
 
-``leaks``: an attack beats every null baseline that was run, on the same victims, with an interval
-above 0 whose level is corrected for the number of attacks (Bonferroni). ``no leak found``: each
-attack's interval ends below the margin for every baseline, on five clients or more, and no job
-failed; how many clients may leak all the same stands beside it. ``not attacked``: no attack has a
-score. ``inconclusive``: all else, with a note that says why. A text is judged twice, by its
-sentences and by the words of the batch, since an update can hold the words without their order;
-words leak where precision and recall both beat every baseline, and do not where one of them stays
-below the margin and the other is not surely above it. Labels are no word of their own: that they
-leak stands among the notes.
+With d the mean difference of an attack to a null baseline on the same victims, and [low, high] its
+interval at level 1 - 0.05 / number of attacks, so that all of them hold together with probability
+95 % (Bonferroni):
+
+``leaks``: one attack has low > 0 against every baseline that was run.
+``no leak found``: every attack has high < margin against every baseline, on five clients or more,
+and no job failed. A note says in what share of clients a leak is still possible.
+``not attacked``: no attack has a score.
+``inconclusive``: anything else; a note says why.
+
+A text is judged by its sentences and also by the words of the batch, since an update can reveal the
+words without their order. Words leak if precision and recall both beat every baseline; they do not
+if one of the two stays below the margin and the other is not clearly above it. Leaking labels are
+mentioned in the notes and do not change the verdict.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
+import pandas as pd
+
 from experiments.analysis.comparison import FEW, BaselineComparison, reasons
-from experiments.analysis.evidence import Gap, Reached, Verdict, Word
+from experiments.analysis.evidence import Reached, Verdict, Word
 from experiments.analysis.findings import MARGINS
-from experiments.analysis.keys import Place
+from experiments.analysis.frames import attacked, by_status, jobs
+from experiments.analysis.gaps import adaptive_gaps
+from experiments.analysis.keys import DefenseKey
 from experiments.analysis.paired import Scored, difference, estimate, portfolio
 from experiments.analysis.statistics import Difference, wilson
-from experiments.analysis.twins import oblivious_twin
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, STATUSES, Modality, ScoreRow
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
-"""A guess that lists every word has all the recall, one sure word all the precision."""
+"""Judged together: listing every word gives full recall, naming one sure word full precision."""
 
 LABELS = "label_accuracy"
-"""The baseline guesses granted labels too, so that only what was not granted leaks."""
+"""The baselines know granted labels too, so only labels that were withheld can leak."""
 
 
 def judge(
-    place: Place,
-    rows: Sequence[ScoreRow],
+    place: DefenseKey,
+    scores: pd.DataFrame,
     found: Mapping[str, Sequence[Scored]],
     modality: Modality,
 ) -> Verdict:
-    """The verdict on one place, from its rows and the values of the metrics that it goes by."""
+    """The verdict on one defense in one setting.
+
+    Args:
+        place: the defense and its setting.
+        scores: all rows of the defense, for its jobs and levels of realism.
+        found: metric -> values by attack, at least for ``metrics(modality)``.
+        modality: decides the metrics and the margin.
+    """
     main = MAIN[modality]
     here = {m: [one for one in found.get(m, ()) if one.place == place] for m in metrics(modality)}
     attacks = [one for one in here[main] if is_attack(one)]
@@ -49,26 +63,25 @@ def judge(
     known = {one.attacker: one for one in attacks}
     best = max(matches, key=lambda match: (match.beats, known[match.attacker].mean), default=None)
     null = best.hardest(main) if best else None
-    jobs = _jobs(rows)
-    gaps = gaps_of(attacks)
+    own = attacked(scores)
+    statuses = by_status(jobs(own[own.attack != PRIOR_ONLY]))
+    gaps = adaptive_gaps(attacks)
     gap = max(gaps, key=lambda one: max(one.value, one.base), default=None)
     chosen = portfolio(attacks)
-    word = _word(matches, words, MARGINS[modality], jobs)
+    word = _word(matches, words, MARGINS[modality], statuses)
     victims = {victim for one in attacks for victim in one.values}
     return Verdict(
-        setting=place[0],
-        defense=place[1],
-        defense_options=place[2],
+        **place._asdict(),
         word=word,
         notes=(
-            *_notes(word, place, matches, words, MARGINS[modality], jobs, attacks),
+            *_notes(word, place, matches, words, MARGINS[modality], statuses, attacks),
             *(["labels leak"] if labels else []),
         ),
-        levels=tuple(sorted({row.level for row in rows if row.level})),
+        levels=tuple(sorted(filter(None, set(scores.level)))),
         attacks=len(attacks),
         victims=len(victims),
-        clients=len({victim[:2] for victim in victims}),
-        jobs=jobs,
+        clients=len({victim.owner for victim in victims}),
+        jobs=statuses,
         strongest=_reached(known[best.attacker]) if best else None,
         labels=max(labels, key=_over_labels).attacker if labels else None,
         null=null,
@@ -87,46 +100,17 @@ def judge(
 
 
 def metrics(modality: Modality) -> tuple[str, ...]:
-    """The metrics that verdicts go by."""
+    """The metrics that verdicts rest on."""
     return (MAIN[modality], LABELS, *(WORDS if modality == "text" else ()))
 
 
 def is_attack(one: Scored) -> bool:
-    """Neither a control nor the baseline that sees nothing."""
+    """Whether this is an attack, not a control or the baseline that sees no update."""
     return one.control == "none" and one.attacker.attack != PRIOR_ONLY
 
 
-def gaps_of(attacks: Sequence[Scored]) -> list[Gap]:
-    """Adaptive less oblivious on the same victims, for each attack of a place that ran both."""
-    by_attacker = {one.attacker: one for one in attacks}
-    found = []
-    for one in attacks:
-        twin = oblivious_twin(one.attacker, by_attacker)
-        if twin is not None and (gap := gap_of(one, by_attacker[twin])):
-            found.append(gap)
-    return found
-
-
-def gap_of(one: Scored, base: Scored, *, comparisons: int = 1) -> Gap | None:
-    """``one`` less ``base`` on the same victims, placed where ``one`` is; None without any."""
-    between = difference(one.values, base.values, comparisons=comparisons)
-    if between is None:
-        return None
-    both = sorted(one.values.keys() & base.values.keys())
-    setting, defense, options = one.place
-    return Gap(
-        setting=setting,
-        defense=defense,
-        defense_options=options,
-        attacker=one.attacker,
-        value=fmean(one.values[victim] for victim in both),
-        base=fmean(base.values[victim] for victim in both),
-        difference=between,
-    )
-
-
 def _matches(here: Mapping[str, Sequence[Scored]], by: Sequence[str]) -> list[BaselineComparison]:
-    """Every attack that has a value by all of these metrics, against its baselines."""
+    """Every attack with values for all of these metrics, compared with its baselines."""
     attacks = {metric: [one for one in here[metric] if is_attack(one)] for metric in by}
     names = [one.attacker for one in attacks[by[0]]]
     found = []
@@ -169,17 +153,6 @@ def _reached(one: Scored) -> Reached:
     return Reached(attacker=one.attacker, leakage=estimate(one.values), refused=len(one.refused))
 
 
-def _jobs(rows: Iterable[ScoreRow]) -> dict[str, int]:
-    """By status; a control has no job of its own, and a probe is no victim."""
-    jobs = {
-        (row.cell, row.attack, row.attack_options, row.adaptive, row.round, row.client): row.status
-        for row in rows
-        if (row.control, row.probe) == ("none", "none") and row.attack != PRIOR_ONLY
-    }
-    count = Counter(jobs.values())
-    return {status: count[status] for status in STATUSES}
-
-
 def _word(
     matches: Sequence[BaselineComparison],
     words: Sequence[BaselineComparison],
@@ -198,7 +171,7 @@ def _word(
 
 def _notes(
     word: Word,
-    place: Place,
+    place: DefenseKey,
     matches: Sequence[BaselineComparison],
     words: Sequence[BaselineComparison],
     margin: float,
@@ -220,14 +193,14 @@ def _notes(
         yield from reasons(open_, margin, len(matches))
         if not open_:
             yield "jobs failed or ran out of time"
-    clients = len({victim[:2] for one in attacks for victim in one.values})
+    clients = len({victim.owner for one in attacks for victim in one.values})
     if clients == 1:
         yield "one client: says nothing about others"
     elif clients < FEW:
         yield f"{clients} clients: say little about others"
     elif word == "no leak found":
         yield f"a leak in up to {100 * wilson(0, clients)[1]:.0f} % of clients is not ruled out"
-    if place[1] != "none" and not any(match.attacker.adaptive for match in matches):
+    if place.defense != "none" and not any(match.attacker.adaptive for match in matches):
         yield "no adaptive attack was run"
     if jobs["skipped"]:
-        yield f"{jobs['skipped']} jobs could not attack"
+        yield f"{jobs['skipped']} jobs were skipped"

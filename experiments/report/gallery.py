@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from experiments.analysis.findings import TaskFindings
-from experiments.report.results import attack_label
+from experiments.report.naming import attack_label
 from experiments.stages.gallery import Shown
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title

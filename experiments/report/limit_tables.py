@@ -1,19 +1,19 @@
-"""The tables of what bounds any attack on a run, for the page and for a terminal."""
+"""The tables of bounds on any attack on a run, for the page and for a terminal."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, median_low
 from typing import Any, TypeAlias
 
+from experiments.analysis.frames import score_frame
 from experiments.analysis.paired import scored
 from experiments.analysis.verdicts import is_attack
 from experiments.bounds.records import CeilingLimit, Limit, LimitsRecord, RankLimit, SuccessLimit
 from experiments.plan.folder import Run
-from experiments.report.results import told_apart
+from experiments.report.naming import told_apart
 from experiments.report.tables import Number, Table, Value, to_markdown
 from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name
@@ -31,12 +31,12 @@ def _who(limit: Limit, labels: SettingNames) -> tuple[str, str]:
 
 
 def rank_table(limits: Iterable[RankLimit], labels: SettingNames) -> Table:
-    """One row a cell and exact attack that fits its modality."""
+    """One row per cell and exact attack for its modality."""
     return Table(
         "limits-ranks",
-        "Whether exact attacks can work, before any is run: green where nothing is in the way, "
-        "amber where they work on some replies or in part, red where they cannot. Counts of the "
-        "first replies, at the first weights.",
+        "Whether exact attacks can work, known before any is run: green if nothing prevents them, "
+        "amber if they work on some replies or in part, red if they cannot work. The counts are "
+        "those of the first replies, at the initial weights.",
         (*WHO, "attack", "light", "counted", "median", "largest", "limit", "why"),
         tuple(
             (
@@ -56,17 +56,17 @@ def rank_table(limits: Iterable[RankLimit], labels: SettingNames) -> Table:
 
 
 def success_table(limits: Iterable[SuccessLimit], labels: SettingNames) -> Table:
-    """One row a cell with differential privacy and thing to guess."""
+    """One row per cell with differential privacy and kind of guess."""
     return Table(
         "limits-success",
-        "The largest chance to guess right about an example of a captured round "
-        "(reconstruction robustness, Balle et al. 2022, Hayes et al. 2023): without any update, "
-        "with the one of that round, and with those of all rounds, into the others of which the "
-        "example is drawn like any row of its client. That it was used in the captured round "
-        "is given, as it is for all that is scored, so sampling hides nothing there. It "
-        "holds for every attack whose chance without an update is the one given, and for every "
-        "client. Noise is that of the client with the least, in units of the clipping norm, or "
-        "of twice that where two updates are compared.",
+        "The largest chance of a right guess about an example of a captured round (reconstruction "
+        "robustness, Balle et al. 2022, Hayes et al. 2023): without any update, with the update of "
+        "that round, and with the updates of all rounds. The example is known to be used in the "
+        "captured round, as is everything that is scored, so sampling hides nothing there; into "
+        "the other rounds it is drawn like any row of its client. The bound holds for every client "
+        "and for every attack whose chance without an update is the one given. Noise is that of "
+        "the client with the least, in units of the clipping norm, or of twice the clipping norm "
+        "if two updates are compared.",
         (*WHO, "unit", "noise", "guess", "without", "one round", "all rounds", "rounds"),
         tuple(
             (
@@ -87,27 +87,28 @@ def ceiling_table(
     labels: SettingNames,
     scores: Sequence[ScoreRow],
 ) -> Table:
-    """One row a cell of images with Gaussian noise alone, beside the best attack on the same.
+    """One row per cell of images whose only defense is Gaussian noise, with the best attack.
 
     Args:
         limits: of some captures of each cell.
         labels: cell -> its setting.
         scores: of the run; empty before the score stage.
     """
-    cells: defaultdict[str, list[CeilingLimit]] = defaultdict(list)
-    for one in limits:
-        cells[one.cell].append(one)
+    kept = list(limits)
+    groups = [
+        [one for one in kept if one.cell == cell] for cell in dict.fromkeys(c.cell for c in kept)
+    ]
     return Table(
         "limits-ceilings",
         "PSNR of the least mean squared error from one noisy gradient (van Trees inequality, "
-        "linearised at the true image): a local ceiling, not a proof. The class is given; that "
-        "pixels lie in [0, 1] is not used. Beside it the attack with the highest median PSNR on "
-        "the same captures.",
+        "linearised at the true image): a local ceiling, not a proof. The class is assumed known; "
+        "that pixels lie in [0, 1] is not used. Next to it, the attack with the highest median "
+        "PSNR on the same captures.",
         (
             *(*WHO, "noise std", "images", "median", "lowest", "highest"),
             *("best attack", "its median", "prior"),
         ),
-        tuple(_ceiling_row(group, labels, scores) for group in cells.values()),
+        tuple(_ceiling_row(group, labels, scores) for group in groups),
     )
 
 
@@ -130,15 +131,15 @@ def _ceiling_row(
 def _best_attack(
     group: Sequence[CeilingLimit], rows: Iterable[ScoreRow]
 ) -> tuple[str, float | None]:
-    """Among the attacks that have a value for each of these captures."""
+    """Label and median PSNR of the best attack with a value for each of these captures."""
     captures = {(one.client, one.round) for one in group}
     cell = group[0].cell
-    mine = (row for row in rows if row.cell == cell)
-    attacks = list(filter(is_attack, scored(mine, {cell: cell}, "psnr")))
+    mine = score_frame((row for row in rows if row.cell == cell), {cell: cell})
+    attacks = list(filter(is_attack, scored(mine, "psnr")))
     found = [
         (median(values), told_apart(one.attacker, (other.attacker for other in attacks)))
         for one in attacks
-        for values in [[v for victim, v in one.values.items() if victim[1:3] in captures]]
+        for values in [[x for v, x in one.values.items() if (v.client, v.round) in captures]]
         if len(values) == len(captures)
     ]
     best, name = max(found, default=(None, ""))
@@ -147,7 +148,7 @@ def _best_attack(
 
 @dataclass(frozen=True)
 class Limits:
-    """The tables that hold something, and the run that they are of."""
+    """The tables of one run that have rows."""
 
     run: Path
     tables: tuple[Table, ...]
@@ -172,7 +173,7 @@ class Limits:
 
 
 def limit_tables(run: Run, record: LimitsRecord) -> Limits:
-    """The tables of a run's limits that hold something."""
+    """The tables of a run's limits, without empty ones."""
     labels = settings(
         {cell.name: cell.config for cell in run.cells},
         {cell.name: cell.experiment.name for cell in run.cells},

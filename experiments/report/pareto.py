@@ -20,8 +20,9 @@ from experiments.report.figures import (
     legend_beside,
 )
 from experiments.report.label_layout import PlacedMark, write_labels
-from experiments.report.matrix import null_of, reached, unit_of_main, useful
+from experiments.report.naming import unit_of_main
 from experiments.report.tables import Number
+from experiments.report.verdict_tables import null_of, reached, useful
 from experiments.wording.defense_names import compact, family, strength, varied
 from experiments.wording.names import title
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from experiments.analysis.findings import Problem, Result, TaskFindings
-from experiments.report.results import attack_label
+from experiments.report.naming import attack_label
 from experiments.wording.names import duration, show, title, utility_unit
 from fedsim.records import PRIOR_ONLY, STATUSES
 

@@ -15,13 +15,21 @@ from markupsafe import Markup
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.analysis.summary import metric_classes, summarise
 from experiments.preview.catalog import CATALOGS
+from experiments.report.appendix import appendix
 from experiments.report.curves import curves
-from experiments.report.extras import extras
 from experiments.report.figures import INK, Figure
 from experiments.report.footer import cost, definition, read_json, read_text
 from experiments.report.gallery import Strip, data_uri, mark, strips, words
 from experiments.report.heatmap import heatmaps
-from experiments.report.matrix import (
+from experiments.report.naming import attack_label, attack_name, shown_metrics, unit_of
+from experiments.report.pareto import pictures
+from experiments.report.phrases import scope, told, trained
+from experiments.report.recovered_rows import union_figures, union_table, unions
+from experiments.report.result_tables import tables
+from experiments.report.tables import Table, named, text_of, write_table
+from experiments.report.tradeoff_tables import tradeoff_tables
+from experiments.report.trend_table import trend
+from experiments.report.verdict_tables import (
     null_of,
     number,
     reached,
@@ -30,19 +38,6 @@ from experiments.report.matrix import (
     useful,
     verdict_tables,
 )
-from experiments.report.pareto import pictures
-from experiments.report.phrases import scope, told, trained
-from experiments.report.results import (
-    attack_label,
-    attack_name,
-    shown_metrics,
-    tables,
-    unit_of,
-)
-from experiments.report.tables import Table, named, text_of, write_table
-from experiments.report.tradeoff_tables import tradeoff_tables
-from experiments.report.trend import trend
-from experiments.report.unions import union_figures, union_table, unions
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown, read_gallery
 from experiments.stages.rows import read_rows
@@ -175,7 +170,7 @@ def _chapter(
             ),
             stem,
         ),
-        extras=extras(run, mine, stem),
+        extras=appendix(run, mine, stem),
         pictures=pictures(section, f"{stem}-pareto"),
         heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
         figures=curves(section, f"{stem}-rounds"),

@@ -1,4 +1,4 @@
-"""Tables for papers: CSV in full precision, Markdown, and LaTeX with booktabs."""
+"""Tables as CSV in full precision, Markdown, and LaTeX with booktabs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsim.files import write_bytes
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number that is printed with the digits of its unit, and its interval where it has one."""
+    """A number, printed with the digits that its unit deserves, and its interval if it has one."""
 
     value: float
     unit: str = ""
@@ -37,7 +37,7 @@ class Table:
     """Rows under a header.
 
     Attributes:
-        name: file name without its ending.
+        name: file name without extension.
         caption: one sentence in plain text.
     """
 
@@ -48,12 +48,12 @@ class Table:
 
 
 def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
-    """By kind, without columns that no row fills; ``stem`` begins each name."""
+    """Kind -> table without its empty columns; ``stem`` is the prefix of each name."""
     return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in made}
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values; numbers in full, nothing for none, intervals in two more columns."""
+    """Comma-separated values: full precision, empty for None, intervals in two extra columns."""
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
     wide = [any(isinstance(v, Number) and v.low is not None for v in column) for column in columns]
     buffer = io.StringIO()
@@ -70,7 +70,7 @@ def to_csv(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table; markup in the data is escaped."""
+    """A Markdown pipe table; markup in the data is escaped."""
     right = _numeric(table)
     lines = [
         _pipes([_markdown(name) for name in table.columns]),
@@ -81,7 +81,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A ``table`` float with ``\toprule``; needs the package booktabs."""
+    r"""A LaTeX ``table`` float with ``\toprule``; it needs the package booktabs."""
     spec = "".join("r" if numeric else "l" for numeric in _numeric(table))
     head, *lines = (
         " & ".join(map(_latex, row)) + r" \\" for row in [table.columns, *_texts(table)]
@@ -116,7 +116,7 @@ def write_table(table: Table, folder: Path) -> None:
 
 
 def text_of(value: Value) -> str:
-    """A value as Markdown, LaTeX and the page print it."""
+    """A value as it is printed on the page, in Markdown and in LaTeX; a dash for None."""
     if value is None:
         return "\N{EN DASH}"
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -134,7 +134,7 @@ def _texts(table: Table) -> list[list[str]]:
 
 
 def _numeric(table: Table) -> list[bool]:
-    """Per column: whether all its values are numbers."""
+    """For each column, whether all its values are numbers."""
     return [
         bool(column) and all(not isinstance(value, str) for value in column)
         for column in zip(*table.rows, strict=True)
@@ -181,7 +181,7 @@ def _latex(text: str) -> str:
 def _without_empty(
     table: Table,
 ) -> tuple[str, tuple[str, ...], tuple[tuple[Value, ...], ...]]:
-    """Leave out columns such as setting and epsilon where no row has a value."""
+    """Caption, columns and rows, without columns that no row has a value for."""
     kept = [
         i
         for i in range(len(table.columns))

@@ -1,27 +1,27 @@
-"""Leakage at a loss of utility, and beside DP-SGD of equal utility, as tables."""
+"""The tables of leakage at a loss of utility, and compared with DP-SGD of equal utility."""
 
 from __future__ import annotations
 
 from experiments.analysis.findings import TaskFindings
-from experiments.report.matrix import number, unit_of_main
-from experiments.report.results import named_place, place_of
+from experiments.report.naming import named_place, place_of, unit_of_main
 from experiments.report.tables import Number, Table
+from experiments.report.verdict_tables import number
 from experiments.wording.defense_names import family
 from experiments.wording.names import title
 
 
 def tradeoff_tables(section: TaskFindings) -> tuple[Table, Table]:
-    """Leakage at a stated loss of utility, and beside DP-SGD of equal utility."""
+    """Leakage at a stated loss of utility, and compared with DP-SGD of equal utility."""
     where, unit, evidence = place_of(section), unit_of_main(section), section.evidence
     loss = f"{100 * evidence.at_loss[0].loss:g} %" if evidence.at_loss else "a stated share"
     return (
         Table(
             "at-loss",
-            f"The least leakage of each family of defenses at a cost of at most {loss} of the "
-            f"utility without a defense: mean {title(section.main)} of the strongest attack, "
-            "interpolated linearly between members of the family, which is of no setting that was "
-            "run; utility counts as known, and the "
-            f"interval does not count that the member was chosen on these victims: {where}.",
+            f"The least leakage of each family of defenses that costs at most {loss} of the "
+            f"utility without a defense: mean {title(section.main)} of the strongest attack. A "
+            "value between two members of the family is interpolated linearly; no such setting was "
+            "run. The interval takes utility as known and ignores that the member was chosen on "
+            f"the same victims: {where}.",
             ("setting", "defense", "leakage", "victims", "how"),
             tuple(
                 (
@@ -35,11 +35,11 @@ def tradeoff_tables(section: TaskFindings) -> tuple[Table, Table]:
         ),
         Table(
             "equal-utility",
-            "Each defense beside DP-SGD of the same utility, interpolated along the line of "
-            "DP-SGD, whose weak end is no defense and which leaves out settings that another beats "
-            "in both: each under the strongest attack on it, on the "
-            "same victims; intervals of 95 % each, which do not count that attacks and settings "
-            f"were chosen on these victims. Above 0, DP-SGD leaks less: {where}.",
+            "Each defense compared with DP-SGD of the same utility, both under the strongest "
+            "attack on them and on the same victims. DP-SGD is interpolated between its settings, "
+            "with no defense as the weakest one and without those that another setting beats in "
+            "both leakage and utility. The intervals hold at 95 % each and ignore that attacks and "
+            f"settings were chosen on the same victims. Above 0, DP-SGD leaks less: {where}.",
             ("setting", "defense", "leakage", "DP-SGD", "defense less DP-SGD", "victims", "how"),
             tuple(
                 (

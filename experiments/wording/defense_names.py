@@ -1,4 +1,4 @@
-"""How a defense is called everywhere on the page: its name and the options that are no defaults."""
+"""Display names of defenses: the name plus every non-default option."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ SYMBOLS = {"epsilon": "ε", "delta": "δ"}
 def defense_name(defense: str, text: str) -> str:
     """``DP-SGD (clip=5, ε=10)``; a chain as ``clip (norm=1) + sign``.
 
-    Two defenses of different options have different names, since one of them departs from the
-    default where they differ. A defense of a package that is not installed shows every option.
+    Defenses with different options have different names, since at least one of them departs from
+    the default where they differ. If the package of a defense is not installed, all its options
+    are shown.
 
     Args:
-        defense: the name in the rows, those of a chain joined by ``+``.
-        text: canonical JSON of all options, or of those that a file names.
+        defense: name as in the rows, the names of a chain joined by ``+``.
+        text: canonical JSON of all options, or of those given in an experiment file.
     """
     parts = _parts(defense, text)
     if parts is None:
@@ -35,18 +36,18 @@ def defense_name(defense: str, text: str) -> str:
 
 
 def cell_defense(cell: CellConfig) -> str:
-    """The name of a cell's defense, ``none`` included."""
+    """Display name of a cell's defense; ``none`` for no defense."""
     name = "+".join(str(part.get("name")) for part in cell.defense) or "none"
     return defense_name(name, json.dumps(cell.defense))
 
 
 def family(defense: str) -> str:
-    """The name without options: ``DP-SGD``, ``clip + sign``."""
+    """Display name without options: ``DP-SGD``, ``clip + sign``."""
     return " + ".join(map(title, defense.split("+")))
 
 
 def short_options(defense: str, text: str) -> str:
-    """The options alone that are no defaults: ``clip=5, ε=10``; empty where all are."""
+    """The non-default options alone: ``clip=5, ε=10``; empty if there are none."""
     parts = _parts(defense, text)
     if parts is None:
         return text
@@ -54,13 +55,13 @@ def short_options(defense: str, text: str) -> str:
 
 
 def strength(defense: str, text: str, members: Iterable[str], *, bare: bool = False) -> str:
-    """What tells a defense from others of its name: the options that differ, empty for none.
+    """The options in which a defense differs from others of its name; empty if in none.
 
     Args:
-        defense: the name.
+        defense: name as in the rows.
         text: its options.
-        members: the options of all of its name.
-        bare: leave the key out where only one option differs.
+        members: options of all defenses of this name.
+        bare: leave the key out if only one option differs.
     """
     given = {other: _flat(defense, other) for other in (text, *members)}
     keys = dict.fromkeys(key for table in given.values() for key in table)
@@ -72,7 +73,7 @@ def strength(defense: str, text: str, members: Iterable[str], *, bare: bool = Fa
 
 
 def varied(defense: str, members: Iterable[str]) -> str:
-    """The names of the options in which defenses of one name differ: ``fraction``."""
+    """Names of the options in which defenses of one name differ, such as ``fraction``."""
     tables = [_flat(defense, text) for text in members]
     keys = dict.fromkeys(key for table in tables for key in table)
     differ = [key for key in keys if len({option(t.get(key)) for t in tables}) > 1]
@@ -80,7 +81,7 @@ def varied(defense: str, members: Iterable[str]) -> str:
 
 
 def compact(value: object) -> str:
-    """``1e5`` for 100000.0, ``5`` for 5.0, ``0.001``; no digit is lost."""
+    """The shortest text that keeps every digit: ``1e5`` for 100000.0, ``5`` for 5.0, ``0.001``."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(float(str(value))):
         return "none" if value is None else option(value)
@@ -92,7 +93,7 @@ def compact(value: object) -> str:
 
 
 def _parts(defense: str, text: str) -> list[NamedPart] | None:
-    """The defenses of a chain, or of one part; None for what is no JSON."""
+    """The defenses of a chain; None if the text is not JSON."""
     try:
         parsed = json.loads(text or "{}")
     except json.JSONDecodeError:
@@ -116,7 +117,7 @@ def _own(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _defaults(name: str) -> Mapping[str, Any]:
-    """As JSON data, for the options that have one; empty for an unknown defense."""
+    """Default of each option that has one, as JSON data; empty for an unknown defense."""
     from fedsim.build import registry
     from fedsim.defenses import DEFENSES
 

@@ -13,10 +13,10 @@ import torch
 from experiments.analysis.findings import TaskFindings
 from experiments.bounds.records import LimitsRecord, RankLimit
 from experiments.preview.feasibility import Light
-from experiments.report.extras import EXTRAS, extras
+from experiments.report.appendix import APPENDIX, appendix
+from experiments.report.recovered_rows import union_figures, union_table, unions
 from experiments.report.tables import Number, Table
-from experiments.report.trend import trend
-from experiments.report.unions import union_figures, union_table, unions
+from experiments.report.trend_table import trend
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.rows import write_rows
 from experiments.stages.updates import UpdateRow, norm_of
@@ -100,21 +100,21 @@ def test_the_norm_is_that_of_the_whole_update() -> None:
 def test_tables_of_other_parts_are_named_by_their_chapter(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Table("signals", "How loud.", ("cell",), (("c0",),))
     cells = {"c0": cell()}
-    monkeypatch.setitem(EXTRAS, "Signal", lambda run, given: made if "c0" in given else None)
-    assert extras(Path("run"), cells, "1-x")["Signal"].name == "1-x-signals"
-    assert "Signal" not in extras(Path("run"), {}, "1-x")
+    monkeypatch.setitem(APPENDIX, "Signal", lambda run, given: made if "c0" in given else None)
+    assert appendix(Path("run"), cells, "1-x")["Signal"].name == "1-x-signals"
+    assert "Signal" not in appendix(Path("run"), {}, "1-x")
 
 
 def test_signals_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
-    assert extras(tmp_path, {"c0": cell()}, "1-x") == {}
+    assert appendix(tmp_path, {"c0": cell()}, "1-x") == {}
     common = {"seed": 0, "defense": "sign", "defense_options": "{}", "round": 1, "client": 0}
     parts = {"signal": 3.0, "lowest": 1.0, "middle": 2.0, "highest": 4.0, "weakest": "a"}
     sizes = {"bytes": 512, "dense": 1024, "probe": "none"}
     line = {name: [value] for name, value in {**common, **parts, **sizes}.items()}
     pq.write_table(pa.table({"cell": ["c0"], **line}), tmp_path / "signals.parquet")
-    table = extras(tmp_path, {"c0": cell()}, "1-x")["Signal and noise"]
+    table = appendix(tmp_path, {"c0": cell()}, "1-x")["Signal and noise"]
     assert table.rows[0][:2] == ("sign", 1)
-    assert extras(tmp_path, {"c1": cell()}, "1-x") == {}
+    assert appendix(tmp_path, {"c1": cell()}, "1-x") == {}
 
 
 def test_norms_by_class_are_of_single_examples(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_norms_by_class_are_of_single_examples(tmp_path: Path) -> None:
         for client, norm, label in norms
     ]
     write_rows(tmp_path / "updates.parquet", UpdateRow, rows)
-    table = extras(tmp_path, {"c0": cell()}, "1-x")["Updates by class"]
+    table = appendix(tmp_path, {"c0": cell()}, "1-x")["Updates by class"]
     assert table.columns[-3:] == ("updates", "class 3", "class 7")
     assert table.rows[0][-3:] == (3, Number(1.0), Number(3.0))
     write_rows(tmp_path / "updates.parquet", UpdateRow, rows[3:])
-    assert extras(tmp_path, {"c0": cell()}, "1-x") == {}
+    assert appendix(tmp_path, {"c0": cell()}, "1-x") == {}
 
 
 def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
     ranks = tuple(RankLimit(**who, cell=name, light=light) for name in ("c0", "gone"))
     write_json(tmp_path / "limits.json", LimitsRecord(ranks=ranks, successes=(), ceilings=()))
     # c1 differs in its seed alone, and limits are those of the first one.
-    (table,) = extras(tmp_path, {"c0": cell(0), "c1": cell(1)}, "1-x").values()
+    (table,) = appendix(tmp_path, {"c0": cell(0), "c1": cell(1)}, "1-x").values()
     assert table.name == "1-x-limits-ranks"
     assert table.rows == (("sign", "span", "red", "tokens", 5, 9, 3, "3 of 3 replies hold more"),)
-    assert extras(tmp_path, {"c1": cell(1)}, "1-x") == {}
+    assert appendix(tmp_path, {"c1": cell(1)}, "1-x") == {}

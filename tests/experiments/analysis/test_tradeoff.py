@@ -8,6 +8,7 @@ import math
 import pytest
 
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.keys import DefenseKey, VictimKey
 from experiments.analysis.tradeoff import TradeoffPoint, at_loss, equal_utility, loss_of
 from experiments.report.pareto import front, pictures
 from experiments.report.tradeoff_tables import tradeoff_tables
@@ -31,10 +32,10 @@ def line(*points: tuple[str, str, float, float]) -> list[TradeoffPoint]:
     """(defense, options, loss, leakage); every client adds a hundredth of its number."""
     return [
         TradeoffPoint(
-            ("", defense, options),
+            DefenseKey("", defense, options),
             short_options(defense, options) or defense,
             loss,
-            {(0, client, 1, 0, client): leak + client / 100 for client in range(CLIENTS)},
+            {VictimKey(0, client, 1, 0, client): leak + client / 100 for client in range(CLIENTS)},
         )
         for defense, options, loss, leak in points
     ]
@@ -83,7 +84,7 @@ def test_a_family_that_never_costs_so_much_gives_its_member_that_leaks_least() -
     (family,) = at_loss(line(NONE, (*noise(0.01), 0.005, 0.8), free))
     assert family.leakage is not None
     assert family.leakage.mean == pytest.approx(0.5 + OFFSET)
-    assert family.how == ("std=0.1 costs \N{MINUS SIGN}1.0 %, the least leaking that costs no more")
+    assert family.how == ("std=0.1 costs \N{MINUS SIGN}1.0 %, the least leaky that costs no more")
 
 
 def test_dp_sgd_of_equal_utility() -> None:
@@ -99,7 +100,7 @@ def test_dp_sgd_of_equal_utility() -> None:
     assert weak.dp_sgd == pytest.approx(0.7 + OFFSET)  # between no defense and the weakest
     far = found[noise(1.0)[1]]
     assert (far.dp_sgd, far.difference) == (None, None)
-    assert far.how == "out of range: the line is known from 0.0 % to 5.0 % of loss"
+    assert far.how == "out of range: leakage is known for losses from 0.0 % to 5.0 %"
     assert list(equal_utility(line(NONE, *defended))) == []
 
 
@@ -127,7 +128,7 @@ def test_both_sides_of_equal_utility_are_of_the_same_victims() -> None:
     *rest, point = line(
         NONE, (*dp(0.1), 0.01, 0.5), (*dp(1.0), 0.05, 0.1), (*noise(0.1), 0.03, 0.4)
     )
-    more = {**point.values, (0, 99, 1, 0, 99): 1.0}
+    more = {**point.values, VictimKey(0, 99, 1, 0, 99): 1.0}
     wider = TradeoffPoint(point.place, point.name, point.loss, more)
     (found,) = equal_utility([*rest, wider])
     assert found.difference is not None

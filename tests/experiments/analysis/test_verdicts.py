@@ -11,16 +11,18 @@ import pytest
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.frames import score_frame
+from experiments.analysis.gaps import oblivious_twin
 from experiments.analysis.judgement import null_calls
-from experiments.analysis.keys import Attacker
-from experiments.analysis.paired import Scored, Victim, difference, portfolio, scored
-from experiments.analysis.twins import oblivious_twin
+from experiments.analysis.keys import AttackKey, DefenseKey, VictimKey
+from experiments.analysis.paired import Scored, difference, portfolio, scored
 from experiments.analysis.verdicts import LABELS, WORDS, judge
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, ScoreRow
 from tests.experiments.analysis.test_summary import only_section, row
 
 CLIENTS, ROUNDS = 6, 2
-PLACE = ("", "sign", "{}")
+PLACE = DefenseKey("", "sign", "{}")
+NO_ROWS = score_frame([], {})
 OBLIVIOUS, ADAPTIVE = '{"adaptive":false,"steps":9}', '{"adaptive":true,"steps":9}'
 TEXT = {"task": "text-classification", "metric": "rougeL", "unit": "1", "model": "bert"}
 
@@ -82,12 +84,12 @@ def test_adaptive_better_by_exactly_a_fifth() -> None:
 
 
 def test_variants_pair_by_all_other_options() -> None:
-    adaptive = Attacker(attack="lamp", attack_options='{"adaptive":true,"steps":9}', adaptive=True)
-    same = Attacker(attack="lamp", attack_options='{"steps":9,"adaptive":false}', adaptive=False)
-    other_steps = Attacker(
+    adaptive = AttackKey(attack="lamp", attack_options='{"adaptive":true,"steps":9}', adaptive=True)
+    same = AttackKey(attack="lamp", attack_options='{"steps":9,"adaptive":false}', adaptive=False)
+    other_steps = AttackKey(
         attack="lamp", attack_options='{"adaptive":false,"steps":5}', adaptive=False
     )
-    tag = Attacker(attack="tag", attack_options='{"adaptive":false,"steps":9}', adaptive=False)
+    tag = AttackKey(attack="tag", attack_options='{"adaptive":false,"steps":9}', adaptive=False)
     assert oblivious_twin(adaptive, [tag, other_steps, same]) == same
     assert oblivious_twin(adaptive, [tag, other_steps]) is None
     assert oblivious_twin(same, [adaptive, same]) is None
@@ -101,7 +103,7 @@ def test_a_leak_has_to_beat_every_baseline() -> None:
     unbeaten = verdict_of(rows(strong), other(), level)
     assert unbeaten.word == "inconclusive"
     assert unbeaten.null == PRIOR_ONLY
-    told = "beats another client's update, every client alike over prior only, which is too few"
+    told = "beats another client's update, too few clients, all alike against prior only"
     assert unbeaten.notes[0] == told
     below = rows(lambda c, r: strong(c, r) + 0.1 + c / 100, attack=PRIOR_ONLY, attack_options="{}")
     told = "beats another client's update, not prior only"
@@ -196,20 +198,20 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
     found = verdict_of(*missed, empty)
     assert (found.word, found.notes[0]) == (
         "inconclusive",
-        "every client alike over prior only and another client's update, which is too few",
+        "too few clients, all alike against prior only and another client's update",
     )
     near = [rows(lambda *_: 0.1 + 0.2), rows(lambda *_: 0.3, control=OTHER_CLIENT)]
     level = rows(lambda c, _: 0.3 + 1e-17 * c, attack=PRIOR_ONLY, attack_options="{}")
     assert verdict_of(*near, level).word == "inconclusive"
     # Seventy-three are enough for one in twenty.
-    zero = dict.fromkeys(((0, client, 0, 0, -1) for client in range(73)), 0.0)
+    zero = dict.fromkeys((VictimKey(0, client, 0, 0, -1) for client in range(73)), 0.0)
     many = [
         Scored(PLACE, attacker(name), control, zero)
         for name, control in (("a", "none"), ("a", OTHER_CLIENT), (PRIOR_ONLY, "none"))
     ]
-    assert judge(PLACE, [], {"rougeL": many}, "text").word == "no leak found"
+    assert judge(PLACE, NO_ROWS, {"rougeL": many}, "text").word == "no leak found"
     fewer = [Scored(PLACE, o.attacker, o.control, dict(list(zero.items())[:72])) for o in many]
-    assert judge(PLACE, [], {"rougeL": fewer}, "text").word == "inconclusive"
+    assert judge(PLACE, NO_ROWS, {"rougeL": fewer}, "text").word == "inconclusive"
 
 
 def test_an_attack_that_refuses_victims_falls_back_to_the_prior() -> None:
@@ -264,14 +266,14 @@ def test_other_rows_are_other_victims() -> None:
     assert section_of(rows(strong, cell="c1", seed=1), moved).evidence.against_none == ()
 
 
-def attacker(name: str) -> Attacker:
-    return Attacker(attack=name, attack_options="{}", adaptive=False)
+def attacker(name: str) -> AttackKey:
+    return AttackKey(attack=name, attack_options="{}", adaptive=False)
 
 
 def simulated(rng: np.random.Generator, clients: int, name: str, control: str) -> Scored:
     effect = rng.normal(size=clients)
-    values: dict[Victim, float] = {
-        (0, client, round_, 0, -1): float(effect[client] + rng.normal())
+    values: dict[VictimKey, float] = {
+        VictimKey(0, client, round_, 0, -1): float(effect[client] + rng.normal())
         for client in range(clients)
         for round_ in range(3)
     }
@@ -287,27 +289,27 @@ def test_a_null_attack_leaks_at_the_nominal_rate() -> None:
             for name in ("a", "b", "c")
             for control in ("none", OTHER_CLIENT)
         ]
-        calls += judge(PLACE, [], {"rougeL": found}, "text").word == "leaks"
+        calls += judge(PLACE, NO_ROWS, {"rougeL": found}, "text").word == "leaks"
     assert 3 <= calls <= 19
 
 
 def test_the_portfolio_is_chosen_on_other_clients() -> None:
     def one(name: str, values: list[float]) -> Scored:
-        found = {(0, client, 0, 0, -1): value for client, value in enumerate(values)}
+        found = {VictimKey(0, client, 0, 0, -1): value for client, value in enumerate(values)}
         return Scored(PLACE, attacker(name), "none", found)
 
     # Each attack is best on one client; chosen elsewhere, neither is seen at its best.
     lucky, unlucky = one("a", [1.0, 0.0, 0.5]), one("b", [0.0, 1.0, 0.4])
     assert portfolio([lucky, unlucky]) == {
-        (0, 0, 0, 0, -1): 0.0,
-        (0, 1, 0, 0, -1): 0.0,
-        (0, 2, 0, 0, -1): 0.5,
+        VictimKey(0, 0, 0, 0, -1): 0.0,
+        VictimKey(0, 1, 0, 0, -1): 0.0,
+        VictimKey(0, 2, 0, 0, -1): 0.5,
     }
     assert portfolio([one("a", [1.0])]) == {}
 
 
 def test_the_portfolio_goes_to_the_next_best_where_the_best_refuses() -> None:
-    victims: list[Victim] = [(0, client, 0, 0, -1) for client in range(3)]
+    victims: list[VictimKey] = [VictimKey(0, client, 0, 0, -1) for client in range(3)]
     # Exact but where it refuses; the prior has .1, and the search .4.
     exact = Scored(
         *(PLACE, attacker("a"), "none"),
@@ -356,8 +358,10 @@ def test_the_second_wrong_update_is_for_the_null_test_alone() -> None:
 
 
 def test_pairs_are_of_the_same_victims_alone() -> None:
-    one = {(0, 0, 1, 0, 5): 1.0, (0, 1, 1, 0, 6): 2.0, (0, 2, 1, 0, 7): 3.0}
-    two = {(0, 0, 1, 0, 5): 0.5, (0, 1, 1, 0, 99): 0.0, (0, 2, 1, 0, 7): 1.0}
+    def by_row(values: dict[int, float]) -> dict[VictimKey, float]:
+        return {VictimKey(0, i, 1, 0, row): x for i, (row, x) in enumerate(values.items())}
+
+    one, two = by_row({5: 1.0, 6: 2.0, 7: 3.0}), by_row({5: 0.5, 99: 0.0, 7: 1.0})
     found = difference(one, two)
     assert found is not None
     assert (found.n, found.mean) == (2, 1.25)
@@ -370,7 +374,7 @@ def test_probes_and_skipped_jobs_are_no_victims() -> None:
         *rows(lambda *_: 1.0, probe="member"),
         *(one.model_copy(update={"value": None}) for one in rows(strong, seed=9)),
     ]
-    (found,) = scored(kept + extra, {"c0": ""}, "rougeL")
+    (found,) = scored(score_frame(kept + extra, {"c0": ""}), "rougeL")
     assert len(found.values) == CLIENTS * ROUNDS
 
 

@@ -1,4 +1,4 @@
-"""Tables of other parts that a chapter of the report shows after its own."""
+"""Tables at the end of a chapter: signal and noise, norms by class, and bounds on any attack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from experiments.bounds.records import LimitsRecord
-from experiments.report.classes import class_norms
+from experiments.report.class_norms import class_norms
 from experiments.report.limit_tables import ceiling_table, rank_table, success_table
 from experiments.report.signal_table import signal_table
 from experiments.report.tables import Table, named
@@ -19,11 +19,8 @@ from fedsim.cell import CellConfig
 from fedsim.files import read_record
 from fedsim.records import ScoreRow
 
-Extra: TypeAlias = Callable[[Path, Mapping[str, CellConfig]], Table | None]
-"""From the run folder and the cells of a chapter, by name; None where there is nothing to show.
-
-A table's name ends its file's name, and its caption stands above it. Equal runs give equal tables.
-"""
+Maker: TypeAlias = Callable[[Path, Mapping[str, CellConfig]], Table | None]
+"""Run folder, cells of a chapter by name -> table; None if there is nothing to show."""
 
 
 def signal_to_noise(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
@@ -35,32 +32,32 @@ def signal_to_noise(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
 
 
 def norms_by_class(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
-    """How long the updates of each class are."""
+    """Mean norm of the updates of each class."""
     path = run / "updates.parquet"
     return class_norms(read_rows(path, UpdateRow), cells) if path.exists() else None
 
 
 def rank_lights(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
-    """Whether exact attacks can work, where ``fedsim limits`` was run."""
+    """Whether exact attacks can work; None before ``fedsim limits`` was run."""
     found, labels = _limits(run, cells)
     return rank_table(found.ranks, labels) if found.ranks else None
 
 
 def success_bounds(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
-    """What differential privacy leaves of the chance to guess right."""
+    """Largest chance of a right guess under differential privacy."""
     found, labels = _limits(run, cells)
     return success_table(found.successes, labels) if found.successes else None
 
 
 def ceilings(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
-    """PSNR ceilings, beside the best attack on the same captures."""
+    """PSNR ceilings, and the best attack on the same captures."""
     found, labels = _limits(run, cells)
     scores = read_rows(run / "scores.parquet", ScoreRow) if found.ceilings else []
     return ceiling_table(found.ceilings, labels, scores) if found.ceilings else None
 
 
 def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, Mapping[str, str]]:
-    """Those of the cells, none where the file is missing, and the setting of each cell."""
+    """Limits of the cells, none without ``limits.json``, and the setting of each cell."""
     path = run / "limits.json"
     if not path.exists():
         return LimitsRecord(ranks=(), successes=(), ceilings=()), {}
@@ -74,19 +71,19 @@ def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, M
     return kept, settings({name: cells[name] for name in runs}, runs)
 
 
-EXTRAS: dict[str, Extra] = {
+APPENDIX: dict[str, Maker] = {
     "Signal and noise": signal_to_noise,
     "Updates by class": norms_by_class,
     "Whether exact attacks can work": rank_lights,
     "How often a guess can be right": success_bounds,
     "How close a reconstruction can come": ceilings,
 }
-"""Heading on the page -> what makes the table; one line for each."""
+"""Heading on the page -> the function that makes the table."""
 
 
-def extras(run: Path, cells: Mapping[str, CellConfig], stem: str) -> dict[str, Table]:
-    """Heading -> table, for one chapter; ``stem`` begins each name."""
-    made = {heading: make(run, cells) for heading, make in EXTRAS.items()}
+def appendix(run: Path, cells: Mapping[str, CellConfig], stem: str) -> dict[str, Table]:
+    """Heading -> table, for one chapter; ``stem`` is the prefix of the tables' names."""
+    made = {heading: make(run, cells) for heading, make in APPENDIX.items()}
     return {
         heading: named([table], stem)[table.name]
         for heading, table in made.items()

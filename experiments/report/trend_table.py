@@ -1,21 +1,23 @@
-"""The first, the middle and the last captured round side by side, and how long updates were."""
+"""The table of leakage in the first, the middle and the last captured round."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
+import pandas as pd
+
 from experiments.analysis.findings import Result, TaskFindings
-from experiments.analysis.keys import Place
-from experiments.report.results import attack_name, named_place, place_of
+from experiments.analysis.frames import PLACE, frame
+from experiments.analysis.keys import DefenseKey
+from experiments.report.naming import attack_name, named_place, place_of
 from experiments.report.tables import Number, Table, Value
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
 
 
 def trend(section: TaskFindings, updates: Iterable[UpdateRow]) -> Table:
-    """One row an attack, defense and probe that was observed in two rounds or more."""
+    """One row per attack, defense and kind of probe with two captured rounds or more."""
     norms = mean_norms(section, updates)
     shown = [
         result
@@ -25,8 +27,9 @@ def trend(section: TaskFindings, updates: Iterable[UpdateRow]) -> Table:
     return Table(
         "trend",
         f"Mean {title(section.main)} in the first, middle and last captured round with its 95 % "
-        "interval, clustered by client, and the mean norm of the updates in these rounds. Clients "
-        f"use other rows in each round, probes the same: {place_of(section)}.",
+        "interval, clustered by client, and the mean norm of the updates of these rounds. Clients "
+        "train on different rows in each round, probes always on the same: "
+        f"{place_of(section)}.",
         (
             *("setting", "defense", "attack", "probe", "rounds", "first", "middle", "last"),
             *("norm first", "norm middle", "norm last"),
@@ -36,7 +39,7 @@ def trend(section: TaskFindings, updates: Iterable[UpdateRow]) -> Table:
 
 
 def _row(
-    section: TaskFindings, result: Result, norms: Mapping[tuple[Place, int], float]
+    section: TaskFindings, result: Result, norms: Mapping[tuple[DefenseKey, int], float]
 ) -> tuple[Value, ...]:
     rounds = result.rounds[section.main]
     numbers = list(rounds)
@@ -56,11 +59,13 @@ def _row(
 
 def mean_norms(
     section: TaskFindings, rows: Iterable[UpdateRow]
-) -> Mapping[tuple[Place, int], float]:
-    """(place, round) -> the mean norm over clients and seeds."""
+) -> Mapping[tuple[DefenseKey, int], float]:
+    """Mean norm of the updates over clients and seeds, by defense and round."""
     places = section.by_cell
-    groups: dict[tuple[Place, int], list[float]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: (row.cell, row.round, row.client)):
-        if row.cell in places:
-            groups[places[row.cell], row.round].append(row.norm)
-    return {key: fmean(norms) for key, norms in groups.items()}
+    kept = [row for row in rows if row.cell in places]
+    owners = pd.DataFrame([places[row.cell] for row in kept], columns=PLACE)
+    updates = frame(kept, UpdateRow).join(owners)
+    return {
+        (DefenseKey(*place), number): fmean(norms)
+        for (*place, number), norms in updates.groupby([*PLACE, "round"]).norm
+    }

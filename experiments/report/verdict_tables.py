@@ -1,4 +1,4 @@
-"""The tables that judge the defenses: verdicts, adaptive gains, gains over none, certificates."""
+"""The tables that judge the defenses: verdicts, gains, certificates and the null test."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Gap, Reached, Verdict
 from experiments.analysis.findings import MARGINS, Spread, TaskFindings
-from experiments.analysis.keys import Place, undefended
+from experiments.analysis.keys import DefenseKey, undefended
 from experiments.analysis.statistics import Difference, Estimate
 from experiments.analysis.verdicts import LABELS
-from experiments.report.results import attack_label, named_place, place_of
+from experiments.report.naming import attack_label, named_place, place_of, unit_of_main
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.names import title, utility_unit
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES
 
 
 def verdict_tables(section: TaskFindings) -> tuple[Table, ...]:
-    """Matrix, adaptive, against none, certificates and the null test."""
+    """Verdicts, adaptive gains, defenses against none, certificates and the null test."""
     where = place_of(section)
     return (
         matrix(section, where),
@@ -29,33 +29,32 @@ def verdict_tables(section: TaskFindings) -> tuple[Table, ...]:
 
 
 def rule(section: TaskFindings) -> str:
-    """How the verdicts follow, in words."""
+    """How the verdicts follow from the intervals, for the reader of the page."""
     unit = unit_of_main(section)
     margin = f"{MARGINS[section.modality]:g}{'' if unit == '1' else f' {unit}'}"
     apart = (
-        f", or {margin} of precision or recall of words with the other not surely above it,"
+        f" (for words: precision or recall ends below {margin} and the other is not clearly above)"
         if section.modality == "text"
         else ""
     )
     words = (
-        " A text is judged by its sentences and, apart, by the words of the batch, whose precision "
-        "and recall both have to beat every baseline."
+        " A text is judged by its sentences and, separately, by the words of the batch: those leak "
+        "if both their precision and their recall beat every baseline."
     )
     return (
-        "Leaks: an attack beats every null baseline on the same victims, with an interval above 0 "
-        "at level 1 \N{MINUS SIGN} 0.05 / attacks (Bonferroni), which holds for whichever "
-        "attack turns out strongest; its null is the baseline that it beats by less. "
-        f"No leak found: every such interval, of {FEW} clients or more, ends below {margin} "
-        f"{title(section.main)}{apart} and no job failed. Inconclusive: neither; an interval is "
-        "too wide "
-        f"where it holds both 0 and {margin}. Labels leak, said beside the verdict: an attack "
-        "tells those that were not granted better than every baseline, likewise."
+        "Leaks: an attack beats every null baseline on the same victims: the interval of the "
+        "difference lies above 0 at level 1 \N{MINUS SIGN} 0.05 / attacks (Bonferroni), so that it "
+        "holds for whichever attack turns out strongest. Its null is the baseline that it beats by "
+        f"least. No leak found: every such interval, over {FEW} clients or more, ends below "
+        f"{margin} {title(section.main)}{apart}, and no job failed. Inconclusive: neither of the "
+        f"two; an interval that holds both 0 and {margin} is too wide. Labels leak, noted "
+        "separately: an attack infers withheld labels better than every baseline."
         f"{words if section.modality == 'text' else ''}"
     )
 
 
 def matrix(section: TaskFindings, where: str) -> Table:
-    """One row a defense: utility, strongest attacks, null baselines and the verdict."""
+    """One row per defense: utility, strongest attacks, null baselines and the verdict."""
     name = section.utility_name
     metric = title(section.main)
     columns = (
@@ -71,8 +70,9 @@ def matrix(section: TaskFindings, where: str) -> Table:
         "matrix",
         f"Defenses by mean {metric} over the victims, intervals clustered by client: {where}. "
         f"{rule(section)} A victim that an attack refused counts with the guess of prior only, "
-        "which is what an attacker has left. Best of portfolio attacks each client by what does "
-        "best against the others, so that the choice does not flatter the attacker.",
+        "which is all that an attacker would have. Best of portfolio: each client is attacked by "
+        "the attack that does best against all other clients, so that the choice does not flatter "
+        "the attacker.",
         columns,
         tuple(_matrix_row(section, verdict) for verdict in section.evidence.verdicts),
     )
@@ -106,15 +106,15 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
 
 
 def useful(
-    section: TaskFindings, place: Place
+    section: TaskFindings, place: DefenseKey
 ) -> tuple[Number | None, Number | None, Number | None]:
-    """Utility at the end, its difference to no defense in that setting, and epsilon."""
+    """Utility at the end of training, its change from no defense in the setting, and epsilon."""
     name, end = section.utility_name, section.at_end(place)
     if name is None or end is None or name not in end.values:
         return None, None, None
     bases = undefended(one.place for one in section.utility)
-    base = section.at_end(bases[place[0]]) if place[0] in bases else None
-    compared = base is not None and place[1] != "none"
+    base = section.at_end(bases[place.setting]) if place.setting in bases else None
+    compared = base is not None and place.defense != "none"
     change = _utility(end.over_seeds(name, base), name) if compared else None
     epsilon = None if end.epsilon is None else Number(end.epsilon)
     return _utility(end.over_seeds(name), name), change, epsilon
@@ -125,32 +125,32 @@ def _utility(found: Spread | None, name: str) -> Number | None:
 
 
 def reached(section: TaskFindings, found: Reached | None) -> tuple[str, Number | None]:
-    """The name of an attack, and the mean of the main metric that it got from all victims."""
+    """Label of an attack, and the mean that it reached over all victims."""
     if found is None:
         return "", None
     return attack_label(section, found.attacker), number(section, found.leakage)
 
 
 def told_labels(section: TaskFindings, verdict: Verdict) -> Number | None:
-    """How many labels the attack tells that is best at them."""
+    """Label accuracy of the attack that infers labels best."""
     result = section.result(verdict.place, verdict.labels) if verdict.labels else None
     found = result.leakage[LABELS] if result else None
     return Number(found.mean, found.unit, found.low, found.high) if found else None
 
 
 def null_of(section: TaskFindings, verdict: Verdict, kind: str) -> Number | None:
-    """The mean of a null baseline of the strongest attack."""
+    """Mean of a null baseline of the strongest attack; None if it was not run."""
     found = verdict.nulls.get(kind)
     return None if found is None else Number(found, unit_of_main(section))
 
 
 def number(section: TaskFindings, found: Estimate | Difference | None) -> Number | None:
-    """With its interval, in the unit of the main metric."""
+    """A mean with its interval, in the unit of the main metric."""
     return Number(found.mean, unit_of_main(section), found.low, found.high) if found else None
 
 
 def adaptive(section: TaskFindings, where: str) -> Table:
-    """One row an attack that ran in both variants."""
+    """One row per attack that ran in both variants."""
     return Table(
         "adaptive",
         f"What knowing the defense gains an attack: mean {title(section.main)} of its adaptive and "
@@ -161,26 +161,26 @@ def adaptive(section: TaskFindings, where: str) -> Table:
 
 
 def against_none(section: TaskFindings, where: str) -> Table:
-    """One row a defense: what it takes from the strongest attack on it."""
+    """One row per defense: how much it changes the strongest attack on it."""
     gaps = section.evidence.against_none
     return Table(
         "against-none",
         f"What a defense changes: mean {title(section.main)} of the strongest attack on it, and of "
-        "the same attack on the same victims without a defense; the intervals hold for all "
-        "defenses of a setting and all attacks that might have been the strongest together, at "
-        f"95 % (Bonferroni), clustered by client: {where}.",
+        "the same attack on the same victims without a defense. The intervals, clustered by "
+        "client, hold at 95 % for all defenses of a setting and all candidates for the strongest "
+        f"attack together (Bonferroni): {where}.",
         _gap_columns("strongest attack", "defended", "none", "defended less none"),
         tuple(_gap_rows(section, gaps)),
     )
 
 
 def certified(section: TaskFindings, where: str) -> Table:
-    """One row an attack and defense whose guesses carry certificates."""
+    """One row per defense and attack that certifies guesses."""
     return Table(
         "certified",
-        "Reconstructions that the attack itself certified, and how many of these are exact; a "
-        "certificate that holds has none that is false, and the Wilson interval, which takes "
-        f"examples as independent, says how sure that is: {where}.",
+        "Reconstructions that the attack itself certified as exact, and how many of them are. A "
+        "sound certificate is never false; how sure that is, the Wilson interval says, which "
+        f"assumes independent examples: {where}.",
         ("setting", "defense", "attack", "certified", "exact", "false", "rate exact"),
         tuple(
             (
@@ -197,14 +197,15 @@ def certified(section: TaskFindings, where: str) -> Table:
 
 
 def null_calls(section: TaskFindings, where: str) -> Table:
-    """One row a baseline: how often a wrong update would be called a leak against it."""
+    """One row per baseline: how often a mismatched update is called a leak against it."""
     return Table(
         "null-calls",
-        "The null test: the guess from another client's update is treated as the attack, and "
-        "called a leak where its 95 % interval over the baseline lies above 0. Over a second such "
-        "guess 2.5 % are expected by chance, and the rate's interval, which takes the tests as "
-        "independent, should hold that; over prior only, more calls say that this baseline alone "
-        f"is too weak: {where}.",
+        "The null test, a check of the verdicts: the guess from another client's update takes the "
+        "place of the attack, and is called a leak if the 95 % interval of its difference to the "
+        "baseline lies above 0. Against a second guess of that kind, 2.5 % of the calls are "
+        "expected by chance, and the interval of the rate, which assumes independent tests, should "
+        "contain that. Against prior only, a higher rate means that this baseline alone is too "
+        f"weak: {where}.",
         ("baseline", "null calls", "of", "rate"),
         tuple(
             (
@@ -233,8 +234,3 @@ def _gap_rows(section: TaskFindings, gaps: Iterable[Gap]) -> Iterable[tuple[Valu
             gap.difference.n,
             gap.difference.clusters,
         )
-
-
-def unit_of_main(section: TaskFindings) -> str:
-    """The unit of the metric that verdicts go by."""
-    return "dB" if section.modality == "image" else "1"

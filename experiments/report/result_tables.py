@@ -1,14 +1,12 @@
-"""The tables of one section of the report."""
+"""The tables of results of one section: leakage, rounds, utility and jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from experiments.analysis.findings import HEADLINE, Leakage, Result, TaskFindings
-from experiments.analysis.keys import Attacker, Place
+from experiments.analysis.findings import Leakage, Result, TaskFindings
+from experiments.report.naming import attack_name, named_place, place_of, shown_metrics
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import differing, title, utility_unit
+from experiments.wording.names import title, utility_unit
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES
 
 STATISTICS = (
@@ -31,53 +29,8 @@ def tables(section: TaskFindings) -> tuple[Table, ...]:
     )
 
 
-def named_place(place: Place) -> tuple[str, str]:
-    """The columns ``setting`` and ``defense``."""
-    return place[0], defense_name(place[1], place[2])
-
-
-def place_of(section: TaskFindings) -> str:
-    """Data set, model and protocol, as captions end."""
-    return f"{section.dataset}, {section.model}, {title(section.protocol)}"
-
-
-def attack_name(section: TaskFindings, result: Result) -> str:
-    """The attack, the options that tell it from its namesakes, and what it was fed."""
-    name = attack_label(section, result.attacker)
-    return name if result.control == "none" else f"{name}, {title(result.control)}"
-
-
-def attack_label(section: TaskFindings, attacker: Attacker | None) -> str:
-    """The attack with the options that tell it from its namesakes; empty for none."""
-    if attacker is None:
-        return ""
-    return told_apart(attacker, (result.attacker for result in section.results))
-
-
-def told_apart(attacker: Attacker, others: Iterable[Attacker]) -> str:
-    """The attack with the options that tell it from its namesakes among others."""
-    namesakes = [other.attack_options for other in others if other.attack == attacker.attack]
-    notes = [
-        differing(attacker.attack_options, namesakes, ignored=("adaptive",)),
-        "adaptive" if attacker.adaptive else "",
-    ]
-    shown = ", ".join(filter(None, notes))
-    return f"{title(attacker.attack)} ({shown})" if shown else title(attacker.attack)
-
-
-def shown_metrics(section: TaskFindings) -> tuple[str, ...]:
-    """The headline metrics that some attack has."""
-    found = {metric for result in section.results for metric in result.leakage}
-    return tuple(metric for metric in HEADLINE[section.modality] if metric in found)
-
-
-def unit_of(section: TaskFindings, metric: str) -> str:
-    """The unit of a metric that some attack has."""
-    return next(r.leakage[metric].unit for r in section.results if metric in r.leakage)
-
-
 def headline(section: TaskFindings, where: str) -> Table:
-    """One row an attack and defense: means with intervals, jobs, utility."""
+    """One row per attack and defense: means with intervals, jobs and utility."""
     metrics = shown_metrics(section)
     useful = sorted({name for measured in section.utility for name in measured.values})
     rows = []
@@ -95,15 +48,15 @@ def headline(section: TaskFindings, where: str) -> Table:
         )
     return Table(
         "headline",
-        f"Mean leakage with its 95 % interval, clustered by client, and utility at the end, over "
-        f"the last tenth of the rounds: {where}. Jobs are done/skipped/failed/timeout.",
+        f"Mean leakage with its 95 % interval, clustered by client, and mean utility over the last "
+        f"tenth of the rounds: {where}. Jobs are done/skipped/failed/timeout.",
         (*WHO, "n", "jobs", *map(title, metrics), *map(title, useful)),
         tuple(rows),
     )
 
 
 def leakage(section: TaskFindings, where: str) -> Table:
-    """One row an attack, defense and metric, with the null baselines beside."""
+    """One row per attack, defense and metric, with the null baselines."""
     rows = []
     for result in section.results:
         prior, other = (section.null(result, kind) for kind in (PRIOR_ONLY, OTHER_CLIENT))
@@ -120,7 +73,7 @@ def leakage(section: TaskFindings, where: str) -> Table:
             )
     return Table(
         "leakage",
-        f"Leakage by every metric, with the null baselines beside: {where}.",
+        f"Leakage on every metric, next to the null baselines: {where}.",
         (
             *WHO,
             "metric",
@@ -133,7 +86,7 @@ def leakage(section: TaskFindings, where: str) -> Table:
 
 
 def rounds(section: TaskFindings, where: str) -> Table:
-    """One row an attack, defense, headline metric and round."""
+    """One row per attack, defense, headline metric and round."""
     return Table(
         "rounds",
         f"Leakage by round: {where}.",
@@ -157,12 +110,12 @@ def rounds(section: TaskFindings, where: str) -> Table:
 
 
 def utility(section: TaskFindings, where: str) -> Table:
-    """One row a defense and round."""
+    """One row per defense and round."""
     metrics = sorted({name for measured in section.utility for name in measured.values})
     return Table(
         "utility",
-        f"The global model on held-out rows, the mean over seeds; round 0 is before training; "
-        f"bytes up are those of all replies of a round: {where}.",
+        f"Utility of the global model on held-out rows, mean over seeds. Round 0 is before "
+        f"training; bytes up is the size of all replies of a round: {where}.",
         ("setting", "defense", "round", "seeds", *map(title, metrics), "epsilon", "bytes up"),
         tuple(
             (
@@ -180,11 +133,11 @@ def utility(section: TaskFindings, where: str) -> Table:
 
 
 def jobs(section: TaskFindings, where: str) -> Table:
-    """One row an attack and defense: what became of its jobs; a control has no job of its own."""
+    """One row per attack and defense; controls are left out, since they reuse other jobs."""
     return Table(
         "jobs",
-        "What became of each job, and its mean wall time in seconds, without what an attack had "
-        f"learned before: {where}.",
+        "Number of jobs by status, and mean wall time of a job in seconds; the time in which an "
+        f"attack learned from auxiliary data is not included: {where}.",
         (*WHO, *STATUSES, "seconds per job"),
         tuple(
             (
@@ -199,11 +152,11 @@ def jobs(section: TaskFindings, where: str) -> Table:
 
 
 def problems(section: TaskFindings, where: str) -> Table:
-    """One row a reason for which jobs were skipped, failed, ran out of time or left a note."""
+    """One row per reason for which jobs were skipped, failed, timed out or left a note."""
     return Table(
         "problems",
-        f"Jobs that were skipped, failed, ran out of time or left a note: {where}. Skipped jobs "
-        "have no score; failed ones, and timed-out ones without a guess, count as a blank guess.",
+        f"Jobs that were skipped, failed, timed out or left a note: {where}. Skipped jobs have no "
+        "score; failed jobs, and timed-out jobs without a guess, are scored as a blank guess.",
         (*WHO, "status", "jobs", "reason"),
         tuple(
             (

@@ -1,0 +1,92 @@
+"""The rows of a run as pandas frames, which the analysis filters and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import get_type_hints
+
+import pandas as pd
+
+from experiments.analysis.keys import VictimKey
+from fedsim.files import Record
+from fedsim.records import STATUSES, ScoreRow, UtilityRow
+
+PLACE = ["setting", "defense", "defense_options"]
+"""Columns of a ``DefenseKey``."""
+ATTACK = ["attack", "attack_options", "adaptive"]
+"""Columns of an ``AttackKey``."""
+_NUMERIC = {int: "int64", float: "float64", bool: "bool"}
+
+
+def frame(rows: Iterable[Record], kind: type[Record]) -> pd.DataFrame:
+    """One column per field, one line per row, in the order given.
+
+    Text and optional fields stay Python objects: pandas would turn None into NaN, and a NaN that
+    was measured could no longer be told from a value that is missing.
+    """
+    kept, types = list(rows), get_type_hints(kind)
+    return pd.DataFrame(
+        {
+            name: pd.Series(
+                list(map(attrgetter(name), kept)), dtype=_NUMERIC.get(types[name], object)
+            )
+            for name in kind.model_fields
+        }
+    )
+
+
+def score_frame(rows: Iterable[ScoreRow], settings: Mapping[str, str]) -> pd.DataFrame:
+    """Score rows, in an order that does not depend on the order in which they come.
+
+    Args:
+        rows: of the cells in ``settings``.
+        settings: cell -> its setting.
+
+    Returns:
+        The fields of ``ScoreRow``, where ``row`` is -1 if it is not known; ``setting``; and
+        ``has_value``, False where the value is None.
+    """
+    found = _ordered(rows, ScoreRow, settings)
+    return found.assign(
+        row=[-1 if row is None else row for row in found.row],
+        has_value=[value is not None for value in found.value],
+    )
+
+
+def utility_frame(rows: Iterable[UtilityRow], settings: Mapping[str, str]) -> pd.DataFrame:
+    """The fields of ``UtilityRow`` and ``setting``; order and arguments as in ``score_frame``."""
+    return _ordered(rows, UtilityRow, settings)
+
+
+def _ordered(
+    rows: Iterable[ScoreRow | UtilityRow],
+    kind: type[ScoreRow | UtilityRow],
+    settings: Mapping[str, str],
+) -> pd.DataFrame:
+    kept = list(rows)
+    found = frame(kept, kind)
+    found["setting"] = pd.Series([settings[cell] for cell in found.cell], dtype=object)
+    texts = [row.model_dump_json(exclude={"seconds"}) for row in kept]
+    return found.iloc[sorted(range(len(kept)), key=texts.__getitem__)]
+
+
+def attacked(scores: pd.DataFrame) -> pd.DataFrame:
+    """The rows of attacks on clients: neither controls nor probes."""
+    return scores[(scores.control == "none") & (scores.probe == "none")]
+
+
+def victims(scores: pd.DataFrame) -> list[VictimKey]:
+    """The victim of each row."""
+    return list(map(VictimKey, *(scores[name].tolist() for name in VictimKey._fields)))
+
+
+def jobs(scores: pd.DataFrame) -> pd.DataFrame:
+    """One row per job."""
+    return scores.drop_duplicates(["cell", *ATTACK, "control", "round", "client"], keep="last")
+
+
+def by_status(jobs: pd.DataFrame) -> dict[str, int]:
+    """Number of jobs by status; all statuses are there."""
+    counts = jobs.status.value_counts()
+    return {status: int(counts.get(status, 0)) for status in STATUSES}

@@ -1,0 +1,50 @@
+"""Paired gaps between two runs of one attack: adaptive less oblivious, defended less undefended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from experiments.analysis.evidence import Gap
+from experiments.analysis.keys import AttackKey
+from experiments.analysis.paired import Scored, difference
+
+
+def gap_of(one: Scored, base: Scored, *, comparisons: int = 1) -> Gap | None:
+    """``one`` less ``base`` on their common victims, filed under ``one``; None without any."""
+    between = difference(one.values, base.values, comparisons=comparisons)
+    if between is None:
+        return None
+    both = sorted(one.values.keys() & base.values.keys())
+    return Gap(
+        **one.place._asdict(),
+        attacker=one.attacker,
+        value=fmean(one.values[victim] for victim in both),
+        base=fmean(base.values[victim] for victim in both),
+        difference=between,
+    )
+
+
+def adaptive_gaps(attacks: Sequence[Scored]) -> list[Gap]:
+    """Adaptive less oblivious, for each attack on one defense that ran in both variants."""
+    known = {one.attacker: one for one in attacks}
+    pairs = [(one, known[twin]) for one in attacks if (twin := oblivious_twin(one.attacker, known))]
+    return [gap for one, base in pairs if (gap := gap_of(one, base))]
+
+
+def oblivious_twin(attacker: AttackKey, others: Iterable[AttackKey]) -> AttackKey | None:
+    """The oblivious variant of an adaptive attack, its other options equal; None without one."""
+    if not attacker.adaptive:
+        return None
+    mine = attacker.attack, _shared_options(attacker)
+    return next(
+        (one for one in others if not one.adaptive and (one.attack, _shared_options(one)) == mine),
+        None,
+    )
+
+
+def _shared_options(attacker: AttackKey) -> str:
+    """The options that both variants share."""
+    table = json.loads(attacker.attack_options or "{}")
+    return json.dumps({k: v for k, v in table.items() if k != "adaptive"}, sort_keys=True)

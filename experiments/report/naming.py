@@ -1,0 +1,60 @@
+"""How tables, figures and sentences of a section name its attacks, defenses, metrics and units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from experiments.analysis.findings import HEADLINE, Result, TaskFindings
+from experiments.analysis.keys import AttackKey, DefenseKey
+from experiments.wording.defense_names import defense_name
+from experiments.wording.names import differing, title
+
+
+def named_place(place: DefenseKey) -> tuple[str, str]:
+    """The columns ``setting`` and ``defense``."""
+    return place.setting, defense_name(place.defense, place.defense_options)
+
+
+def place_of(section: TaskFindings) -> str:
+    """Data set, model and protocol, with which captions end."""
+    return f"{section.dataset}, {section.model}, {title(section.protocol)}"
+
+
+def attack_name(section: TaskFindings, result: Result) -> str:
+    """The label of the attack and, for a control, what it was given instead of the update."""
+    name = attack_label(section, result.attacker)
+    return name if result.control == "none" else f"{name}, {title(result.control)}"
+
+
+def attack_label(section: TaskFindings, attacker: AttackKey | None) -> str:
+    """The attack and the options that tell it from its namesakes in the section; "" for None."""
+    if attacker is None:
+        return ""
+    return told_apart(attacker, (result.attacker for result in section.results))
+
+
+def told_apart(attacker: AttackKey, others: Iterable[AttackKey]) -> str:
+    """The attack and the options in which it differs from its namesakes among ``others``."""
+    namesakes = [other.attack_options for other in others if other.attack == attacker.attack]
+    notes = [
+        differing(attacker.attack_options, namesakes, ignored=("adaptive",)),
+        "adaptive" if attacker.adaptive else "",
+    ]
+    shown = ", ".join(filter(None, notes))
+    return f"{title(attacker.attack)} ({shown})" if shown else title(attacker.attack)
+
+
+def shown_metrics(section: TaskFindings) -> tuple[str, ...]:
+    """The headline metrics for which at least one attack has a value."""
+    found = {metric for result in section.results for metric in result.leakage}
+    return tuple(metric for metric in HEADLINE[section.modality] if metric in found)
+
+
+def unit_of(section: TaskFindings, metric: str) -> str:
+    """Unit of a metric for which at least one attack has a value."""
+    return next(r.leakage[metric].unit for r in section.results if metric in r.leakage)
+
+
+def unit_of_main(section: TaskFindings) -> str:
+    """Unit of the metric that the verdicts rest on."""
+    return "dB" if section.modality == "image" else "1"

@@ -1,0 +1,132 @@
+"""Private rows that an attack has recovered up to each round, over all clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from experiments.analysis.findings import TaskFindings
+from experiments.analysis.frames import ATTACK, PLACE, frame
+from experiments.analysis.keys import AttackKey, DefenseKey
+from experiments.report.figures import INK, Figure, panel, strokes
+from experiments.report.naming import attack_label, named_place, place_of
+from experiments.report.tables import Number, Table
+from experiments.stages.coverage import Coverage
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COUNTS = ("used", "recovered", "exact", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredRows:
+    """What one attack knows of all clients after a round; the counts are those of ``Coverage``."""
+
+    place: DefenseKey
+    attacker: AttackKey
+    round: int
+    used: int
+    recovered: int
+    exact: int
+    false: int
+
+
+def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[RecoveredRows]:
+    """Sums over clients and seeds, by defense, attack and round.
+
+    A client that sits a round out counts with its latest round: what is known of it stays known.
+    """
+    places = section.by_cell
+    kept = [one for one in found if one.cell in places]
+    owners = pd.DataFrame([places[one.cell] for one in kept], columns=PLACE)
+    coverage = frame(kept, Coverage).join(owners)
+    groups = {
+        (DefenseKey(*place), AttackKey(attack, options, bool(adaptive))): part
+        for (*place, attack, options, adaptive), part in coverage.groupby([*PLACE, *ATTACK])
+    }
+    shown = [(one.place, one.attacker) for one in section.results if not one.is_control]
+    return [union for key in shown if key in groups for union in _by_round(*key, groups[key])]
+
+
+def _by_round(
+    place: DefenseKey, attacker: AttackKey, coverage: pd.DataFrame
+) -> Iterable[RecoveredRows]:
+    ordered = coverage.sort_values("round", kind="stable")
+    for number in sorted(set(coverage["round"].tolist())):
+        so_far = ordered[ordered["round"] <= number]
+        latest = so_far.drop_duplicates(["cell", "client"], keep="last")
+        counts = {name: int(latest[name].sum()) for name in _COUNTS}
+        yield RecoveredRows(place, attacker, number, **counts)
+
+
+def union_table(section: TaskFindings, found: Sequence[RecoveredRows]) -> Table:
+    """One row per attack, defense and round, for attacks that were exact at least once."""
+    kept = _exact_once(found)
+    return Table(
+        "coverage",
+        "Distinct private rows that the clients have used up to each captured round, how many of "
+        "them the attack has recovered exactly, and how many of these it also certified: "
+        f"{place_of(section)}.",
+        (
+            *("setting", "defense", "attack", "round", "used"),
+            *("exact", "share", "exact and certified", "false certificates"),
+        ),
+        tuple(
+            (
+                *named_place(one.place),
+                attack_label(section, one.attacker),
+                *(one.round, one.used, one.exact, Number(one.exact / one.used, "1")),
+                *(one.recovered, one.false),
+            )
+            for one in kept
+        ),
+    )
+
+
+def union_figures(section: TaskFindings, found: Sequence[RecoveredRows], stem: str) -> list[Figure]:
+    """A panel per attack and setting with rows recovered exactly and two rounds or more."""
+    kept, drawn = _exact_once(found), list[Figure]()
+    for setting, attacker in dict.fromkeys((one.place.setting, one.attacker) for one in kept):
+        mine = [one for one in kept if (one.place.setting, one.attacker) == (setting, attacker)]
+        if len({one.round for one in mine}) > 1:
+            label = attack_label(section, attacker)
+            drawn.append(_figure(section, f"{stem}-{len(drawn) + 1}", setting, label, mine))
+    return drawn
+
+
+def _exact_once(found: Sequence[RecoveredRows]) -> list[RecoveredRows]:
+    exact = {(one.place, one.attacker) for one in found if one.exact}
+    return [one for one in found if (one.place, one.attacker) in exact]
+
+
+def _figure(
+    section: TaskFindings, name: str, setting: str, attack: str, found: Sequence[RecoveredRows]
+) -> Figure:
+    style = strokes(section.places)
+    caption = (
+        f"{attack}{f', {setting}' if setting else ''}: share of the rows used so far that it has "
+        "recovered exactly in at least one round; dashed: those that it also certified."
+    )
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        for place in dict.fromkeys(one.place for one in found):
+            colour, marker = style[place].colour, style[place].marker
+            mine = [one for one in found if one.place == place]
+            x = [one.round for one in mine]
+            label = named_place(place)[1]
+            axes.plot(x, [u.exact / u.used for u in mine], color=colour, marker=marker, label=label)
+            if any(one.recovered for one in mine):
+                axes.plot(x, [u.recovered / u.used for u in mine], color=colour, ls=(0, (4, 2)))
+        axes.set_ylim(-0.04, 1.04)
+        axes.set_xlabel("round")
+        axes.set_ylabel("share of used rows recovered")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+
+    return panel(name, caption, f"{attack}\n{setting}" if setting else attack, draw)

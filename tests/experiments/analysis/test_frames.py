@@ -1,0 +1,49 @@
+"""Rows as frames: no order, no missing value and no NaN is lost on the way."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from experiments.analysis.frames import by_status, frame, jobs, score_frame, victims
+from experiments.analysis.keys import ClientKey, VictimKey
+from experiments.stages.updates import UpdateRow
+from tests.experiments.analysis.test_summary import row
+
+SETTINGS = {"c0": "batch_size=4"}
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    rows = [row(client=c, round=r, value=float(c)) for c in range(12) for r in (1, 2, 10)]
+    shuffled = random.Random(0).sample(rows, len(rows))
+    found, again = score_frame(rows, SETTINGS), score_frame(shuffled, SETTINGS)
+    assert victims(found) == victims(again)
+    assert set(found.setting) == {"batch_size=4"}
+    assert sorted(victims(found)) == sorted(
+        VictimKey(0, c, r, 0, -1) for c in range(12) for r in (1, 2, 10)
+    )
+    assert victims(found)[0].owner == ClientKey(0, 0)
+
+
+def test_a_missing_value_is_not_a_nan() -> None:
+    rows = [row(value=None, client=0), row(value=math.nan, client=1), row(value=2.0, client=2)]
+    found = score_frame(rows, SETTINGS)
+    assert found.has_value.tolist() == [False, True, True]
+    assert found.value.tolist()[0] is None
+    assert math.isnan(found.value.tolist()[1])
+    assert found.certified.tolist() == [None] * 3
+
+
+def test_optional_numbers_stay_whole_numbers() -> None:
+    labels = enumerate((None, 7))
+    rows = [UpdateRow(cell="c0", round=1, client=c, norm=1.0, label=x) for c, x in labels]
+    assert frame(rows, UpdateRow).label.tolist() == [None, 7]
+    assert frame([], UpdateRow).columns.tolist() == list(UpdateRow.model_fields)
+
+
+def test_a_job_counts_once_however_many_metrics_it_has() -> None:
+    rows = [row(metric=metric, client=c) for metric in ("psnr", "mse") for c in (0, 1)]
+    rows += [row(client=2, value=None, status="skipped")]
+    counts = by_status(jobs(score_frame(rows, SETTINGS)))
+    assert counts == {"done": 2, "skipped": 1, "failed": 0, "timeout": 0}
+    assert sum(by_status(jobs(score_frame([], {}))).values()) == 0
