@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from fedsim.capture import CaptureKey
@@ -21,8 +22,12 @@ SECOND_CLIENT = "second_client"
 """A second mismatched update. The null test compares the two; neither is privileged."""
 
 
-class AttackKey(NamedTuple):
-    """An attack with its options as canonical JSON; its fields are columns of the rows."""
+@dataclass(frozen=True, slots=True, order=True)
+class AttackKey:
+    """One attack with its options as canonical JSON; ``adaptive`` if it models the defense.
+
+    Its fields are columns of the rows.
+    """
 
     attack: str
     attack_options: str

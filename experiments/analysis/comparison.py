@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.keys import AttackKey
 from experiments.analysis.statistics import Difference, wilson
 from experiments.wording.names import title
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey
 
 FEW = 5
 """Smallest number of clients for which an interval clustered by client is relied upon."""

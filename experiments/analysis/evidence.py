@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from experiments.analysis.keys import AttackKey, Data, Placed
+from experiments.analysis.keys import Data, Placed
 from experiments.analysis.statistics import Difference, Estimate
+from fedsim.records import AttackKey
 
 Word: TypeAlias = Literal["leaks", "no leak found", "inconclusive", "not attacked"]
 

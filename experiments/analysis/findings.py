@@ -10,11 +10,11 @@ from typing import TypeAlias
 from pydantic import Field
 
 from experiments.analysis.evidence import Evidence
-from experiments.analysis.keys import AttackKey, Data, DefenseKey, Placed
+from experiments.analysis.keys import Data, DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
 from fedsim.files import SCHEMA
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, Modality
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey, Modality
 
 Spread: TypeAlias = tuple[float, float | None, float | None]
 """A mean and the ends of its interval, None where there is none."""
@@ -209,16 +209,16 @@ class TaskFindings(Data):
         return None
 
     @property
-    def places(self) -> tuple[DefenseKey, ...]:
+    def places(self) -> tuple[DefenseInSetting, ...]:
         """Defenses that were attacked, in the order of the page."""
         return tuple(dict.fromkeys(result.place for result in self.results))
 
     @property
-    def by_cell(self) -> dict[str, DefenseKey]:
+    def by_cell(self) -> dict[str, DefenseInSetting]:
         """Cell -> its defense and setting, for cells that were attacked."""
         return {cell: result.place for result in self.results for cell in result.cells}
 
-    def result(self, place: DefenseKey, attacker: AttackKey) -> Result | None:
+    def result(self, place: DefenseInSetting, attacker: AttackKey) -> Result | None:
         """The attack on clients; controls and probes are no match."""
         for found in self.results:
             if (found.place, found.attacker) == (place, attacker) and not found.is_control:
@@ -231,7 +231,7 @@ class TaskFindings(Data):
         measured = {name for utility in self.utility for name in utility.values}
         return next((name for name in UTILITY if name in measured), None)
 
-    def at_end(self, place: DefenseKey) -> RoundUtility | None:
+    def at_end(self, place: DefenseInSetting) -> RoundUtility | None:
         """Utility at the end of training, see ``settled``."""
         return settled([utility for utility in self.utility if utility.place == place])
 

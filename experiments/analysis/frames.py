@@ -13,7 +13,7 @@ from fedsim.files import Record
 from fedsim.records import STATUSES, ScoreRow, UtilityRow
 
 PLACE = ["setting", "defense", "defense_options"]
-"""Columns of a ``DefenseKey``."""
+"""Columns of a ``DefenseInSetting``."""
 ATTACK = ["attack", "attack_options", "adaptive"]
 """Columns of an ``AttackKey``."""
 _NUMERIC = {int: "int64", float: "float64", bool: "bool"}

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from experiments.analysis.evidence import Gap
-from experiments.analysis.keys import AttackKey
 from experiments.analysis.paired import Scored, difference
+from fedsim.records import AttackKey
 
 
 def gap_of(one: Scored, base: Scored, *, comparisons: int = 1) -> Gap | None:

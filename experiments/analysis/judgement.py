@@ -9,19 +9,19 @@ import pandas as pd
 from experiments.analysis.evidence import Certified, Evidence, Gap, NullCalls, Verdict
 from experiments.analysis.frames import ATTACK, PLACE, attacked
 from experiments.analysis.gaps import adaptive_gaps, gap_of
-from experiments.analysis.keys import AttackKey, DefenseKey, undefended
+from experiments.analysis.keys import DefenseInSetting, undefended
 from experiments.analysis.paired import Scored, difference, scored
 from experiments.analysis.statistics import wilson
 from experiments.analysis.tradeoff import at_loss, equal_utility, points
 from experiments.analysis.verdicts import judge, metrics
 from experiments.stages.coverage import EXACT, is_exact
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, Modality
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, AttackKey, Modality
 
 
 def evidence(
     scores: pd.DataFrame,
     modality: Modality,
-    utility: Mapping[DefenseKey, Mapping[str, float] | None],
+    utility: Mapping[DefenseInSetting, Mapping[str, float] | None],
 ) -> Evidence:
     """What the rows of a section prove.
 
@@ -31,7 +31,7 @@ def evidence(
         utility: utility at the end of training, None if it was not measured; the defenses are
             judged in this order.
     """
-    known = {DefenseKey(*key): part for key, part in scores.groupby(PLACE)}
+    known = {DefenseInSetting(*key): part for key, part in scores.groupby(PLACE)}
     parts = {place: known.get(place, scores.iloc[:0]) for place in utility}
     by_metric = {metric: scored(scores, metric) for metric in metrics(modality)}
     found = by_metric[MAIN[modality]]
@@ -92,7 +92,7 @@ def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Ite
                 yield gap
 
 
-def _certified(place: DefenseKey, scores: pd.DataFrame) -> Iterator[Certified]:
+def _certified(place: DefenseInSetting, scores: pd.DataFrame) -> Iterator[Certified]:
     """How many certificates hold, for each attack on a defense that gives any."""
     own = attacked(scores)
     own = own[own.metric.isin(EXACT) & own.certified.notna()]

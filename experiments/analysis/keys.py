@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydantic import ConfigDict
@@ -18,7 +17,7 @@ class FamilyKey(NamedTuple):
     defense: str
 
 
-class DefenseKey(NamedTuple):
+class DefenseInSetting(NamedTuple):
     """One defense in one setting; the cells under it differ in their seeds alone.
 
     Attributes:
@@ -35,15 +34,6 @@ class DefenseKey(NamedTuple):
     def family(self) -> FamilyKey:
         """The key without the options."""
         return FamilyKey(self.setting, self.defense)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class AttackKey:
-    """One attack with its options as canonical JSON; ``adaptive`` if it models the defense."""
-
-    attack: str
-    attack_options: str
-    adaptive: bool
 
 
 class ClientKey(NamedTuple):
@@ -73,7 +63,7 @@ class VictimKey(NamedTuple):
         return ClientKey(self.seed, self.client)
 
 
-def undefended(places: Iterable[DefenseKey]) -> dict[str, DefenseKey]:
+def undefended(places: Iterable[DefenseInSetting]) -> dict[str, DefenseInSetting]:
     """Setting -> its undefended cells, for the settings that have some."""
     return {place.setting: place for place in places if place.defense == "none"}
 
@@ -92,6 +82,6 @@ class Placed(Data):
     defense_options: str
 
     @property
-    def place(self) -> DefenseKey:
+    def place(self) -> DefenseInSetting:
         """The defense and the setting that the finding is about."""
-        return DefenseKey(self.setting, self.defense, self.defense_options)
+        return DefenseInSetting(self.setting, self.defense, self.defense_options)

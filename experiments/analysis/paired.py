@@ -10,9 +10,9 @@ from typing import TypeAlias
 import pandas as pd
 
 from experiments.analysis.frames import ATTACK, PLACE, victims
-from experiments.analysis.keys import AttackKey, ClientKey, DefenseKey, VictimKey
+from experiments.analysis.keys import ClientKey, DefenseInSetting, VictimKey
 from experiments.analysis.statistics import Difference, Estimate, paired_difference, summary
-from fedsim.records import PRIOR_ONLY
+from fedsim.records import PRIOR_ONLY, AttackKey
 
 Values: TypeAlias = Mapping[VictimKey, float]
 
@@ -27,7 +27,7 @@ class Scored:
         refused: these victims.
     """
 
-    place: DefenseKey
+    place: DefenseInSetting
     attacker: AttackKey
     control: str
     values: Values
@@ -58,7 +58,7 @@ def scored(scores: pd.DataFrame, metric: str) -> list[Scored]:
                 attacker = AttackKey(attack, options, bool(adaptive))
                 both = {**values, **instead}
                 found.append(
-                    Scored(DefenseKey(*place), attacker, control, both, frozenset(instead))
+                    Scored(DefenseInSetting(*place), attacker, control, both, frozenset(instead))
                 )
     return found
 

@@ -31,7 +31,7 @@ from experiments.analysis.frames import (
     utility_frame,
 )
 from experiments.analysis.judgement import evidence
-from experiments.analysis.keys import DefenseKey, Placed
+from experiments.analysis.keys import DefenseInSetting, Placed
 from experiments.analysis.statistics import Direction, summary
 from experiments.wording.names import natural, settings
 from fedsim.build import registry
@@ -145,7 +145,7 @@ def _section(
 
 def _utility_at_end(
     results: Sequence[Result], curve: Sequence[RoundUtility]
-) -> dict[DefenseKey, dict[str, float] | None]:
+) -> dict[DefenseInSetting, dict[str, float] | None]:
     """Every defense that was attacked or measured, in the order of the page."""
     found = sorted((*results, *curve), key=_order)
     ends = {

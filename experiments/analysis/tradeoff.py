@@ -19,7 +19,7 @@ from statistics import fmean
 
 from experiments.analysis.evidence import AtLoss, EqualUtility, Verdict
 from experiments.analysis.findings import UTILITY
-from experiments.analysis.keys import DefenseKey, FamilyKey, undefended
+from experiments.analysis.keys import DefenseInSetting, FamilyKey, undefended
 from experiments.analysis.paired import Scored, Values, difference, estimate
 from experiments.wording.defense_names import family, strength
 from experiments.wording.names import show
@@ -37,7 +37,7 @@ class TradeoffPoint:
         loss: lost share of the utility without a defense; negative if utility rises.
     """
 
-    place: DefenseKey
+    place: DefenseInSetting
     name: str
     loss: float
     values: Values
@@ -46,7 +46,7 @@ class TradeoffPoint:
 def points(
     verdicts: Sequence[Verdict],
     attacks: Iterable[Scored],
-    utility: Mapping[DefenseKey, Mapping[str, float] | None],
+    utility: Mapping[DefenseInSetting, Mapping[str, float] | None],
 ) -> list[TradeoffPoint]:
     """Every attacked defense whose utility can be compared with that of no defense.
 

@@ -28,7 +28,7 @@ from experiments.analysis.evidence import Reached, Verdict, Word
 from experiments.analysis.findings import MARGINS
 from experiments.analysis.frames import attacked, by_status, jobs
 from experiments.analysis.gaps import adaptive_gaps
-from experiments.analysis.keys import DefenseKey
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, difference, estimate, portfolio
 from experiments.analysis.statistics import Difference, wilson
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, Modality
@@ -41,7 +41,7 @@ LABELS = "label_accuracy"
 
 
 def judge(
-    place: DefenseKey,
+    place: DefenseInSetting,
     scores: pd.DataFrame,
     found: Mapping[str, Sequence[Scored]],
     modality: Modality,
@@ -171,7 +171,7 @@ def _word(
 
 def _notes(
     word: Word,
-    place: DefenseKey,
+    place: DefenseInSetting,
     matches: Sequence[BaselineComparison],
     words: Sequence[BaselineComparison],
     margin: float,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.analysis.findings import CURVES, Leakage, Result, TaskFindings
-from experiments.analysis.keys import DefenseKey
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.figures import INK, Figure, Stroke, figure, head, legend_beside, strokes
 from experiments.report.naming import attack_name
 from experiments.wording.defense_names import defense_name
@@ -112,7 +112,7 @@ def _leakage(
     section: TaskFindings,
     metric: str,
     results: Sequence[Result],
-    style: dict[DefenseKey, Stroke],
+    style: dict[DefenseInSetting, Stroke],
 ) -> None:
     rounds = sorted({number for result in results for number in result.rounds[metric]})
     step = (rounds[-1] - rounds[0]) / 100
@@ -174,8 +174,8 @@ def _utility(
     axes: Axes,
     section: TaskFindings,
     name: str,
-    places: Sequence[DefenseKey],
-    style: dict[DefenseKey, Stroke],
+    places: Sequence[DefenseInSetting],
+    style: dict[DefenseInSetting, Stroke],
 ) -> None:
     width = 1
     for place in places:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from experiments.analysis.keys import DefenseKey
+from experiments.analysis.keys import DefenseInSetting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,9 +62,9 @@ class Stroke:
     marker: str
 
 
-def strokes(places: Sequence[DefenseKey]) -> dict[DefenseKey, Stroke]:
+def strokes(places: Sequence[DefenseInSetting]) -> dict[DefenseInSetting, Stroke]:
     """A stroke for each place, in their order; a family goes from light to dark."""
-    found: dict[DefenseKey, Stroke] = {}
+    found: dict[DefenseInSetting, Stroke] = {}
     families = list(dict.fromkeys(place[1] for place in places if place[1] != "none"))
     for setting in dict.fromkeys(place[0] for place in places):
         for defense in dict.fromkeys(place[1] for place in places if place[0] == setting):

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.analysis.findings import Leakage, TaskFindings
-from experiments.analysis.keys import AttackKey
 from experiments.report.figures import INK, Figure, panel
 from experiments.report.naming import attack_label, named_place, unit_of_main
 from experiments.wording.names import natural, option, show, swept, title
 from fedsim.cell import CellConfig
+from fedsim.records import AttackKey
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

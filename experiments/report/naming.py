@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from experiments.analysis.findings import HEADLINE, Result, TaskFindings
-from experiments.analysis.keys import AttackKey, DefenseKey
+from experiments.analysis.keys import DefenseInSetting
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import differing, title
+from fedsim.records import AttackKey
 
 
-def named_place(place: DefenseKey) -> tuple[str, str]:
+def named_place(place: DefenseInSetting) -> tuple[str, str]:
     """The columns ``setting`` and ``defense``."""
     return place.setting, defense_name(place.defense, place.defense_options)
 

@@ -10,11 +10,12 @@ import pandas as pd
 
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.frames import ATTACK, PLACE, frame
-from experiments.analysis.keys import AttackKey, DefenseKey
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.figures import INK, Figure, panel, strokes
 from experiments.report.naming import attack_label, named_place, place_of
 from experiments.report.tables import Number, Table
 from experiments.stages.coverage import Coverage
+from fedsim.records import AttackKey
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ _COUNTS = ("used", "recovered", "exact", "false")
 class RecoveredRows:
     """What one attack knows of all clients after a round; the counts are those of ``Coverage``."""
 
-    place: DefenseKey
+    place: DefenseInSetting
     attacker: AttackKey
     round: int
     used: int
@@ -45,7 +46,7 @@ def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[RecoveredRo
     owners = pd.DataFrame([places[one.cell] for one in kept], columns=PLACE)
     coverage = frame(kept, Coverage).join(owners)
     groups = {
-        (DefenseKey(*place), AttackKey(attack, options, bool(adaptive))): part
+        (DefenseInSetting(*place), AttackKey(attack, options, bool(adaptive))): part
         for (*place, attack, options, adaptive), part in coverage.groupby([*PLACE, *ATTACK])
     }
     shown = [(one.place, one.attacker) for one in section.results if not one.is_control]
@@ -53,7 +54,7 @@ def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[RecoveredRo
 
 
 def _by_round(
-    place: DefenseKey, attacker: AttackKey, coverage: pd.DataFrame
+    place: DefenseInSetting, attacker: AttackKey, coverage: pd.DataFrame
 ) -> Iterable[RecoveredRows]:
     ordered = coverage.sort_values("round", kind="stable")
     for number in sorted(set(coverage["round"].tolist())):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from experiments.analysis.frames import PLACE, frame
-from experiments.analysis.keys import DefenseKey
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.naming import named_place
 from experiments.report.tables import Number, Table
 from experiments.stages.signals import SignalRow, level, middle
@@ -25,7 +25,7 @@ def signal_table(rows: Iterable[SignalRow], labels: Mapping[str, str]) -> Table:
     """
     kept = [row for row in rows if row.probe == "none"]
     updates = frame(kept, SignalRow).assign(setting=[labels[row.cell] for row in kept])
-    groups = {DefenseKey(*key): part for key, part in updates.groupby(PLACE)}
+    groups = {DefenseInSetting(*key): part for key, part in updates.groupby(PLACE)}
     return Table(
         "signals",
         "What each defense left of the clean update: norm of the clean update over norm of the "
@@ -49,7 +49,7 @@ def signal_table(rows: Iterable[SignalRow], labels: Mapping[str, str]) -> Table:
     )
 
 
-def _order(place: DefenseKey) -> tuple[object, ...]:
+def _order(place: DefenseInSetting) -> tuple[object, ...]:
     return (
         natural(place.setting),
         place.defense != "none",

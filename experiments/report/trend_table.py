@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.analysis.findings import Result, TaskFindings
 from experiments.analysis.frames import PLACE, frame
-from experiments.analysis.keys import DefenseKey
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.naming import attack_name, named_place, place_of
 from experiments.report.tables import Number, Table, Value
 from experiments.stages.updates import UpdateRow
@@ -39,7 +39,7 @@ def trend(section: TaskFindings, updates: Iterable[UpdateRow]) -> Table:
 
 
 def _row(
-    section: TaskFindings, result: Result, norms: Mapping[tuple[DefenseKey, int], float]
+    section: TaskFindings, result: Result, norms: Mapping[tuple[DefenseInSetting, int], float]
 ) -> tuple[Value, ...]:
     rounds = result.rounds[section.main]
     numbers = list(rounds)
@@ -59,13 +59,13 @@ def _row(
 
 def mean_norms(
     section: TaskFindings, rows: Iterable[UpdateRow]
-) -> Mapping[tuple[DefenseKey, int], float]:
+) -> Mapping[tuple[DefenseInSetting, int], float]:
     """Mean norm of the updates over clients and seeds, by defense and round."""
     places = section.by_cell
     kept = [row for row in rows if row.cell in places]
     owners = pd.DataFrame([places[row.cell] for row in kept], columns=PLACE)
     updates = frame(kept, UpdateRow).join(owners)
     return {
-        (DefenseKey(*place), number): fmean(norms)
+        (DefenseInSetting(*place), number): fmean(norms)
         for (*place, number), norms in updates.groupby([*PLACE, "round"]).norm
     }

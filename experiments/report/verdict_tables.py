@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Gap, Reached, Verdict
 from experiments.analysis.findings import MARGINS, Spread, TaskFindings
-from experiments.analysis.keys import DefenseKey, undefended
+from experiments.analysis.keys import DefenseInSetting, undefended
 from experiments.analysis.statistics import Difference, Estimate
 from experiments.analysis.verdicts import LABELS
 from experiments.report.naming import attack_label, named_place, place_of, unit_of_main
@@ -106,7 +106,7 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
 
 
 def useful(
-    section: TaskFindings, place: DefenseKey
+    section: TaskFindings, place: DefenseInSetting
 ) -> tuple[Number | None, Number | None, Number | None]:
     """Utility at the end of training, its change from no defense in the setting, and epsilon."""
     name, end = section.utility_name, section.at_end(place)

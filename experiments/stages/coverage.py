@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict
 from typing import NamedTuple
 
 from fedsim.files import Record
@@ -79,7 +80,7 @@ def _over_rounds(owner: _Owner, rows: list[ScoreRow]) -> Iterator[Coverage]:
                 false += 1
         yield Coverage(
             cell=owner.cell,
-            **owner.attack._asdict(),
+            **asdict(owner.attack),
             client=owner.client,
             round=round_,
             used=len(used),

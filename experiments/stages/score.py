@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -91,7 +91,7 @@ class Scorer:
         record, job = self.victims.records[key], guess.record
         return {
             **self._cell_columns,
-            **entry.key._asdict(),
+            **asdict(entry.key),
             "local_steps": len(record.steps),
             "control": control,
             "round": key.round,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.keys import DefenseKey
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.summary import summarise
 from experiments.report.curves import curves, running_mean, window
 from experiments.report.figures import INK, strokes
@@ -284,7 +284,7 @@ def test_one_legend_names_each_defense_once_and_tells_all_apart() -> None:
         assert figure.svg.count(f">{label}</text>") == 1
     drawn = strokes(section.places)
     assert len({(one.colour, one.marker) for one in drawn.values()}) == len(drawn) == 4
-    assert drawn[DefenseKey("", "none", "[]")].colour == INK
+    assert drawn[DefenseInSetting("", "none", "[]")].colour == INK
 
 
 def test_utility_of_many_rounds_is_a_running_mean() -> None:

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from experiments.analysis.findings import TaskFindings
-from experiments.analysis.keys import DefenseKey, VictimKey
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.tradeoff import TradeoffPoint, at_loss, equal_utility, loss_of
 from experiments.report.pareto import front, pictures
 from experiments.report.tradeoff_tables import tradeoff_tables
@@ -32,7 +32,7 @@ def line(*points: tuple[str, str, float, float]) -> list[TradeoffPoint]:
     """(defense, options, loss, leakage); every client adds a hundredth of its number."""
     return [
         TradeoffPoint(
-            DefenseKey("", defense, options),
+            DefenseInSetting("", defense, options),
             short_options(defense, options) or defense,
             loss,
             {VictimKey(0, client, 1, 0, client): leak + client / 100 for client in range(CLIENTS)},

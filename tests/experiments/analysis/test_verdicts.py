@@ -14,14 +14,14 @@ from experiments.analysis.findings import TaskFindings
 from experiments.analysis.frames import score_frame
 from experiments.analysis.gaps import oblivious_twin
 from experiments.analysis.judgement import null_calls
-from experiments.analysis.keys import AttackKey, DefenseKey, VictimKey
+from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.paired import Scored, difference, portfolio, scored
 from experiments.analysis.verdicts import LABELS, WORDS, judge
-from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, ScoreRow
+from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, AttackKey, ScoreRow
 from tests.experiments.analysis.test_summary import only_section, row
 
 CLIENTS, ROUNDS = 6, 2
-PLACE = DefenseKey("", "sign", "{}")
+PLACE = DefenseInSetting("", "sign", "{}")
 NO_ROWS = score_frame([], {})
 OBLIVIOUS, ADAPTIVE = '{"adaptive":false,"steps":9}', '{"adaptive":true,"steps":9}'
 TEXT = {"task": "text-classification", "metric": "rougeL", "unit": "1", "model": "bert"}
