@@ -1,0 +1,1 @@
+"""Language priors: small models of the auxiliary texts, trained by ``fedsim prior``."""
