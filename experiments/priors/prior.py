@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from experiments.console import Console
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan
-from experiments.console import Console
 from experiments.priors.prior_training import HEAD, Recipe, train
 from fedsim.cell import AuxiliaryConfig, CellConfig
 from fedsim.errors import ConfigError, StoreError

@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attacks.texts.language_prior import load_prior
 from experiments import cli
-from experiments.priors import prior, prior_training
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
+from experiments.priors import prior, prior_training
 from experiments.priors.prior import TrainedPrior, train_prior
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
