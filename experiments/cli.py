@@ -1,4 +1,4 @@
-"""The command line. Anything heavy is imported by the stage that needs it."""
+"""The command line. Each command imports heavy modules only when it runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from experiments.plan.folder import STAGES, RunStage
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
 
-# Else help escapes its brackets for rich, although its markup is off.
+# With rich present, typer escapes the brackets of help texts although markup is off.
 typer.core.HAS_RICH = False
 app = typer.Typer(
     name="fedsim",
-    help="Simulate federated learning under an eavesdropping server, attack what it captured, and "
-    "report how much leaked.",
+    help="Simulate federated learning with an eavesdropping server, attack the updates that it "
+    "captured, and report how much private data they leaked.",
     no_args_is_help=True,
     suggest_commands=False,  # click does it already
     add_completion=False,
@@ -40,14 +40,14 @@ Target = Annotated[
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="override, as federation.rounds=5"),
+    typer.Option("--set", metavar="KEY=VALUE", help="override an option: federation.rounds=5"),
 ]
-Out = Annotated[Path | None, typer.Option(help="the run folder; runs/<name> if not given")]
-Seed = Annotated[int | None, typer.Option(help="one seed instead of the experiment's")]
-Workers = Annotated[int | None, typer.Option(help="client workers and attack workers")]
-Gpus = Annotated[float | None, typer.Option(help="GPU share of each worker; 0 for the CPU")]
-Engine = Annotated[str | None, typer.Option(help="ray or in-process")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="print errors and the last line only")]
+Out = Annotated[Path | None, typer.Option(help="run folder; default: runs/<name>")]
+Seed = Annotated[int | None, typer.Option(help="one seed, in place of the experiment's")]
+Workers = Annotated[int | None, typer.Option(help="client workers and attack workers, each")]
+Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 runs on the CPU")]
+Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
@@ -74,18 +74,18 @@ def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
 
 
 for _name, _chosen, _sentence in (
-    ("run", STAGES, "All stages: simulate, attack, score, report. What is done is not done again."),
-    ("simulate", STAGES[:1], "Train with Flower and capture what the server receives."),
-    ("attack", STAGES[1:2], "Attack captures that have no guess yet."),
-    ("score", STAGES[2:3], "Compare guesses with the truth."),
-    ("report", STAGES[3:], "Write tables, figures and the HTML page."),
+    ("run", STAGES, "Run all stages: simulate, attack, score, report. Finished work is kept."),
+    ("simulate", STAGES[:1], "Train with Flower and capture the updates the server receives."),
+    ("attack", STAGES[1:2], "Attack the captures that have not been attacked yet."),
+    ("score", STAGES[2:3], "Score the attacks' guesses against the private data."),
+    ("report", STAGES[3:], "Write the tables, figures and HTML page."),
 ):
     app.command(_name, help=_sentence)(_command(_chosen))
 
 
 @app.command()
 def doctor(experiment: Target, as_json: Json = False) -> None:
-    """Replay the clients' steps on the true data: is each capture what it claims to be?"""
+    """Check captures by replaying each client's training on its true data."""
     folder = Invocation(experiment).run(())
     from experiments.checks.capture_check import examine
 
@@ -98,13 +98,13 @@ def doctor(experiment: Target, as_json: Json = False) -> None:
 def limits(
     experiment: Target,
     victims: Annotated[
-        int, typer.Option(min=0, help="private images a cell whose PSNR ceiling is computed")
+        int, typer.Option(min=0, help="images per cell to compute a PSNR ceiling for")
     ] = 3,
     as_json: Json = False,
 ) -> None:
-    """How far any attack on a run can get: by rank, differential privacy and information.
+    """Compute upper limits on any attack: rank, differential privacy, information.
 
-    fedsim report then puts the tables on the page; ceilings stand beside what attacks reached.
+    The next fedsim report adds these tables to the page, next to what the attacks achieved.
     """
     run = Invocation(experiment).run(())
     from experiments.bounds.limits import limits as examine
@@ -122,7 +122,7 @@ def show(
     workers: Workers = None,
     as_json: Json = False,
 ) -> None:
-    """The resolved experiment, its cells, the threat model and the cost; nothing is run."""
+    """Print the resolved experiment, its cells, threat model and cost; run nothing."""
     invocation = Invocation(experiment, sets or [], None, seed, workers)
     opened = invocation.opened()
     plan = invocation.plan() if opened is None else opened.plan
@@ -134,7 +134,7 @@ def show(
 
 @app.command()
 def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed = None) -> None:
-    """Write the run folder and print its cells, for an engine of your own such as flwr run."""
+    """Create the run folder and print its cells, to simulate with flwr run or your own engine."""
     for cell in Invocation(experiment, sets or [], out, seed).run(("simulate",)).cells:
         print(cell.folder.resolve())
 
@@ -144,15 +144,15 @@ def prior(
     experiment: Target,
     sets: Sets = None,
     out: Annotated[
-        Path | None, typer.Option(help="the prior's folder; priors/<name> if not given")
+        Path | None, typer.Option(help="folder for the prior; default: priors/<name>")
     ] = None,
     seed: Seed = None,
-    epochs: Annotated[int, typer.Option(min=1, help="passes over the rows at most")] = 30,
-    width: Annotated[int, typer.Option(min=32, help="of its layers, a multiple of 32")] = 128,
-    layers: Annotated[int, typer.Option(min=1, help="how many it has")] = 2,
+    epochs: Annotated[int, typer.Option(min=1, help="passes over the rows, at most")] = 30,
+    width: Annotated[int, typer.Option(min=32, help="width of each layer, a multiple of 32")] = 128,
+    layers: Annotated[int, typer.Option(min=1, help="number of layers")] = 2,
     quiet: Quiet = False,
 ) -> None:
-    """Train a language prior for text attacks on the auxiliary rows alone."""
+    """Train a language model on the auxiliary rows, as a prior for text attacks."""
     invocation = Invocation(experiment, sets or [], None, seed)
     opened = invocation.opened()
     plan = invocation.plan() if opened is None else opened.plan
@@ -169,16 +169,16 @@ def bench(
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Time captures, workers, text and images; rank true tokens.
+    """Measure the speed of text and images, overhead, and ranks of true tokens.
 
-    WHAT is capture, workers, text, images or ranks; all, if it is not given, take a quarter of an
-    hour. ranks shows how far the true tokens stand out in a defended gradient; --set changes its
-    model, data set, sentences (task.split) and federation.batch_size.
+    WHAT is capture, workers, text, images or ranks. Without it all five run, which takes a quarter
+    of an hour. "ranks" measures how far the true tokens stand out in a defended gradient; --set
+    changes its model, data set, sentences (task.split) and federation.batch_size.
     """
     from experiments.benchmarks.measure import PARTS
 
     if what and what not in PARTS:
-        raise ConfigError(f"bench {what!r}: there is no such part. {suggest(what, PARTS)}")
+        raise ConfigError(f"bench {what!r}: there is no such benchmark. {suggest(what, PARTS)}")
     from experiments.benchmarks.bench import bench as measure
 
     measures = []
@@ -195,7 +195,7 @@ def list_(
     what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
     as_json: Json = False,
 ) -> None:
-    """Attacks, defenses, metrics, models, datasets or experiments; or how many of each."""
+    """List attacks, defenses, metrics, models, datasets or experiments, or count each."""
     from experiments.preview.catalog import CATALOGS, counts
 
     if what and what not in CATALOGS:
@@ -212,11 +212,11 @@ def list_(
 @app.command(name="describe")
 def describe_(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="such as lamp, dp_sgd, psnr or federation")
+        str, typer.Argument(metavar="NAME", help="e.g. lamp, dp_sgd, psnr or federation")
     ],
     as_json: Json = False,
 ) -> None:
-    """What an attack, defense, metric or section is, and its options."""
+    """Explain an attack, defense, metric or section of an experiment, with its options."""
     from experiments.preview.describe import manual
 
     found = manual(name)
@@ -224,14 +224,14 @@ def describe_(
 
 
 def main() -> None:
-    """Entry point: one line on stderr for a user's mistake, never a traceback."""
+    """Run the command line. A user's mistake ends in one line on stderr, never in a traceback."""
     try:
         check_origin()
         result: Any = app(standalone_mode=False)
     except FedsimError as error:
         sys.exit(_complain(str(error)))
     except KeyboardInterrupt:
-        sys.exit(_complain("stopped. Run the same command again to go on.", code=130))
+        sys.exit(_complain("interrupted. Run the same command again to continue.", code=130))
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, plain lines otherwise, nothing when quiet."""
+"""Progress on stderr: bars on a terminal, plain lines elsewhere, nothing if quiet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTE_EVERY = 60.0
 
 
 class Console:
-    """One line of progress for each named piece of work; safe to use from several threads."""
+    """One line of progress per named task. Several threads may share it."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -46,7 +46,7 @@ class Console:
             self._bar.stop()
 
     def expect(self, work: str, more: int) -> None:
-        """``more`` steps are to come in this piece of work."""
+        """Add ``more`` steps to the total of a task."""
         count = self._tasks.setdefault(work, _Count())
         count.total += more
         if self._bar is None:
@@ -56,7 +56,7 @@ class Console:
         self._bar.update(count.row, total=count.total)
 
     def advance(self, work: str, note: str = "") -> None:
-        """One step is done."""
+        """Count one step of a task as done."""
         count = self._tasks.setdefault(work, _Count())
         count.done += 1
         if self._bar is not None and count.row is not None:
@@ -68,7 +68,7 @@ class Console:
                 print(f"{work}: {count.done}/{count.total} {note}".rstrip(), file=sys.stderr)
 
     def note(self, work: str, note: str) -> None:
-        """Say what a step under way is doing; without a terminal once a minute."""
+        """Describe the current step. Without a terminal, prints at most once a minute."""
         count = self._tasks.get(work)
         if count is None:
             return
@@ -80,7 +80,7 @@ class Console:
 
 
 class _Count:
-    """How far a piece of work is."""
+    """Progress of one task."""
 
     def __init__(self) -> None:
         self.total = 0

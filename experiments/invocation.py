@@ -1,4 +1,4 @@
-"""What the options that stages have in common mean: a plan, or a run to work on."""
+"""The command-line options that all stages share, turned into a plan or a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsim.errors import ConfigError
 
 @dataclass(frozen=True)
 class Invocation:
-    """What the options common to all stages say."""
+    """Values of the options that all stages share; None where an option was not given."""
 
     target: str
     sets: list[str] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Invocation:
         return load_plan(self.target, [*overrides, *self._machine()])
 
     def _machine(self) -> list[str]:
-        """Overrides that change no result, but for rounding: a finished run takes them, too."""
+        """Overrides that change results by rounding at most; finished runs accept them too."""
         overrides = [] if self.engine is None else [f"federation.engine={self.engine}"]
         if self.workers is not None:
             overrides.append(f"federation.client_workers={self.workers}")
@@ -43,18 +43,18 @@ class Invocation:
         return overrides
 
     def opened(self) -> Run | None:
-        """The run, if the target is a folder; it keeps its experiment."""
+        """The run that the target names if it is a folder, with the experiment stored there."""
         if not Path(self.target).is_dir():
             return None
         if self.sets or self.out or self.seed is not None:
             raise ConfigError(
-                f"{self.target}: a run folder keeps its experiment, so --set, --out and --seed "
-                "do not apply. Name the experiment instead."
+                f"{self.target}: a run folder has a fixed experiment, so --set, --out and "
+                "--seed do not apply. Name the experiment instead."
             )
         return Run.open(Path(self.target), self._machine())
 
     def run(self, stages: Sequence[RunStage]) -> Run:
-        """The run to work on; nothing is written unless the stages can start."""
+        """The run to work on. Nothing is written unless the stages can start."""
         if (opened := self.opened()) is not None:
             run = opened
         else:
@@ -63,7 +63,7 @@ class Invocation:
         pending = [cell for cell in run.cells if not cell.simulated]
         if pending and "simulate" not in stages:
             raise ConfigError(
-                f"{pending[0].folder}: not simulated. Run fedsim simulate {self.target} first."
+                f"{pending[0].folder}: not simulated yet. Run fedsim simulate {self.target} first."
             )
         training = {cell.experiment.name for cell in pending}
         for experiment in run.plan.experiments:

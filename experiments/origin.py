@@ -1,4 +1,4 @@
-"""All five packages must come from one checkout, since other projects use their names too."""
+"""A check that all five packages come from one checkout; other projects use these names too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGES = ("fedsim", "clients", "server", "attacks", "experiments")
 
 
 def check_origin() -> None:
-    """Raise ``ConfigError`` if another project shadows one of the packages."""
+    """Raise ``ConfigError`` if one of the packages would be imported from another project."""
     home = Path(__file__).resolve().parent.parent
     for name in PACKAGES:
         spec = find_spec(name)

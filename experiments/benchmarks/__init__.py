@@ -1,1 +1,1 @@
-"""What ``fedsim bench`` measures, and its yardsticks."""
+"""The benchmarks of ``fedsim bench``, and the reference implementations they compare with."""

@@ -1,4 +1,4 @@
-"""What capturing costs, what workers and fast attacks gain, and how far tokens stand out."""
+"""``fedsim bench``: overhead of capturing, speed-up by workers, and the other benchmarks."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class BenchLine(Protocol):
 
 
 def bench(part: str = "", sets: Sequence[str] = ()) -> Iterator[BenchLine]:
-    """The measures of one of ``PARTS`` or of all, as they come.
+    """Yield the measurements of one of ``PARTS``, or of all, as soon as each is available.
 
-    A model that lies on a hub out of reach is left out.
+    Models on a hub that cannot be reached are skipped.
 
     Raises:
-        ConfigError: there are overrides, and the part has no options.
+        ConfigError: overrides were given for a benchmark without options.
     """
     if sets and part != "ranks":
-        raise ConfigError(f"--set {sets[0]!r}: only bench ranks has options. Leave it out.")
+        raise ConfigError(f"--set {sets[0]!r}: only bench ranks takes overrides. Remove it.")
     for name in (part,) if part else PARTS:
         with tempfile.TemporaryDirectory() as folder:
             yield from BENCHES[name](Path(folder), sets)
@@ -79,7 +79,7 @@ def _run(root: Path, task: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN4
 
 
 def capture_cost(name: str, run: Run, rounds: int) -> Iterator[Measure]:
-    """Seconds of a round with and without the eavesdropper, in turn, and bytes on disk."""
+    """Seconds per round, alternately with and without the eavesdropper, and bytes on disk."""
     cell = run.cells[0]
     round_seconds(cell.folder, None)  # loads data and warms up
     plain, overheard, ratios = [], [], []
@@ -101,7 +101,7 @@ def capture_cost(name: str, run: Run, rounds: int) -> Iterator[Measure]:
 
 
 def two_workers(root: Path) -> Measure:
-    """How much faster two attack workers finish equal jobs than one."""
+    """Speed-up of two attack workers over one, on equal jobs."""
     federation = {"engine": "in-process", "clients": JOBS, "rounds": 1}
     stage = {"group_size": 1}
     run = _run(root, MODELS["LeNet"], federation=federation, attack_stage=stage)
@@ -145,7 +145,7 @@ BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "images": _images,
     "ranks": _ranks,
 }
-"""What gives the measures of each of ``PARTS``, from an empty folder and the overrides."""
+"""For each of ``PARTS`` the function that measures it, given an empty folder and overrides."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How much faster image attacks are than their formulas as they read.
+"""Speed-up of the image attacks over a literal implementation of their formulas.
 
 Both sides run on one thread, in turn; see ``experiments.benchmarks.stopwatch``. LeNet at its random
 weights, built-in pictures of 32 x 32 pixels, one picture a client.
@@ -78,7 +78,7 @@ def make_setting(config: TaskConfig) -> BenchSetting:
 
 
 class PlainInverting:
-    """Inverting Gradients as its formulas read: one restart, autograd twice."""
+    """Inverting Gradients, implemented literally: one restart, double backward."""
 
     def __init__(self, network: nn.Module, observed: Tensors, labels: Tensor) -> None:
         self._network, self._labels = network, labels
@@ -125,7 +125,7 @@ def _lanes(setting: BenchSetting, count: int) -> tuple[Tensor, tuple[Tensor, Ten
 
 
 def restart_speed(setting: BenchSetting, steps: int, repeats: int) -> Iterator[Measure]:
-    """Milliseconds of a plain step, and how many times faster each of several restarts is."""
+    """Milliseconds of a literal step, and the speed-up per restart of several together."""
     network = setting.task.model(setting.seen.sent)
     plain = PlainInverting(network, setting.seen.received, setting.pictures.labels[:1])
     objective, job = _searched(setting), Job()

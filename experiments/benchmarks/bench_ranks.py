@@ -1,4 +1,4 @@
-"""How far the true tokens stand out from the vocabulary in what a client sends of the first layer.
+"""Ranks of the true tokens among the vocabulary, from the first layer's part of an update.
 
 For each treatment of the update the rank of the true token at each position among the whole
 vocabulary, by its distance to the span of the first layer's gradient: of the queries (DAGER's
@@ -53,7 +53,7 @@ SENTENCES = 10
 WARM_UP = FederationConfig(
     protocol="fedavg", optimizer="adam", learning_rate=1e-3, batch_size=8, local_steps=60
 )
-"""What a built-in model learns from public sentences before it is looked at."""
+"""Training of a built-in model on public sentences before its updates are examined."""
 _BUDGET = 60.0  # seconds of the span attack for one batch
 
 

@@ -1,4 +1,4 @@
-"""How much faster text matching is than its formulas as they read.
+"""Speed-up of text matching over a literal implementation of its formulas.
 
 Both sides run on one thread, in turn, and are timed by that thread's CPU time: it leaves out what
 other programs take of the core, and torch does the work of one thread in the thread that calls. Of

@@ -1,4 +1,4 @@
-"""LAMP (Balunovic et al. 2022) as its formulas read: the yardstick of the benchmark.
+"""A literal implementation of LAMP (Balunovic et al. 2022), the benchmark's reference.
 
 One sentence and one guess at a time. Every weight gradient is formed, and differentiated again.
 """

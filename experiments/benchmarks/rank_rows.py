@@ -1,4 +1,4 @@
-"""What ``fedsim bench ranks`` prints: one line of a treatment seen through one matrix."""
+"""The rows that ``fedsim bench ranks`` prints, one per treatment and matrix."""
 
 from __future__ import annotations
 

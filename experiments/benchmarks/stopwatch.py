@@ -1,4 +1,4 @@
-"""The CPU time of one thread: it leaves out what other programs take of the core."""
+"""CPU time of one thread, which excludes the time that other programs use the core."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def timed(run: Callable[[], T]) -> tuple[float, T]:
 
 
 def in_turn(repeats: int, *runs: Callable[[], object]) -> list[list[float]]:
-    """CPU seconds of each, in turn; a first round warms up."""
+    """CPU seconds of each function, called alternately after one warm-up round."""
     rounds = [[timed(run)[0] for run in runs] for _ in range(repeats + 1)]
     return [list(column) for column in zip(*rounds[1:], strict=True)]
 
 
 def ratio(slow: list[float], fast: list[float]) -> float:
-    """How many times as long the one took: the median over the pairs of runs."""
+    """Median ratio of CPU times over the pairs of runs."""
     return statistics.median(a / b for a, b in zip(slow, fast, strict=True))

@@ -1,4 +1,4 @@
-"""What a client may do to its update, and the update that the server then sees."""
+"""Ways in which a client may alter its update, and the update the server then sees."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Treatment:
 
 
 def int8(value: Tensor) -> Tensor:
-    """What is left of a tensor by 255 even steps from minus to plus its largest entry."""
+    """Round a tensor to 255 even steps between minus and plus its largest entry."""
     step = value.abs().max() / 127
     return (value / step).round() * step if step > 0 else value
 

@@ -1,1 +1,1 @@
-"""How far any attack on a run can get."""
+"""Upper limits on what any attack on a run can achieve."""

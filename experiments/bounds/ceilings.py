@@ -1,4 +1,4 @@
-"""How well an image can be recovered from one noisy gradient at best, near the true image."""
+"""A local ceiling on the PSNR at which an image can be recovered from one noisy gradient."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from fedsim.tasks.base import Task
 from fedsim.threads import one_thread
 from fedsim.types import Batch
 
-_DIRECTIONS = 256  # pixels that are moved in one pass
+_DIRECTIONS = 256  # pixels differentiated in one pass
 _MOST = 250_000_000  # entries of the Jacobian, 1 GB
-_ROUNDING = 1 / 255 / 12**0.5  # standard deviation of a pixel that was rounded to a byte
-_UNIFORM = 1 / 12  # variance of a pixel of which nothing is known
+_ROUNDING = 1 / 255 / 12**0.5  # standard deviation of the rounding of a pixel to a byte
+_UNIFORM = 1 / 12  # variance of a pixel uniform on [0, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """One private image.
+    """The ceiling of one captured image.
 
     Attributes:
-        std: of the noise on a coordinate of the gradient.
-        psnr: of the least mean squared error, in dB.
+        std: standard deviation of the noise on each gradient coordinate.
+        psnr: PSNR of the smallest achievable mean squared error, in dB.
     """
 
     key: CaptureKey
@@ -51,10 +51,10 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Those of some captures of one cell.
+    """The ceilings of some captures of one cell.
 
     Attributes:
-        prior: what was taken to be known of images before any gradient.
+        prior: what the attacker is assumed to know about images in advance.
     """
 
     found: tuple[Ceiling, ...]
@@ -62,12 +62,12 @@ class Ceilings:
 
     @property
     def psnr(self) -> float:
-        """Their median, in dB."""
+        """Median of the ceilings, in dB."""
         return median(one.psnr for one in self.found)
 
 
 def obstacle(config: CellConfig) -> str:
-    """Why there is no ceiling for such a cell, as far as its config says; empty for none."""
+    """The reason, from a cell's config, that it has no ceiling; empty if it may have one."""
     federation = config.federation
     defenses = build_chain(config.defense, "defense").defenses
     if len(defenses) != 1 or not isinstance(defenses[0], GaussianNoise | DpSgd | DpClient):
@@ -75,43 +75,47 @@ def obstacle(config: CellConfig) -> str:
     if federation.cohort > 1:
         return f"the server sees the sum of {federation.cohort} clients"
     if federation.batch_size > 1:
-        return f"a batch holds {federation.batch_size} examples, and not one"
+        return f"a batch holds {federation.batch_size} examples instead of one"
     if federation.protocol == "fedavg" and federation.optimizer in ("adam", "adamw"):
-        return f"an update by {federation.optimizer} is no gradient"
+        return f"an update of {federation.optimizer} is not a gradient"
     return ""
 
 
 def ceilings(cell: Cell, victims: int, seen: dict[str, Tensor] | None = None) -> Ceilings | str:
-    """The local ceilings of a simulated cell's first captures, by round and client.
+    """The local ceilings of a simulated cell's first captures, in order of round and client.
 
-    The van Trees inequality (the Bayesian Cramer-Rao bound) for a gradient with Gaussian noise:
-    its Fisher information ``J^T J / std^2``, with ``J`` the Jacobian of the gradient in the
-    pixels, is taken at the true image alone and not averaged over images. So it is a local ceiling
-    and not a proof. The attacker is given the class and the defense's clipping, and a Gaussian
-    prior: mean and power spectrum of its auxiliary rows. That pixels lie in [0, 1] is left out, so
-    that an attack may do better where noise hides nearly all.
+    The van Trees inequality, or Bayesian Cramer-Rao bound (van Trees 1968; Gill and Levit 1995,
+    equation 1), limits every estimator x' of an image x with prior p, given y ~ N(g(x), std^2 I):
+
+        E |x' - x|^2  >=  tr (E_x[J^T J] / std^2 + P)^-1,
+
+    where J is the Jacobian of the gradient g in the pixels, and P is the information of the prior,
+    for a Gaussian its precision matrix. We take J at the true image instead of averaging over the
+    prior, which makes this a local ceiling and not a proof. The attacker is given the class, the
+    defense's clipping norm, and the mean and power spectrum of the auxiliary images. The range
+    [0, 1] of pixels is ignored, so an attack can exceed the ceiling where noise hides nearly all.
 
     Args:
-        cell: its truth is read.
-        victims: how many captures at most.
-        seen: ``J^T J`` of captures by weights, image and clipping; filled, and shared by cells
-            that differ in their noise.
+        cell: the cell, whose private data is read.
+        victims: largest number of captures.
+        seen: cache of ``J^T J`` by weights, image and clipping norm. It is filled here and shared
+            by cells that differ only in their noise.
 
     Returns:
-        The ceilings, or why there are none.
+        The ceilings, or the reason that there are none.
     """
     if reason := obstacle(cell.config):
         return reason
     task = load_task(cell.captures.root)
     if task.modality != "image":
-        return "token ids have no derivative"
+        return "token ids cannot be differentiated"
     expert = _Expert(cell, task, {} if seen is None else seen)
     records = [cell.truth.record(key) for key in cell.captures.keys()]
     taken = [record for record in records if record.probe == "none"][:victims]
     if not taken:
-        return "there is no capture of a client"
+        return "no client was captured"
     if any(len(record.steps) > 1 for record in taken):
-        return "the updates sum several steps"
+        return "each update sums several local steps"
     with one_thread():
         found = [expert.judge(record.key, record.sha256) for record in taken]
     known = tuple(one for one in found if isinstance(one, Ceiling))
@@ -127,7 +131,7 @@ class _Expert:
 
     @cached_property
     def prior(self) -> tuple[Tensor, str]:
-        """The precision matrix of images and its source."""
+        """Precision matrix of the image prior, and a description of its source."""
         shape = self.task.spec.input_shape
         if (self.cell.captures.root / "auxiliary.safetensors").exists():
             rows = self.cell.captures.auxiliary().inputs
@@ -140,7 +144,7 @@ class _Expert:
         return owned(self.cell)
 
     def _noise(self, client: int) -> tuple[float, float]:
-        """Clipping norm and standard deviation of the noise, both in units of the gradient."""
+        """Clipping norm and standard deviation of the noise, both on the scale of the gradient."""
         config = self.cell.config
         defense = build_chain(config.defense, "defense").defenses[0]
         rate = config.federation.learning_rate if config.federation.protocol == "fedavg" else 1.0
@@ -153,7 +157,7 @@ class _Expert:
         return clip, fitted.noise_multiplier * clip
 
     def judge(self, key: CaptureKey, image: str) -> Ceiling | str:
-        """The ceiling of one capture, or why there is none."""
+        """The ceiling of one capture, or the reason that there is none."""
         clip, std = self._noise(key.client)
         if std == 0:
             return "the noise is zero"
@@ -177,10 +181,10 @@ def _is_random(part: nn.Module) -> bool:
 
 
 def information(model: Replay, batch: Batch, clip: float = math.inf) -> Tensor:
-    """``J^T J`` of the gradient, clipped to a norm, float64 ``(pixel, pixel)``.
+    """``J^T J`` of the clipped gradient's Jacobian J, float64 ``(pixel, pixel)``.
 
-    By forward mode over all pixels. Convolutions are unfolded into matrix products, whose weight
-    gradients for many images at once are ten times as fast on a CPU.
+    Computed by forward-mode differentiation, one direction per pixel. Convolutions are unfolded
+    into matrix products: their weight gradients for many images are ten times as fast on a CPU.
     """
     for part in model.network.modules():
         if isinstance(part, nn.Conv2d) and part.groups == 1 and part.padding_mode == "zeros":
@@ -216,13 +220,15 @@ def _unfolded(layer: nn.Conv2d, images: Tensor) -> Tensor:
 
 
 def spectrum_precision(images: Tensor) -> Tensor:
-    """The inverse covariance, float64 ``(pixel, pixel)``, of Gaussian images with this spectrum.
+    """Precision matrix, float64 ``(pixel, pixel)``, of a stationary Gaussian image model.
 
-    Each frequency has its own covariance of the channels, and frequencies are independent, as if
-    the images went on periodically. The rounding of pixels to bytes is added.
+    The model treats images as periodic, so that frequencies are independent. Each frequency f has
+    a channel covariance S_f, estimated from the Fourier transforms of the images, to which the
+    variance of rounding to bytes is added. The precision is F* diag(S_f^-1) F, with F the unitary
+    Fourier transform.
 
     Args:
-        images: ``(image, channel, height, width)``, more than channels.
+        images: ``(image, channel, height, width)``; more images than channels.
     """
     values = images.double()
     waves = torch.fft.fft2(values - values.mean(0), norm="ortho")
@@ -238,6 +244,6 @@ def spectrum_precision(images: Tensor) -> Tensor:
 
 
 def least_error(information: Tensor, std: float, precision: Tensor) -> float:
-    """``tr((J^T J / std^2 + precision)^-1) / pixels``, the mean squared error of the posterior."""
+    """The bound per pixel: ``tr((information / std^2 + precision)^-1) / pixels``."""
     factor = torch.linalg.cholesky(information / std**2 + precision)
     return float(torch.cholesky_inverse(factor).diagonal().mean())

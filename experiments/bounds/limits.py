@@ -1,4 +1,4 @@
-"""How far any attack on a run can get: by rank, by differential privacy, by information."""
+"""Upper limits on any attack on a run, from rank, differential privacy and information."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedsim.types import Tensors
 
 @dataclass(frozen=True)
 class Case:
-    """A cell and what its clients start from."""
+    """A cell with its data, task and initial weights."""
 
     cell: Cell
     setting: Setting
@@ -31,7 +31,7 @@ class Case:
 
     @property
     def who(self) -> dict[str, str]:
-        """The columns that all limits of the cell have."""
+        """The columns that all limits of the cell share."""
         chain = build_chain(self.cell.config.defense, "defense")
         return {
             "run": self.cell.experiment.name,
@@ -42,11 +42,11 @@ class Case:
 
 
 def limits(run: Run, victims: int) -> LimitsRecord:
-    """The limits of a run's cells, of one seed each; kept in ``limits.json`` for the report.
+    """Compute the limits of a run's cells, for the first seed, and write them to ``limits.json``.
 
     Args:
-        run: what is not simulated has no ceiling.
-        victims: captures of a cell whose ceiling is computed; 0 for none.
+        run: cells that are not simulated get no PSNR ceiling.
+        victims: number of captures per cell to compute a ceiling for; 0 for none.
     """
     known = list(cases(run.cells))
     shared: dict[str, Tensor] = {}
@@ -60,7 +60,7 @@ def limits(run: Run, victims: int) -> LimitsRecord:
 
 
 def cases(cells: Sequence[Cell]) -> Iterator[Case]:
-    """The cells of each experiment's first seed; rows and weights are loaded once."""
+    """Cells of each experiment's first seed. Equal tasks are loaded once."""
     loaded: dict[str, tuple[Setting, Tensors]] = {}
     for cell in cells:
         config = cell.config
@@ -75,17 +75,18 @@ def cases(cells: Sequence[Cell]) -> Iterator[Case]:
 
 
 def rank_limits(case: Case) -> Iterator[RankLimit]:
-    """One for each exact attack that fits the cell's modality."""
+    """Feasibility of each exact attack on the cell's modality."""
     setting = case.setting
     for light in lights(case.cell.config, setting.task, setting.holdings.private, case.weights):
         yield RankLimit(**case.who, light=light)
 
 
 def success_limits(case: Case) -> Iterator[SuccessLimit]:
-    """One for each thing to guess, where differential privacy is claimed."""
+    """One limit per secret to guess, if the defense claims differential privacy."""
     config, private = case.cell.config, case.setting.holdings.private
     parts = partition(private.labels, config.federation.clients, config.federation, config.seed)
-    # With few rows each is used more often; but the noise of a budget is least with many.
+    # A client with few rows uses each more often, but a budget needs less noise with many rows.
+    # So all sizes are tried, and the weakest protection is reported.
     found = [one for rows in sorted(set(map(len, parts))) if (one := mechanism(config, rows))]
     if not found:
         return
@@ -103,7 +104,7 @@ def success_limits(case: Case) -> Iterator[SuccessLimit]:
 
 
 def ceiling_limits(case: Case, victims: int, shared: dict[str, Tensor]) -> Iterator[CeilingLimit]:
-    """One for each capture, where the cell is simulated and there is a ceiling."""
+    """One limit per capture, if the cell is simulated and a ceiling applies to it."""
     if not victims or not case.cell.simulated:
         return
     found = ceilings(case.cell, victims, shared)

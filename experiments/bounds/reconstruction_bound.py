@@ -1,4 +1,4 @@
-"""How much noisy sums can help anybody to guess a private example right."""
+"""Reconstruction robustness: a bound on guessing a private example from noisy sums."""
 
 from __future__ import annotations
 
@@ -8,34 +8,41 @@ from functools import lru_cache
 import numpy as np
 
 _LEAST_NOISE = 0.05
-"""Noise in units of the clipping norm below which one sum tells nearly everything; with so little,
-sampling is left out, as the grid of privacy losses would get too long."""
+"""Noise multiplier below which one sum reveals nearly everything. The benefit of sampling is then
+ignored, because the grid of privacy losses would become too long."""
 _COARSEST = 0.1
 _ERROR = 1e-3
-_LARGEST = 200.0  # privacy losses that are tried; larger ones are no bound
+_LARGEST = 200.0  # largest epsilon tried; the bound is trivial beyond it
 
 
 @lru_cache(maxsize=1024)
 def success_bound(
     chance: float, *, steps: int, rate: float, noise_multiplier: float, sure: int = 0
 ) -> float:
-    """The largest chance of any attack to guess right what is guessed with ``chance`` without it.
+    """Upper bound on the probability that any attack guesses a secret right.
 
-    Reconstruction robustness (Balle et al. 2022; Hayes et al. 2023) from the curve of delta over
-    epsilon, ``min_eps e^eps chance + delta(eps)``; without sampling it is
-    ``Phi(Phi^-1(chance) + mu)``, with ``mu = sqrt(sure + steps) / noise_multiplier``. An upper
-    bound by a grid of privacy losses where rows are sampled. The attacker may know everything
-    else: the other examples, the weights, and which values are likely.
+    Reconstruction robustness (Balle et al. 2022, definition 2; Hayes et al. 2023). Consider the
+    event that the guess is right. If the row were replaced, the guess could not depend on it, and
+    the event would have probability ``chance``. Under (epsilon, delta) differential privacy a
+    probability grows by at most ``e^epsilon`` and ``delta``, so for every epsilon
 
-    Sampling hides whether an example was used. It is no help to one of a captured batch, of which
-    it is asked what it is and not whether it was there: its sums are ``sure`` to hold it.
+        p <= e^epsilon chance + delta(epsilon).
+
+    The bound is the minimum over epsilon. Without sampling, the privacy curve is Gaussian with
+    ``mu = sqrt(sure + steps) / noise_multiplier`` (Dong et al. 2022), and the minimum is
+    ``Phi(Phi^-1(chance) + mu)``. With sampling, the curve comes from a grid of privacy losses that
+    rounds upwards. The attacker may know everything else: all other examples, the weights and
+    which values are likely.
+
+    Sampling hides whether an example was used. It does not protect an example of a captured
+    batch, which is known to be there: its sums count as ``sure``.
 
     Args:
-        chance: of the best guess by somebody who never sees an update, in (0, 1].
-        steps: how many sums hold the row with chance ``rate``, each on its own.
-        rate: that chance, in (0, 1].
-        noise_multiplier: standard deviation of the noise in units of the clipping norm.
-        sure: how many more sums hold the row for certain.
+        chance: probability of the best guess without any update, in (0, 1].
+        steps: number of sums that each contain the row independently with probability ``rate``.
+        rate: sampling probability, in (0, 1].
+        noise_multiplier: standard deviation of the noise divided by the clipping norm.
+        sure: number of further sums that certainly contain the row.
     """
     if sure + steps == 0 or chance >= 1:
         return chance
@@ -51,7 +58,7 @@ def success_bound(
 
 
 def gaussian_bound(chance: float, mu: float) -> float:
-    """The same where two neighbouring data sets are ``mu`` standard deviations apart."""
+    """``success_bound`` of a Gaussian mechanism with sensitivity ``mu`` standard deviations."""
     from scipy.stats import norm
 
     return float(norm.cdf(norm.ppf(chance) + mu))
@@ -59,16 +66,16 @@ def gaussian_bound(chance: float, mu: float) -> float:
 
 @lru_cache(maxsize=64)
 def _curve(sure: int, steps: int, rate: float, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """Epsilons and a delta for each, of a row added or removed, whichever is larger."""
+    """Epsilons and their deltas; each delta is the larger of adding and of removing a row."""
     from dp_accounting.pld import privacy_loss_distribution
 
-    # As in the accountant, rounding costs about steps * grid^2 / 2: a thousandth of the bound.
+    # As in the accountant, rounding adds about steps * grid^2 / 2, a thousandth of the bound.
     grid = min(_COARSEST, math.sqrt(2 * _ERROR / (steps + 1)) * max(1.0, (0.3 / noise) ** 2))
     one = privacy_loss_distribution.from_gaussian_mechanism(
         noise, sampling_prob=rate, value_discretization_interval=grid
     )
     composed = one.self_compose(steps)
-    if sure:  # sums of the same row tell what one sum with less noise tells
+    if sure:  # several sums of the same row equal one sum with less noise
         certain = privacy_loss_distribution.from_gaussian_mechanism(
             noise / math.sqrt(sure), value_discretization_interval=grid
         )

@@ -1,4 +1,4 @@
-"""What bounds any attack on a run, as ``limits.json`` keeps it."""
+"""The schema of ``limits.json``: upper limits on any attack on a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedsim.files import Record
 
 
 class Limit(Record):
-    """Something that bounds the attacks on one cell; ``run`` is the name of its experiment."""
+    """A limit on the attacks on one cell; ``run`` is the name of its experiment."""
 
     run: str
     cell: str
@@ -16,22 +16,22 @@ class Limit(Record):
 
 
 class RankLimit(Limit):
-    """Whether one exact attack can work, by what replies hold."""
+    """Feasibility of one exact attack, from the ranks of the clients' replies."""
 
     light: Light
 
 
 class SuccessLimit(Limit):
-    """The largest chance to guess a captured example right that differential privacy leaves.
+    """Upper bound, from differential privacy, on the probability of guessing an example right.
 
     Attributes:
-        unit: what is hidden: an example, or all of a client's update.
-        noise: standard deviation in units of what one such unit can change in one sum; the least
+        unit: the unit that privacy protects: ``example``, or a client's whole ``update``.
+        noise: standard deviation divided by the sensitivity of one sum to one unit; the smallest
             of any client.
-        guess: what is guessed of one example.
-        without: chance to be right without any update.
-        one: with the update of the round in which the example was captured, at most.
-        all: with those of all rounds, at most.
+        guess: the secret that is guessed.
+        without: probability of guessing right without seeing any update.
+        one: upper bound given the update of the round in which the example was captured.
+        all: upper bound given the updates of all rounds.
     """
 
     unit: str
@@ -44,12 +44,12 @@ class SuccessLimit(Limit):
 
 
 class CeilingLimit(Limit):
-    """The local PSNR ceiling of one capture of one image.
+    """The local PSNR ceiling of one captured image.
 
     Attributes:
-        std: of the noise on a coordinate of the gradient.
-        psnr: of the least mean squared error, in dB.
-        prior: what was taken to be known of images before any gradient.
+        std: standard deviation of the noise on each gradient coordinate.
+        psnr: PSNR of the smallest achievable mean squared error, in dB.
+        prior: what the attacker is assumed to know about images in advance.
     """
 
     round: int
@@ -60,7 +60,7 @@ class CeilingLimit(Limit):
 
 
 class LimitsRecord(Record):
-    """``limits.json``."""
+    """The whole of ``limits.json``."""
 
     ranks: tuple[RankLimit, ...]
     successes: tuple[SuccessLimit, ...]

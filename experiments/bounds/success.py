@@ -1,4 +1,4 @@
-"""What differential privacy leaves of the chance to guess a private example right."""
+"""Bounds from differential privacy on the probability of guessing a private example."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Rows
 
-_ROWS = 2000  # rows whose tokens are counted
+_ROWS = 2000  # number of rows whose tokens are counted
 
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """Noisy sums of which differential privacy is claimed.
+    """Noisy sums for which a defense claims differential privacy.
 
     Attributes:
-        unit: what is hidden: an example, or all of a client's update.
-        noise: standard deviation in units of what one such unit can change in one sum.
-        turn: how often a unit is used in one round.
-        rounds: in which the client takes part.
+        unit: the unit that privacy protects: ``example``, or a client's whole ``update``.
+        noise: standard deviation divided by the sensitivity of one sum to one unit.
+        turn: use of a unit within one round.
+        rounds: number of rounds in which the client takes part.
     """
 
     unit: str
@@ -38,9 +38,10 @@ class Mechanism:
     rounds: int
 
     def bound(self, chance: float, rounds: int) -> float:
-        """The largest chance to be right about a captured example, with so many rounds' replies.
+        """Upper bound on guessing a captured example right from the replies of ``rounds`` rounds.
 
-        It was used in the captured round, and in each other one with the chance of any row.
+        The example was certainly used in the captured round, and in every other round with the
+        sampling probability of any row.
         """
         noise = self.noise / math.sqrt(self.turn.visits)
         return success_bound(
@@ -49,9 +50,9 @@ class Mechanism:
 
 
 def mechanism(config: CellConfig, rows: int) -> Mechanism | None:
-    """What the defense of a client with so many rows claims; None where it claims nothing.
+    """The privacy claim of the defense for a client with ``rows`` rows; None if it makes no claim.
 
-    Of a chain the first defense with a claim counts, since what follows costs nothing.
+    In a chain, the first defense with a claim counts: later ones are post-processing.
     """
     schedule = Schedule.of(config.federation, rows)
     for defense in build_chain(config.defense, "defense").fit(schedule).defenses:
@@ -66,7 +67,7 @@ def mechanism(config: CellConfig, rows: int) -> Mechanism | None:
 
 
 def guesses(task: Task, private: Rows) -> Iterator[tuple[str, float]]:
-    """What there is to guess of one example, and the chance to be right without any update."""
+    """Secrets of one example, with the probability of guessing each without any update."""
     if task.spec.num_classes:
         counts = torch.bincount(private.labels, minlength=task.spec.num_classes)
         yield "class, the most common", float(counts.max()) / len(private)

@@ -1,1 +1,1 @@
-"""Whether captures are what they claim."""
+"""The checks behind ``fedsim doctor``: captures are compared with replays on the true data."""

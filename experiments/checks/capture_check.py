@@ -1,4 +1,4 @@
-"""Replays each client's step on the true data: is a capture consistent, and can it be attacked?"""
+"""``fedsim doctor``: replays each client's training on its true data and checks the captures."""
 
 from __future__ import annotations
 
@@ -33,20 +33,22 @@ from fedsim.truth import TruthRecord
 from fedsim.types import Batch, Tensors
 
 TOLERANCE = 1e-5
-"""Largest relative error of a consistent capture; a replay differs by float rounding alone."""
+"""Largest relative error of a consistent capture. A correct replay differs only by rounding."""
 _FLAT = 1e-6
 
 
 def examine(run: Run) -> Checkup:
-    """Replay every capture of the run.
+    """Replay every capture of a run.
 
     Raises:
-        StoreError: a cell is not simulated, or a file is broken.
+        StoreError: a cell has not been simulated, or a file is damaged.
     """
     findings: list[Finding] = []
     for cell in run.cells:
         if not cell.simulated:
-            raise StoreError(f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first.")
+            raise StoreError(
+                f"{cell.folder}: not simulated yet. Run fedsim simulate {run.root} first."
+            )
         examiner = Examiner.of(cell)
         with one_thread():
             findings += [examiner.examine(key) for key in cell.captures.keys()]
@@ -55,14 +57,14 @@ def examine(run: Run) -> Checkup:
 
 @dataclass(frozen=True)
 class Examiner:
-    """Replays the captures of one cell with the facts that were declared to the attacker."""
+    """Replays the captures of one cell under the setting that was declared to the attacker."""
 
     cell: Cell
     trainer: LocalTrainer
 
     @classmethod
     def of(cls, cell: Cell) -> Examiner:
-        """An examiner that reads everything from the cell's folder."""
+        """The examiner of a cell, built from the files in its folder."""
         task = load_task(cell.captures.root)
         chain = build_chain(cell.config.defense, "defense")
         config = cell.config.federation
@@ -105,15 +107,15 @@ class Examiner:
         ]
         if len(replies) == 1:
             return replies[0][0]
-        total = sum(count for _, count in replies)  # secure aggregation lets only the mean out
+        total = sum(count for _, count in replies)  # secure aggregation reveals only the mean
         return mean([tensors for tensors, _ in replies], [count / total for _, count in replies])
 
     def _reply(
         self, trainer: LocalTrainer, seen: Observation, record: TruthRecord
     ) -> tuple[Tensors, int]:
-        """What one client sends, and its number of examples."""
+        """The tensors that one client sends, and its number of examples."""
         key, batch = record.key, self.cell.truth.batch(record)
-        if trainer.chain.unit is not None:  # its noise may depend on how many rows the client has
+        if trainer.chain.unit is not None:  # its noise may depend on the client's number of rows
             trainer = trainer.fit(self._owned[key.client if record.host is None else record.host])
         tensors, _ = trainer.reply(seen.sent, batch, record.steps, key.round, key.client)
         return tensors, len(batch)
@@ -125,7 +127,7 @@ class Examiner:
     def _explain(
         self, seen: Observation, replayed: Tensors, mode: bool, error: float
     ) -> Iterator[str]:
-        """Name the one change that makes the replay fit."""
+        """Explain a mismatch by the one change that would make the replay fit."""
         swapped = list(swapped_tensors(seen, replayed))
         if swapped:
             yield from swapped
@@ -161,31 +163,31 @@ class Examiner:
         config = self.trainer.config
         if seen.knowledge.cohort > 1:
             yield (
-                f"secure aggregation: the mean of {seen.knowledge.cohort} clients' replies, hence "
-                "of all their examples."
+                f"secure aggregation: the capture is the mean of {seen.knowledge.cohort} clients' "
+                "replies and mixes all their examples."
             )
         if size < _FLAT:
-            yield f"the update is almost zero (norm {size:.1e}): there is nothing to match."
+            yield f"the update is almost zero (norm {size:.1e}): it holds nothing to match."
         if config.train_mode and any(m.p > 0 for m in model.modules() if isinstance(m, nn.Dropout)):
-            yield "dropout was on: the attacker does not know the masks, so no replay is exact."
+            yield "dropout was on: the attacker does not know the masks and cannot replay exactly."
         if config.train_mode and any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
-            yield "batch normalisation used the private batch's statistics."
+            yield "batch normalisation used the statistics of the private batch."
         frozen = [name for name, _ in model.named_parameters() if name not in seen.received]
         if frozen:
             more = " ..." if len(frozen) > 4 else ""
-            yield f"not sent, thus out of reach: {', '.join(frozen[:4])}{more}."
+            yield f"not sent, so unavailable to attacks: {', '.join(frozen[:4])}{more}."
         if self.trainer.chain.name != "none":
-            yield f"the defense {self.trainer.chain.name} changed the update; a replay includes it."
+            yield f"the defense {self.trainer.chain.name} changed the update, as in the replay."
         steps = len(self.cell.truth.record(seen.key).steps)
         if seen.kind == "weights" and (steps > 1 or config.optimizer in ("adam", "adamw")):
             yield (
-                f"the update sums {steps} steps of {config.optimizer}: it is no gradient, and "
+                f"the update sums {steps} steps of {config.optimizer}. It is not a gradient, so "
                 "one-step attacks are only approximate."
             )
         if _tied(model):
             yield (
                 "the head is tied to the word embeddings: every row of their gradient is "
-                "non-zero, so the token set is not simply its support."
+                "non-zero, so non-zero rows do not reveal the tokens."
             )
         if batch.mask is not None and width is not None:
             tokens, lora = int(batch.mask.sum()), self.trainer.task.spec.lora
@@ -194,12 +196,12 @@ class Examiner:
                 what = "layer is" if lora is None else "layer's adapter is"
                 yield (
                     f"{tokens} tokens, and the first attention {what} {most} wide: its gradient "
-                    "has full rank, so span tests cannot tell tokens apart."
+                    "has full rank, so span tests cannot distinguish tokens."
                 )
 
 
 def _tied(model: nn.Module) -> bool:
-    """Whether the output layer and the word embeddings are one parameter."""
+    """True if the output layer and the word embeddings share one parameter."""
     word = embedding_names(model).word
     everything = dict(model.named_parameters(remove_duplicate=False))
     return word is not None and any(
@@ -208,7 +210,7 @@ def _tied(model: nn.Module) -> bool:
 
 
 def _rank(update: Tensors, model: nn.Module) -> tuple[int | None, int | None]:
-    """Rank of the update of the first attention projection, else of the first linear layer."""
+    """Rank and width of the update of the first attention (else linear) layer, if it was sent."""
     layers = [
         (name, module)
         for name, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""What can be wrong with a capture, told from its tensors and those of a replay."""
+"""Faults of a capture, recognised by comparing its tensors with those of a replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsim.types import Tensors
 
 
 def missing_tensors(seen: Observation, model: nn.Module) -> Iterator[str]:
-    """Parameters and persistent buffers that the broadcast lacks."""
+    """Report parameters and persistent buffers missing from the broadcast."""
     buffers = {name for name, _ in model.named_buffers()} & set(model.state_dict())
     lacking = sorted((buffers | {n for n, _ in model.named_parameters()}) - set(seen.sent))
     if lacking:
@@ -26,7 +26,7 @@ def missing_tensors(seen: Observation, model: nn.Module) -> Iterator[str]:
 
 
 def swapped_tensors(seen: Observation, replayed: Tensors) -> Iterator[str]:
-    """Tensors that hold what belongs under another name."""
+    """Report tensors whose values belong to another name."""
     for name, value in seen.received.items():
         if name not in replayed or _close(value, replayed[name]):
             continue
@@ -47,7 +47,7 @@ def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def scale_between(seen: Observation, replayed: Tensors) -> float | None:
-    """The factor between the two updates if nothing else differs."""
+    """The factor between captured and replayed update, if they differ by a factor alone."""
     theirs = seen.update()
     ours = replace(seen, received=replayed).update()
     dot = sum(float((theirs[k] * ours[k]).sum()) for k in theirs if k in ours)
@@ -60,7 +60,7 @@ def scale_between(seen: Observation, replayed: Tensors) -> float | None:
 
 
 def distance(left: Tensors, right: Tensors) -> float:
-    """Euclidean distance over all names; infinite where names or shapes differ."""
+    """Euclidean distance over all tensors; infinite if names or shapes differ."""
     if left.keys() != right.keys() or any(left[k].shape != right[k].shape for k in left):
         return math.inf
     return norm({name: left[name].double() - right[name].double() for name in left})

@@ -1,4 +1,4 @@
-"""What the replay of a run's captures found, and how it is printed."""
+"""The findings of ``fedsim doctor``, and their printed form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedsim.capture import CaptureKey
 
 @dataclass(frozen=True)
 class Finding:
-    """What a replay says about one capture.
+    """Result of replaying one capture.
 
     Attributes:
         relative_error: ``|received - replayed| / |update|``.
@@ -18,8 +18,8 @@ class Finding:
         rank: numerical rank of the first attention (else linear) layer's update.
         width: the layer's input width, which bounds the rank.
         dtypes: of the received tensors.
-        faults: why the capture is not what it claims to be.
-        obstacles: why an attack cannot work, or works less well, on a sound capture.
+        faults: reasons that the capture contradicts its declared setting.
+        obstacles: reasons that attacks on a sound capture fail or lose accuracy.
     """
 
     cell: str
@@ -35,13 +35,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checkup:
-    """The findings of a run."""
+    """All findings of a run."""
 
     findings: tuple[Finding, ...]
 
     @property
     def faults(self) -> int:
-        """Captures with at least one fault."""
+        """Number of captures with at least one fault."""
         return sum(bool(finding.faults) for finding in self.findings)
 
     def table(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Checkup:
         return {"captures": len(rows), "faulty": self.faults, "findings": rows}
 
     def text(self) -> str:
-        """One line a capture, then each distinct sentence once with the captures it is about."""
+        """One line per capture, then each distinct remark with its number of captures."""
         lines = []
         for cell in dict.fromkeys(finding.cell for finding in self.findings):
             mine = [finding for finding in self.findings if finding.cell == cell]

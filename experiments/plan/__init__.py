@@ -1,1 +1,1 @@
-"""What an experiment file asks for, checked and laid out as cells and folders."""
+"""Experiment files: parsed, validated and expanded into cells and run folders."""

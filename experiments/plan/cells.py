@@ -1,4 +1,4 @@
-"""An experiment multiplied out: one cell for each seed, swept value and defense."""
+"""The cells of an experiment: one for each combination of seed, swept value and defense."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Cell:
     """One simulation and the attacks on it.
 
     Attributes:
-        experiment: with the swept values filled in.
-        config: all that determines the captures.
-        folder: where it lies in the run folder.
+        experiment: the experiment, with this cell's swept values filled in.
+        config: everything that determines the captures.
+        folder: the cell's folder inside the run folder.
     """
 
     experiment: ExperimentConfig
@@ -42,42 +42,44 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The folder's name: experiment, defense and a hash of the resolved config."""
+        """Name of the folder: experiment, defense and a hash of the resolved config."""
         return self.folder.name
 
     @property
     def captures(self) -> CaptureStore:
-        """What the server saw."""
+        """The captures: what the server saw."""
         from fedsim.capture import CaptureStore
 
         return CaptureStore(self.folder / "captures")
 
     @property
     def truth(self) -> TruthStore:
-        """What it did not see."""
+        """The private data behind the captures, which the server did not see."""
         from fedsim.truth import TruthStore
 
         return TruthStore(self.folder / "truth")
 
     @property
     def simulated(self) -> bool:
-        """Whether the training has ended."""
+        """True once the training has ended."""
         return (self.folder / "simulation.json").exists()
 
     def write(self) -> None:
-        """Write ``cell.json``, from which clients and server read everything."""
+        """Write ``cell.json``, the only input of clients and server."""
         write_json(self.folder / "cell.json", self.config)
 
 
 def make_cells(plan: Plan, run: Path) -> list[Cell]:
-    """All cells of a run. What can be checked without data or models is checked.
+    """All cells of a run, checked as far as possible without loading data or models.
 
     Raises:
-        ConfigError: a defense, an attack, a metric, a swept value or what is captured is wrong.
+        ConfigError: a defense, attack, metric, swept value or capture option is invalid.
     """
     cells = [cell for experiment in plan.experiments for cell in _cells(experiment, run)]
     if len({cell.name for cell in cells}) < len(cells):
-        raise ConfigError("sweep: two cells come out equal. Sweep only what changes the captures.")
+        raise ConfigError(
+            "sweep: two cells are identical. Sweep only options that change the captures."
+        )
     return cells
 
 
@@ -112,13 +114,13 @@ def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
 
 
 def check_metrics(experiment: ExperimentConfig) -> None:
-    """Raise ``ConfigError`` where a metric is not known."""
+    """Raise ``ConfigError`` for an unknown metric."""
     from fedsim.metrics import METRICS
 
     known = registry(METRICS, "fedsim.metrics")
     for i, name in enumerate(experiment.metrics):
         if name not in known:
-            raise ConfigError(f"metrics[{i}]: {name!r} is not known. {suggest(name, known)}")
+            raise ConfigError(f"metrics[{i}]: {name!r} is not a metric. {suggest(name, known)}")
 
 
 def _check_capture(experiment: ExperimentConfig) -> None:
@@ -132,19 +134,19 @@ def _check_capture(experiment: ExperimentConfig) -> None:
         for value in values:
             if not first <= value <= last:
                 raise ConfigError(
-                    f"capture.{key}: there is no {value}, as the {what} of the federation are "
-                    f"{first} to {last}. Write some of these."
+                    f"capture.{key}: {value} is out of range: the {what} of this federation are "
+                    f"numbered {first} to {last}. Choose among these."
                 )
     if secure and probes.count:
         raise ConfigError(
-            f"probes: {probes.count} probes are wanted, and a probe is a single client's step, "
-            f"which secure aggregation over {federation.cohort} clients never lets out. "
-            "Set federation.secure_aggregation = 0, or leave the probes out."
+            f"probes: {probes.count} probes were requested. A probe is a single client's update, "
+            f"which secure aggregation over {federation.cohort} clients never reveals. "
+            "Set federation.secure_aggregation = 0 or remove the probes."
         )
 
 
 def _chains(experiment: ExperimentConfig) -> list[tuple[str, tuple[dict[str, Any], ...]]]:
-    """The name and the tables of each defense."""
+    """Name and tables of each defense."""
     from fedsim.defenses import DEFENSES, build_chain
 
     known = registry(DEFENSES, "fedsim.defenses")
@@ -158,7 +160,7 @@ def _chains(experiment: ExperimentConfig) -> list[tuple[str, tuple[dict[str, Any
         chain = build_chain(tables, f"{where}.chain")
         if (same := found.setdefault(chain.options_json, i)) != i:
             raise ConfigError(
-                f"{where}: {chain.name} with the same options is defenses[{same}]. Remove one."
+                f"{where}: {chain.name} with these options is already defenses[{same}]. Remove one."
             )
         chains.append((chain.name, tables))
     return chains
@@ -171,7 +173,7 @@ def chain_tables(table: dict[str, Any], where: str) -> tuple[dict[str, Any], ...
     parts = table["chain"]
     if len(table) > 1 or not isinstance(parts, list) or not parts:
         raise ConfigError(
-            f"{where}: {table!r} does not fit, as a chain is a list and stands alone. "
+            f"{where}: {table!r} is not a valid chain: its only key is chain, with a list. "
             'Write chain = [{ name = "gaussian_noise", std = 0.01 }, { name = "sign" }].'
         )
     return tuple(parts)
@@ -186,13 +188,13 @@ def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
         elif key.split(".")[0] not in _SWEPT or "." not in key:
             raise ConfigError(
                 f"sweep.{key}: only options of {', '.join(_SWEPT)} can be swept. "
-                "List several [[defenses]], [[attacks]] or seeds instead."
+                "For defenses, attacks or seeds, list several of them instead."
             )
         if not values:
-            raise ConfigError(f"sweep.{key}: expected a list of values, got none. Add one.")
+            raise ConfigError(f"sweep.{key}: the list of values is empty. Add one.")
         for i, value in enumerate(values):
             if value in values[:i]:
-                raise ConfigError(f"sweep.{key}: {value!r} stands there twice. Remove one.")
+                raise ConfigError(f"sweep.{key}: {value!r} appears twice. Remove one.")
     for choice in itertools.product(*sweep.values()):
         settled = json.loads(json.dumps(table))
         for key, value in zip(sweep, choice, strict=True):
@@ -203,10 +205,10 @@ def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
 
 
 def fingerprint(config: CellConfig) -> str:
-    """Eight hexadecimal digits that stand for all that determines the captures.
+    """Eight hexadecimal digits that identify everything that determines the captures.
 
-    The engine and its workers are left out: they change no bit. So are defaults, so that an option
-    that comes with a later fedsim leaves older runs as they are.
+    The engine and its workers are left out because they do not change the captures. Defaults are
+    left out so that options added by a later fedsim do not rename the cells of older runs.
     """
     table = config.model_dump(mode="json", exclude_defaults=True)
     for key in _ENGINE:

@@ -1,4 +1,4 @@
-"""An experiment file, read strictly: every unknown key and wrong value is one clear line."""
+"""The schema of an experiment file. Every unknown key or wrong value gives a one-line error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 def _named(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(
-            "it names a folder; write at most 80 letters, digits, dots, dashes and underscores"
+            "it names a folder; use at most 80 letters, digits, dots, dashes and underscores"
         )
     return name
 
@@ -48,19 +48,20 @@ Name = Annotated[str, AfterValidator(_named)]
 
 
 class AttackStage(ConfigSection):
-    """``[attack_stage]``: how attacks are run.
+    """``[attack_stage]``: workers, resources and time limits of the attacks.
 
     Attributes:
-        when: ``round`` attacks a finished round while later rounds train, ``end`` after them.
-        workers: attack processes at a time.
-        cpus: CPUs of each on the Ray cluster.
-        gpus: GPU share of each.
-        threads: torch threads of each.
-        time_budget: seconds until an attack has to return its best so far.
-        grace: seconds after the budget until its worker is killed.
-        retries: how often a job whose worker died is run again.
-        group_size: most observations in one job, for attacks that batch victims.
-        address: a Ray cluster to join; empty for one of our own.
+        when: ``round`` attacks each round as soon as it is done, while later rounds train; ``end``
+            waits for the whole training.
+        workers: number of attack processes at a time.
+        cpus: CPUs per attack process on the Ray cluster.
+        gpus: GPUs per attack process; may be a fraction.
+        threads: torch threads per attack process.
+        time_budget: seconds after which an attack must return its best guess so far.
+        grace: further seconds after which the process is killed.
+        retries: number of times a job is run again after its process died.
+        group_size: largest number of captures in one job, for attacks that batch their victims.
+        address: address of a Ray cluster to join; empty starts a local one.
     """
 
     when: Literal["round", "end"] = "end"
@@ -76,14 +77,13 @@ class AttackStage(ConfigSection):
 
 
 class ExperimentConfig(ConfigSection):
-    """One experiment, resolved: all defaults are in it.
+    """One experiment, resolved: every default is filled in.
 
     Attributes:
-        utility_seeds: trained as those of ``seeds``, and neither captured nor attacked: they tell
-            how far utility scatters, at a part of the cost.
-        level: the rung of ``experiments.plan.levels`` whose options are filled in where the file
-            leaves them out, and below which no cell may be. Under ``[sweep]`` each value carries
-            its options.
+        utility_seeds: additional seeds that are trained but neither captured nor attacked. They
+            show how much utility varies, at a fraction of the cost.
+        level: realism level, L1 to L4 (see ``experiments.plan.levels``). It sets the options that
+            the file leaves out, and a cell below this level is an error. It can be swept.
     """
 
     name: Name
@@ -106,49 +106,51 @@ class ExperimentConfig(ConfigSection):
     @classmethod
     def _some(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if not values:
-            raise ValueError("at least one is needed")
+            raise ValueError("the list is empty; give at least one entry")
         return values
 
     @field_validator("seeds", "utility_seeds", "defenses", "metrics")
     @classmethod
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
-            raise ValueError("the same entry stands there twice; remove one")
+            raise ValueError("the same entry appears twice; remove one")
         return values
 
     @field_validator("seeds", "utility_seeds")
     @classmethod
     def _seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if min(seeds, default=0) < 0:
-            raise ValueError("seeds are not negative; write 0 or more")
+            raise ValueError("seeds cannot be negative; write 0 or more")
         return seeds
 
     @field_validator("utility_seeds")
     @classmethod
     def _others(cls, others: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         if both := set(others) & set(info.data.get("seeds", ())):
-            raise ValueError(f"{min(both)} is one of seeds, which are measured anyway; remove it")
+            raise ValueError(
+                f"{min(both)} is already one of seeds, which are measured too; remove it"
+            )
         return others
 
 
 class Plan(ConfigSection):
-    """What one run folder holds: one experiment, or the experiments of a suite."""
+    """The content of one run folder: a single experiment, or those of a suite."""
 
     name: Name
     experiments: tuple[ExperimentConfig, ...]
 
 
 def shipped() -> dict[str, Path]:
-    """The experiments that come with fedsim, by name."""
+    """Paths of the experiments that ship with fedsim, by name."""
     folder = Path(str(files("experiments") / "configs"))
     return {path.stem: path for path in sorted(folder.rglob("*.toml"), key=lambda path: path.stem)}
 
 
 def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
-    """Read a file or a shipped experiment and apply ``key=value`` overrides.
+    """Read a file or a shipped experiment, and apply ``key=value`` overrides.
 
     Raises:
-        ConfigError: there is no such experiment, or something in it is wrong.
+        ConfigError: the experiment does not exist or is invalid.
     """
     path = find(experiment)
     table = read_toml(path)
@@ -158,18 +160,18 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
     unknown = set(table) - {"name", "suite"}
     if unknown:
         raise ConfigError(
-            f"{sorted(unknown)[0]}: a suite has only 'name' and 'suite'. "
-            "Put the rest into the experiments that it names."
+            f"{sorted(unknown)[0]}: a suite takes only 'name' and 'suite'. "
+            "Move other options into the experiments that it lists."
         )
     members = table["suite"]
     if not isinstance(members, list) or not members or not all(isinstance(m, str) for m in members):
         raise ConfigError(
-            f"suite: {members!r} does not fit. Write a list of experiments, by name or file."
+            f"suite: {members!r} is not a list of experiments. List their names or files."
         )
     tables = [read_toml(find(member, near=path.parent)) for member in members]
     for member, part in zip(members, tables, strict=True):
         if "suite" in part:
-            raise ConfigError(f"suite: {member!r} is a suite itself. List its experiments instead.")
+            raise ConfigError(f"suite: {member!r} is itself a suite. List its experiments instead.")
     parts = [parse_experiment(override(part, overrides)) for part in tables]
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
@@ -181,7 +183,7 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
 
 
 def find(experiment: str, near: Path | None = None) -> Path:
-    """The file that an argument or a suite's entry names."""
+    """The path of an experiment named on the command line or in a suite."""
     candidates = [Path(experiment)] if near is None else [near / experiment, Path(experiment)]
     for path in candidates:
         if path.suffix == ".toml" and path.is_file():
@@ -189,14 +191,14 @@ def find(experiment: str, near: Path | None = None) -> Path:
     if experiment in shipped():
         return shipped()[experiment]
     if any(path.is_file() for path in candidates):
-        raise ConfigError(f"{experiment}: an experiment file ends in .toml. Rename it.")
+        raise ConfigError(f"{experiment}: an experiment file must end in .toml. Rename it.")
     if experiment.endswith(".toml"):
-        raise ConfigError(f"{experiment}: there is no such file. Correct the path.")
-    raise ConfigError(f"{experiment!r} is no experiment. {suggest(experiment, shipped())}")
+        raise ConfigError(f"{experiment}: the file does not exist. Correct the path.")
+    raise ConfigError(f"{experiment!r} is not an experiment. {suggest(experiment, shipped())}")
 
 
 def parse_experiment(table: Mapping[str, Any]) -> ExperimentConfig:
-    """Validate a table; the first fault becomes one line with its path, value and fix."""
+    """Validate a table. The first mistake is reported in one line: key, value, remedy."""
     check_values(table, "")
     try:
         return ExperimentConfig.model_validate_json(json.dumps(at_level(table)))
@@ -216,7 +218,7 @@ def _explain(error: ValidationError) -> str:
     if parents == ["sweep"] and isinstance(first["input"], dict):
         # TOML reads federation.rounds = [1, 2] as a table named federation.
         inner = f"{key}.{next(iter(first['input']), '')}"
-        return f'sweep.{inner}: the whole key goes in quotes. Write "{inner}" = [1, 2].'
+        return f'sweep.{inner}: a swept key must be quoted as a whole. Write "{inner}" = [1, 2].'
     return explain(error, "")
 
 

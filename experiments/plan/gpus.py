@@ -1,4 +1,4 @@
-"""Whether this machine has the GPUs that workers ask for, told before anything starts."""
+"""A check, before anything starts, that this machine has the GPUs the workers ask for."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from fedsim.errors import ConfigError
 
 
 def check_gpus(experiment: ExperimentConfig, *, training: bool, attacking: bool) -> None:
-    """Raise ``ConfigError`` where the workers of a stage ask for GPUs that are not there.
+    """Raise ``ConfigError`` if the workers of a stage ask for more GPUs than there are.
 
-    They would compute on the CPU, or wait for ever for one another. A Ray cluster that is joined
-    by its address has GPUs of its own, and is not looked at.
+    Otherwise they would run on the CPU or wait for each other forever. A Ray cluster joined by its
+    address has its own GPUs and is not checked.
     """
     federation, stage = experiment.federation, experiment.attack_stage
     on_ray = federation.engine == "ray"
     if on_ray and stage.address:
         return
     if training:
-        # They hold their share until the training ends; attack jobs wait for one another's.
+        # Client workers hold their GPUs until the training ends; attack jobs take turns.
         workers = federation.client_workers if on_ray else 1
         _check("federation.client_gpus", federation.client_gpus, workers)
     if attacking:
@@ -29,14 +29,14 @@ def _check(option: str, share: float, workers: int) -> None:
         return
     if share > 1 and share % 1:
         raise ConfigError(
-            f"{option}: {share:g} is more than 1 and not whole. "
-            "Ask for a share of one GPU, or for whole ones."
+            f"{option}: {share:g} is neither a fraction of one GPU nor a whole number. "
+            "Write at most 1, or a whole number."
         )
     import torch
 
     have = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if workers > (have // int(share) if share >= 1 else have * int(1 / share)):
         raise ConfigError(
-            f"{option}: {workers} x {share:g} GPUs are asked for at a time, and torch finds {have} "
-            "here. Lower --gpus or --workers; --gpus 0 computes on the CPU."
+            f"{option}: {workers} x {share:g} GPUs are needed at the same time, but torch finds "
+            f"{have}. Lower --gpus or --workers; --gpus 0 runs on the CPU."
         )

@@ -1,17 +1,18 @@
-"""The realism ladder: how much of a real federation a setting takes away from the attacker.
+"""Realism levels L1 to L4, from a textbook setting to a deployed federation.
 
-Each rung asks for all of the rungs below it. Read off the resolved setting of a cell, never taken
-from what a file declares; "withheld" means ``false`` under ``[server_knows]``.
+Each level includes the conditions of all levels below it. A cell's level is computed from its
+resolved options, never from what the file declares. "Withheld" means ``false`` under
+``[server_knows]``.
 
 ==== ======================================================================================
 L0   The oracle's control, ``fedsim doctor``: the client's step replayed on its true data. It
-     needs the truth, hence is no attack, and no setting is of this level.
-L1   Textbook: whatever does not reach L2. As DLG and LAMP are usually run: FedSGD, one
+     needs the private data, so it is not an attack, and no setting has this level.
+L1   Textbook: everything below L2. DLG and LAMP are usually run this way: FedSGD, one
      example, eval mode, labels and lengths given.
 L2   Relaxed knowledge: ``labels`` and ``lengths`` withheld, ``batch_size`` of at least 2,
      ``train_mode`` on, so that dropout masks and batch statistics, where the model has any, are
      the client's own. LeNet and MLP have none: their gradients are those of eval mode at any
-     rung, and ``fedsim show`` says so. Running batch statistics are on the wire; after one step
+     level, and ``fedsim show`` says so. Running batch statistics are on the wire; after one step
      they give the batch's own away, which ``federation.batch_statistics = "kept"`` prevents.
 L3   Protocol: ``protocol = "fedavg"`` of at least two local steps, uneven clients (any
      ``partition`` but iid), and at least three rounds captured. What is public stays known: batch
@@ -21,9 +22,9 @@ L4   Deployed: secure aggregation over at least two clients, not every client in
      withheld.
 ==== ======================================================================================
 
-No rung asks for a defense: whether there is one is a column of its own, and its undefended baseline
-belongs into the same table. Malicious servers would be L5, and are out of scope. The rungs follow
-the practice described by Du et al. 2025 (2404.05403), Dimitrov et al. 2022 (2206.12395) and Huang
+No level requires a defense: defenses are reported in a column of their own, next to an undefended
+baseline. Malicious servers would be L5 and are out of scope. The levels follow the practice
+described by Du et al. 2025 (2404.05403), Dimitrov et al. 2022 (2206.12395) and Huang
 et al. 2021.
 """
 
@@ -41,12 +42,12 @@ from fedsim.federation import FederationConfig
 Level: TypeAlias = Literal["L1", "L2", "L3", "L4"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 MANY_ROUNDS = 3
-"""Captured rounds from which on early, middle and late ones can be told apart."""
+"""Captured rounds needed to distinguish an early, a middle and a late one."""
 _SECRETS = ("num_examples", "batch_size", "local_steps", "learning_rate", "optimizer")
 
 
 class LeveledSections(NamedTuple):
-    """The sections of an experiment that a level is about."""
+    """The sections of an experiment that determine its level."""
 
     federation: FederationConfig
     server_knows: ServerKnows
@@ -54,12 +55,12 @@ class LeveledSections(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a rung asks for.
+    """One condition of a level.
 
     Attributes:
         option: the dotted option that decides.
-        needs: what it has to be, in words.
-        holds: whether it is.
+        needs: the required value, in words.
+        holds: True for sections that meet the condition.
     """
 
     option: str
@@ -128,11 +129,12 @@ _FILLED: dict[Level, dict[str, object]] = {
         **{f"server_knows.{fact}": False for fact in _SECRETS},
     },
 }
-"""What a rung fills in beside the rungs below; L1's are its own, as it grants what L2 withholds."""
+"""Options that a level sets in addition to those of lower levels. L1's apply to L1 alone, since it
+grants what L2 withholds."""
 
 
 def level_of(config: CellConfig) -> Level:
-    """The highest rung whose conditions, and those of all rungs below, hold in a cell."""
+    """The highest level whose conditions, and those of all lower levels, a cell meets."""
     given = LeveledSections(config.federation, config.server_knows, config.capture)
     reached: Level = "L1"
     for level in LEVELS:
@@ -143,16 +145,16 @@ def level_of(config: CellConfig) -> Level:
 
 
 def contradiction(level: Level, config: CellConfig) -> str | None:
-    """Which option keeps a cell below the level that its file declares, as one line."""
+    """One line naming the option that keeps a cell below its declared level, or None."""
     given = LeveledSections(config.federation, config.server_knows, config.capture)
-    for rung in LEVELS[: LEVELS.index(level) + 1]:
-        for condition in CONDITIONS[rung]:
+    for lower in LEVELS[: LEVELS.index(level) + 1]:
+        for condition in CONDITIONS[lower]:
             if not condition.holds(given):
                 section, name = condition.option.split(".")
                 value = getattr(getattr(given, section), name)
                 return (
                     f"{condition.option}: {_written(value)} contradicts level = {level!r}, which "
-                    f"needs {condition.needs}. Leave it out, or declare {level_of(config)!r}."
+                    f"needs {condition.needs}. Remove the option, or declare {level_of(config)!r}."
                 )
     return None
 
@@ -164,13 +166,13 @@ def _written(value: object) -> str:
 
 
 def filled(level: Level, table: Mapping[str, Any]) -> dict[str, object]:
-    """Dotted options, with the values of a rung, that an experiment's table leaves out.
+    """Options of a level, by dotted name, that an experiment's table neither sets nor sweeps.
 
-    What the table sweeps is not left out. At L4 the clients drawn in a round are one cohort, of
-    which the server sees the sum: what deployed secure aggregation comes down to.
+    At L4 all clients drawn in a round form one cohort and the server sees only their sum, as in
+    deployed secure aggregation.
     """
-    rungs: list[Level] = ["L1"] if level == "L1" else list(LEVELS[1 : LEVELS.index(level) + 1])
-    options = {key: value for rung in rungs for key, value in _FILLED[rung].items()}
+    levels: list[Level] = ["L1"] if level == "L1" else list(LEVELS[1 : LEVELS.index(level) + 1])
+    options = {key: value for one in levels for key, value in _FILLED[one].items()}
     open_ = {key: value for key, value in options.items() if not _stands(table, key)}
     if level == "L4" and not _stands(table, "federation.secure_aggregation"):
         share = _number(table, "participation", open_.get("federation.participation"))
@@ -188,14 +190,14 @@ def _stands(table: Mapping[str, Any], key: str) -> bool:
 
 
 def _number(table: Mapping[str, Any], name: str, otherwise: object) -> float:
-    """A number under ``[federation]``; what is none is refused when the table is validated."""
+    """A number under ``[federation]``; anything else is refused when the table is validated."""
     own = table.get("federation")
     value = own.get(name, otherwise) if isinstance(own, Mapping) else otherwise
     return float(value) if isinstance(value, int | float) else 1.0
 
 
 def at_level(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table with what its level, or each level that it sweeps, fills in."""
+    """The table, completed with the options of its level or of each level it sweeps."""
     level, sweep = table.get("level"), table.get("sweep")
     swept = sweep.get("level") if isinstance(sweep, dict) else None
     if not isinstance(swept, list):
@@ -203,11 +205,11 @@ def at_level(table: Mapping[str, Any]) -> Mapping[str, Any]:
     if level not in LEVELS and not swept:
         return table
     if level is not None and swept:
-        raise ConfigError(f"level: {level!r} stands there, and it is swept too. Remove one.")
+        raise ConfigError(f"level: {level!r} is set, and level is swept as well. Remove one.")
     settled: dict[str, Any] = json.loads(json.dumps(table))
     if swept:
         settled["sweep"]["level"] = [
-            {"level": rung, **filled(rung, table)} if rung in LEVELS else rung for rung in swept
+            {"level": one, **filled(one, table)} if one in LEVELS else one for one in swept
         ]
     elif level is not None:
         for key, value in filled(level, table).items():
@@ -217,7 +219,7 @@ def at_level(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def check_levels(values: Sequence[object]) -> None:
-    """Raise ``ConfigError`` where a swept value named no level and was thus not filled in."""
+    """Raise ``ConfigError`` if a swept value is not the name of a level."""
     for value in values:
         if not isinstance(value, dict):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Single options changed from the command line or by a sweep, as ``federation.rounds=5``."""
+"""Changes to single options, by ``--set federation.rounds=5`` or by a sweep."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fedsim.errors import ConfigError
 
 
 def override(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Apply ``key=value`` to a table, in place; a bare word is a string.
+    """Apply ``key=value`` overrides to a table, in place. An unquoted word is a string.
 
-    A value for what the experiment sweeps takes the place of the sweep.
+    Overriding a swept option removes its sweep.
 
     Raises:
-        ConfigError: there is no equals sign, or the key does not fit the table.
+        ConfigError: the equals sign is missing, or the key does not fit the table.
     """
     for text in overrides:
         key, equals, written = text.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--set {text!r}: expected key=value, as federation.rounds=5.")
+            raise ConfigError(f"--set {text!r}: expected key=value, e.g. federation.rounds=5.")
         try:
             value = tomllib.loads(f"value = {written}")["value"]
         except tomllib.TOMLDecodeError:
@@ -41,7 +41,7 @@ def set_value(table: dict[str, Any], key: str, value: object, where: str) -> Non
         else:
             node = node.setdefault(part, {})
         if not isinstance(node, dict | list):
-            raise ConfigError(f"{where}: {part!r} is a value, not a table. Correct the key.")
+            raise ConfigError(f"{where}: {part!r} is a value and has no options. Correct the key.")
     if isinstance(node, list):
         node[_index(where, last, node)] = value
     else:
@@ -50,5 +50,7 @@ def set_value(table: dict[str, Any], key: str, value: object, where: str) -> Non
 
 def _index(where: str, part: str, node: list[Any]) -> int:
     if not part.isdecimal() or int(part) >= len(node):
-        raise ConfigError(f"{where}: {part!r} is no entry of a list of {len(node)}. Count from 0.")
+        raise ConfigError(
+            f"{where}: {part!r} does not index a list of {len(node)} entries. Count from 0."
+        )
     return int(part)

@@ -1,4 +1,4 @@
-"""What a simulation will need, tried before anything is written or trained."""
+"""A dry run of everything that a simulation needs, before it writes or trains anything."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from fedsim.types import Tensors
 
 @dataclass(frozen=True)
 class Start:
-    """Where the clients of a cell start from.
+    """Starting point of a cell's clients.
 
     Attributes:
-        weights: of the first round.
-        reply_bytes: size of what a client trains and sends, frozen parameters left out.
+        setting: data and task of the cell.
+        weights: global model of the first round.
+        reply_bytes: bytes of one client's reply, without frozen parameters.
     """
 
     setting: Setting
@@ -38,16 +39,15 @@ class Start:
 
 
 def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
-    """Load the rows, deal them out, build the models and fit the defenses on; trains nothing.
+    """Load and partition the rows, build the models and attach the defenses, without training.
 
-    What several cells share is tried once.
+    Work that several cells share is done once.
 
     Returns:
-        By cell, what was loaded.
+        The starting point of each cell, by its name.
 
     Raises:
-        ConfigError: what the simulation of one of the cells would end with, or a metric that
-            was asked for and cannot be computed.
+        ConfigError: the simulation of a cell would fail, or a requested metric cannot be computed.
     """
     loaded: dict[str, Start] = {}
     starts: dict[str, Start] = {}
@@ -74,14 +74,14 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
 
 
 def _check_labels(config: TaskConfig, task: Task) -> None:
-    """Refuse to learn classes from rows that have none, and thus all count as class 0."""
+    """Refuse to train a classifier on rows without labels, which would all count as class 0."""
     if task.spec.num_classes == 0 or is_builtin(config.dataset):
         return
     tables = open_tables(*locate(config.dataset), config.dataset)
     features = next(iter(tables.values())).features
     if not find_label(features, config.label_column, config.dataset):
         raise ConfigError(
-            f"task.label_column: {config.dataset} has no column of classes among "
+            f"task.label_column: {config.dataset} has no label column among "
             f"{', '.join(features)}. Choose another data set, or a language model."
         )
 
@@ -92,15 +92,15 @@ def _check_metrics(experiment: ExperimentConfig, task: Task) -> None:
         metric = known[name]()
         if metric.modality not in ("any", task.modality):
             raise ConfigError(
-                f"metrics[{i}]: {name!r} is for {metric.modality}s, and the task is on "
-                f"{task.modality}s. Leave it out."
+                f"metrics[{i}]: {name!r} measures {metric.modality}s, but the task has "
+                f"{task.modality}s. Remove it."
             )
         if reason := metric.available():
             raise ConfigError(f"metrics[{i}]: {name!r} cannot be computed: {reason}.")
 
 
 def _check_parts(config: CellConfig, setting: Setting) -> None:
-    """Refuse a batch or a probe that no client can fill: the tables would name what never was."""
+    """Refuse a batch or probe larger than any client's rows; tables would state a wrong size."""
     federation, rows = config.federation, setting.holdings.private
     parts = partition(rows.labels, federation.clients, federation, config.seed)
     most = max(map(len, parts))

@@ -32,8 +32,8 @@ def check_values(value: object, where: str) -> None:
         for i, inner in enumerate(value):
             check_values(inner, locate(where, i))
     elif isinstance(value, date | time):
-        raise ConfigError(f"{where}: {value} is a date or time. Put it in quotes if it is text.")
+        raise ConfigError(f"{where}: {value} is a date or time. Quote it to make it text.")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: {value} is not finite. Write a finite number.")
+        raise ConfigError(f"{where}: {value} is not a finite number. Write a finite one.")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{where}: {value} does not fit into 64 bits. Write a smaller number.")
+        raise ConfigError(f"{where}: {value} does not fit in 64 bits. Write a smaller number.")

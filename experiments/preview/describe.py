@@ -1,4 +1,4 @@
-"""What can be set of an attack, a defense, a metric or a section of an experiment, by its class."""
+"""``fedsim describe``: options of attacks, defenses, metrics and sections, from their classes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _WIDTH = 90
 
 @dataclass(frozen=True)
 class Option:
-    """What one key of a table takes.
+    """One option of a table.
 
     Attributes:
-        type: in words.
-        required: whether it has to be given.
-        default: as JSON data; None where there is none.
-        meaning: what the class says of it, or nothing.
+        type: the accepted values, in words.
+        required: True if the option has no default.
+        default: the default, as JSON data, or None.
+        meaning: the docstring's entry for the option; may be empty.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Option:
     meaning: str
 
     def text(self) -> str:
-        """A line, and what it means below."""
+        """Name, type and default on one line, followed by the meaning."""
         if self.required:
             default = "has to be given"
         elif self.default is None:
@@ -53,12 +53,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Manual:
-    """What a user has to know to set one table of an experiment file.
+    """The manual of one table of an experiment file.
 
     Attributes:
-        place: where it stands in the file.
-        about: what the class says of itself.
-        options: the keys of the table.
+        place: its place in the file.
+        about: the description in the class's docstring.
+        options: the options of the table.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Manual:
 
 
 def manual(name: str) -> Manual:
-    """What is known of a name; a section of the file comes before an attack called alike.
+    """The manual of a name. A section takes precedence over an attack of the same name.
 
     Raises:
-        ConfigError: there is nothing of that name.
+        ConfigError: the name is unknown.
     """
     known: list[str] = []
     for place, find in _SHELVES:
@@ -92,7 +92,7 @@ def manual(name: str) -> Manual:
 
 
 def _sections(section: type[BaseModel] = ExperimentConfig, prefix: str = "") -> dict[str, Any]:
-    """The tables of an experiment file by their dotted names."""
+    """Tables of an experiment file, by dotted name."""
     found: dict[str, Any] = {}
     for name, field in section.model_fields.items():
         for part in (field.annotation, *get_args(field.annotation)):
@@ -122,7 +122,9 @@ def _read(name: str, place: str, cls: type[Any]) -> Manual:
         meaning = meanings.get(option, "")
         inner = option if cls is ExperimentConfig else f"{name}.{option}"
         if inner in sections:
-            default = None if default is None else {}  # its own options say theirs
+            default = (
+                None if default is None else {}
+            )  # the defaults of its options are listed there
             meaning = f"{meaning} See fedsim describe {inner}.".strip()
         options.append(Option(option, _type(taken), required, default, meaning))
     about = "\n\n".join(filter(None, [_split(cls.__doc__ or "")[0], _facts(cls)]))
@@ -130,7 +132,7 @@ def _read(name: str, place: str, cls: type[Any]) -> Manual:
 
 
 def _facts(cls: type[Any]) -> str:
-    """What an attack asks for and a metric measures, which are no options."""
+    """Facts that an attack needs, or the unit of a metric; neither is an option."""
     if hasattr(cls, "requires"):
         known = f" It needs to know: {', '.join(sorted(cls.requires))}." * bool(cls.requires)
         return f"It reconstructs {' and '.join(sorted(cls.modalities))}.{known}"
@@ -140,7 +142,7 @@ def _facts(cls: type[Any]) -> str:
 
 
 def _split(docstring: str) -> tuple[str, dict[str, str]]:
-    """What a docstring says of the class, and of each of its attributes."""
+    """Split a docstring into the description and the entries of its attributes."""
     about, _, listed = inspect.cleandoc(docstring).partition("\n\nAttributes:\n")
     entries = re.split(r"^(\w+): ", textwrap.dedent(listed), flags=re.MULTILINE)
     return about, {

@@ -1,11 +1,11 @@
-"""About how long an experiment takes, from one client step and a few steps of each search."""
+"""An estimate of an experiment's run time, from timing one client step and a few attack steps."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -17,6 +17,7 @@ from clients.train import LocalTrainer, LocalUpdate
 from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
 from experiments.plan.rehearsal import Start
+from experiments.preview.timed_jobs import PATIENCE, StepClock, TimedTrial
 from fedsim.build import build
 from fedsim.capture import CaptureKey, Observation
 from fedsim.data.partition import partition
@@ -26,25 +27,29 @@ from fedsim.errors import CannotAttack
 from fedsim.seeds import generator
 from fedsim.threads import one_thread
 
-_LOOKS = 4  # steps of a search, if they are quick
-_PATIENCE = 0.5  # seconds after which a search is not watched any longer
 _EVALUATED = 16  # held-out rows that are timed
-_LONG = 5  # seconds after which nothing is timed a second time
+_LONG = 5  # work that takes more seconds than this is timed only once
 
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """Wall time of one experiment, in seconds, on this machine as it is now.
+    """Wall time of one experiment, in seconds, on this machine under its current load.
+
+    With R replies of S local steps, each of t seconds after a set-up of u seconds, E seconds to
+    evaluate a round, W workers, C captures, and k steps of s seconds per capture for each search:
+
+        simulation = R (u + S (t - u)) / W + rounds E
+        attacks    = C sum(k s) / W
 
     Attributes:
-        simulation: clients, and the evaluation of each round; without starting Ray and Flower.
-        step: one local step of one client, the model's set-up included.
-        attacks: searches with a schedule, one victim after another on each worker.
-        steps: of each such attack, seconds for a step and how many there are.
-        quick: attacks that ended by themselves when they were tried, on all captures.
-        tries: of each such attack, seconds a capture.
-        budgeted: attacked captures whose attack neither has a schedule nor ended.
-        budget: seconds until all of those had used up their time.
+        simulation: training and evaluation of all cells, without starting Ray and Flower.
+        step: one local step of one client, including the set-up of the model.
+        attacks: all searches with a fixed number of steps.
+        steps: for each such attack, seconds per step and number of steps.
+        quick: all attacks that finished when they were tried, on all captures.
+        tries: for each such attack, seconds per capture.
+        budgeted: number of attacked captures whose attack is of neither kind.
+        budget: time that these attacks take if each uses up its time budget.
     """
 
     simulation: float
@@ -57,7 +62,7 @@ class CostEstimate:
     budget: float
 
     def text(self) -> str:
-        """A line for each stage."""
+        """One line per stage."""
         step = f"a client's step took {span(self.step)} here"
         lines = [f"simulation: about {span(self.simulation)}, as {step}"]
         if self.steps:
@@ -84,12 +89,12 @@ def span(seconds: float) -> str:
 
 
 def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate:
-    """Time the first cell of one experiment, and multiply.
+    """Time the first cell of one experiment and extrapolate to all cells.
 
     Args:
-        cells: of the experiment; they may differ in batch size and steps.
-        start: of the first one.
-        captures: of all cells.
+        cells: cells of the experiment, which may differ in batch size and steps.
+        start: starting point of the first cell.
+        captures: number of captures of all cells.
     """
     first, stage = cells[0], cells[0].experiment.attack_stage
     with one_thread():
@@ -102,7 +107,9 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
                 searches |= {entry.label: found} if found[1] else {}
             elif took := watch.trial(attack, entry.label):
                 tries[entry.label] = took
-            elif took is None or len(cells) > 1:  # what one cell rules out may go in another
+            elif (
+                took is None or len(cells) > 1
+            ):  # an attack that fails on one cell may work on another
                 budgeted += captures
         simulation = sum(watch.simulation(cell) for cell in cells)
     attacks = captures * sum(step * count for step, count in searches.values()) / stage.workers
@@ -111,40 +118,8 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
     return CostEstimate(simulation, watch.step, attacks, searches, quick, tries, budgeted, budget)
 
 
-@dataclass
-class _Clock(Job):
-    """A job that ends a search after a few steps, and knows when each of them began."""
-
-    looks: list[float] = field(default_factory=list)
-
-    @property
-    def expired(self) -> bool:
-        """Whether enough was seen."""
-        self.looks.append(time.perf_counter())
-        return len(self.looks) > _LOOKS or self.looks[-1] - self.looks[0] > _PATIENCE
-
-    @property
-    def step(self) -> float:
-        """Seconds between two looks."""
-        return (self.looks[-1] - self.looks[0]) / max(1, len(self.looks) - 1)
-
-
-@dataclass
-class _Trial(Job):
-    """A job that ends an attack after a while, and knows whether the attack heard of it."""
-
-    began: float = field(default_factory=time.perf_counter)
-    heard: bool = False
-
-    @property
-    def expired(self) -> bool:
-        """Whether it was watched for long enough."""
-        self.heard = self.heard or time.perf_counter() - self.began > _PATIENCE
-        return self.heard
-
-
 class _Watch:
-    """Times what the first client of a cell does, and what is done to its update."""
+    """Times the work of a cell's first client, and the attacks on its update."""
 
     def __init__(self, cell: Cell, start: Start) -> None:
         self._cell, self._setting, self._weights = cell, start.setting, start.weights
@@ -154,7 +129,7 @@ class _Watch:
         self.step = self._step(cell.config.federation.batch_size)
 
     def _step(self, size: int) -> float:
-        """Seconds of one step on so many examples, and of the model's set-up."""
+        """Seconds of one step on ``size`` examples, including the set-up of the model."""
         if size not in self._steps:
             config = self._cell.config
             federation = config.federation.model_copy(update={"batch_size": size})
@@ -172,7 +147,7 @@ class _Watch:
         return self._steps[size]
 
     def simulation(self, cell: Cell) -> float:
-        """Seconds of a cell's training and evaluation."""
+        """Seconds of training and evaluation of one cell."""
         run, probes = cell.config.federation, cell.config.probes
         chain = build_chain(cell.config.defense, "defense")
         size, times = (1, run.batch_size) if chain.per_example else (run.batch_size, 1)
@@ -193,14 +168,14 @@ class _Watch:
         return self._evaluated
 
     def search(self, attack: Attack, name: str) -> tuple[float, float] | None:
-        """Seconds of a step, and how many there are; None without a schedule."""
+        """Seconds per step and number of steps; None if the attack has no fixed number of steps."""
         short = attack.abridged()
         if short is None or type(attack).prepare is not Attack.prepare:
             return None
         trial, steps = short
         if not steps:
             return 0.0, 0.0
-        clock = _Clock()
+        clock = StepClock()
         try:
             self._attack(trial, name, clock)
         except CannotAttack:
@@ -208,13 +183,15 @@ class _Watch:
         return clock.step, steps
 
     def trial(self, attack: Attack, name: str) -> float | None:
-        """Seconds of the whole, 0 where it cannot attack; None if it learns first or went on."""
+        """Seconds of a whole attack, 0 if it refuses; None if it trains first or did not finish."""
         if type(attack).prepare is not Attack.prepare:
             return None
         took: list[float] = []
         try:
-            while not took or (len(took) == 1 and took[0] < _PATIENCE):  # the first loads code
-                trial = _Trial()
+            while not took or (
+                len(took) == 1 and took[0] < PATIENCE
+            ):  # the first run also loads code
+                trial = TimedTrial()
                 self._attack(attack, name, trial)
                 if trial.heard:
                     return None
@@ -226,7 +203,7 @@ class _Watch:
         return min(took)
 
     def _attack(self, attack: Attack, name: str, job: Job) -> None:
-        """Attack the update as if it were undefended."""
+        """Run an attack on the undefended update."""
         task, holdings, update = self._setting.task, self._setting.holdings, self._update
         knowledge = granted(self._cell.config, update)
         key = CaptureKey(round=1, client=0)
@@ -238,7 +215,7 @@ class _Watch:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The shorter of two goes, as the first also loads code; one, if it takes long."""
+    """Shorter of two runs, as the first also loads code. Long work is timed only once."""
     took = []
     for _ in range(2):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What an experiment would do, before anything of it is run."""
+"""``fedsim show``: the cells, threat model and cost of an experiment, without running it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from fedsim.cell import CellConfig
 
 @dataclass(frozen=True)
 class Cost:
-    """What one experiment needs.
+    """Resources that one experiment needs.
 
     Attributes:
-        parameters: values that cross the wire once, parameters and buffers.
-        captures: replies that the server keeps, those of probes among them.
-        probes: replies of probes.
-        jobs: attacks on single captures; an attack may take several captures in one job.
-        disk: bytes of the captures at most; frozen parameters are not sent.
-        time: about how long it takes.
+        parameters: values in the global model, parameters and buffers.
+        captures: number of replies that the server keeps, including those of probes.
+        probes: number of captured replies of probes.
+        jobs: number of pairs of an attack and a capture.
+        disk: upper bound on the bytes of the captures, without frozen parameters.
+        time: estimated run time.
     """
 
     parameters: int
@@ -56,8 +56,9 @@ class ShownPart:
     """One experiment of the plan.
 
     Attributes:
-        modeless: models with neither dropout nor batch statistics whose clients are in train mode.
-        lights: by cell, of the first seed.
+        config: the resolved experiment, as TOML.
+        modeless: models in train mode that have neither dropout nor batch statistics.
+        lights: feasibility of exact attacks, by cell of the first seed.
     """
 
     config: str
@@ -107,11 +108,11 @@ class Description:
 
 def _text(part: ShownPart) -> str:
     threat = part.threat
-    lines = [part.config.strip(), "", "# cells, and the realism of each"]
+    lines = [part.config.strip(), "", "# cells, each with its realism level"]
     lines += [f"{cell.name}  {level_of(cell.config)}" for cell in part.cells]
     lines += [
-        f"train mode changes nothing of {model}, which has neither dropout nor batch statistics: "
-        "its gradients are those of eval mode"
+        f"train mode has no effect on {model}, which has neither dropout nor batch statistics: "
+        "its gradients equal those of eval mode"
         for model in part.modeless
     ]
     lines.append("")
@@ -124,7 +125,11 @@ def _text(part: ShownPart) -> str:
         if facts:
             lines.append(f"{heading}: {'; '.join(facts)}")
     lines += [f"{what}: {value}" for what, value in threat.protocol]
-    lines += [f"out of scope: {OUT_OF_SCOPE}", "", "# exact attacks, by what a reply holds"]
+    lines += [
+        f"out of scope: {OUT_OF_SCOPE}",
+        "",
+        "# feasibility of exact attacks, from the content of a reply",
+    ]
     for same, cells in _alike(part.lights).items():
         lines += [*cells, *(f"  {line}" for line in same)]
     lines += ["", "# cost", part.cost.text()]
@@ -132,7 +137,7 @@ def _text(part: ShownPart) -> str:
 
 
 def _alike(lights: dict[str, list[Light]]) -> dict[tuple[str, ...], list[str]]:
-    """Lines, and the cells that they are true of."""
+    """Cells grouped by their lines of feasibility."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for cell, found in lights.items():
         alike.setdefault(tuple(light.text() for light in found), []).append(cell)
@@ -140,7 +145,7 @@ def _alike(lights: dict[str, list[Light]]) -> dict[tuple[str, ...], list[str]]:
 
 
 def describe(plan: Plan) -> Description:
-    """Resolve everything; loads data and builds the models, and trains nothing."""
+    """Describe a plan. Loads data and builds models, but trains nothing."""
     cells = make_cells(plan, Path("runs") / plan.name)
     starts = rehearse(cells)
     parts = []
@@ -171,7 +176,7 @@ def _modeless(cells: list[Cell], starts: dict[str, Start]) -> tuple[str, ...]:
 
 
 def _has_mode(network: nn.Module) -> bool:
-    """Whether a client's own masks or batch statistics change what the network computes."""
+    """True if dropout masks or batch statistics change the network's output in train mode."""
     return any(
         isinstance(part, nn.BatchNorm2d) or (isinstance(part, nn.Dropout) and part.p > 0)
         for part in network.modules()
@@ -200,7 +205,7 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
 
 
 def _captures(config: CellConfig) -> int:
-    """An upper bound where only some clients are kept and only some take part."""
+    """Number of captures; an upper bound if both participation and capture are partial."""
     replies = config.federation.replies
     kept = min(len(config.capture.clients) or replies, replies)
     return len(config.captured_rounds) * (kept + config.probes.count)

@@ -1,4 +1,4 @@
-"""Train a small language model on the auxiliary rows, for attacks that weigh orders of words."""
+"""``fedsim prior``: a small language model of the auxiliary rows, for attacks on word order."""
 
 from __future__ import annotations
 

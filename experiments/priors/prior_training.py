@@ -1,4 +1,4 @@
-"""A small causal language model, trained from nothing on the texts of the attacker."""
+"""Training of a small causal language model, from random weights, on the attacker's texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WEIGHT_DECAY = 0.1
 
 
 class Recipe(Record):
-    """All that determines the weights.
+    """Everything that determines the trained weights.
 
     Attributes:
         width: of the hidden layers, a multiple of 32.

@@ -273,5 +273,5 @@ def test_a_layer_without_keys_is_refused() -> None:
 
 
 def test_other_parts_take_no_options() -> None:
-    with pytest.raises(ConfigError, match=r"--set 'a=1': only bench ranks has options"):
+    with pytest.raises(ConfigError, match=r"--set 'a=1': only bench ranks takes overrides"):
         next(bench("text", ["a=1"]))

@@ -134,8 +134,8 @@ def test_a_step_of_sgd_is_a_gradient_times_its_rate(make_run: Make) -> None:
 @pytest.mark.parametrize(
     ("federation", "reason"),
     [
-        ({"batch_size": 2}, "a batch holds 2 examples, and not one"),
-        ({"protocol": "fedavg", "optimizer": "adam"}, "an update by adam is no gradient"),
+        ({"batch_size": 2}, "a batch holds 2 examples instead of one"),
+        ({"protocol": "fedavg", "optimizer": "adam"}, "an update of adam is not a gradient"),
         ({"clients": 2, "secure_aggregation": 2}, "the server sees the sum of 2 clients"),
     ],
 )

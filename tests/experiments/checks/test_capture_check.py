@@ -68,7 +68,8 @@ def test_defended_captures_replay_too(defense: dict[str, Any], make_run: Make) -
     assert f"the defense {defense['name']} changed the update" in checkup.text()
     if defense["name"] == "freeze_embeddings":
         assert (
-            "not sent, thus out of reach: bert.embeddings.word_embeddings.weight" in checkup.text()
+            "not sent, so unavailable to attacks: bert.embeddings.word_embeddings.weight"
+            in checkup.text()
         )
 
 
@@ -175,5 +176,5 @@ def test_obstacles_are_said_in_plain_words(make_run: Make) -> None:
 
 def test_an_unsimulated_cell_is_refused(make_run: Make, tmp_path: Path) -> None:
     run = make_run(IMAGES)
-    with pytest.raises(StoreError, match=r"not simulated. Run fedsim simulate"):
+    with pytest.raises(StoreError, match=r"not simulated yet. Run fedsim simulate"):
         examine(run)

@@ -161,7 +161,7 @@ def test_swept_values_reach_the_cell() -> None:
 
 def test_what_is_swept_is_checked_in_each_cell() -> None:
     """Round 3 exists in one of the two cells only."""
-    with pytest.raises(ConfigError, match=r"^capture.rounds: there is no 3, as the rounds"):
+    with pytest.raises(ConfigError, match=r"^capture.rounds: 3 is out of range: the rounds"):
         cells_of(capture={"rounds": [3]}, sweep={"federation.rounds": [3, 2]})
     assert len(cells_of(capture={"rounds": [3]}, sweep={"federation.rounds": [3, 4]})) == 2
 

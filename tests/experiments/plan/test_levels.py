@@ -1,4 +1,4 @@
-"""Which rung a setting stands on, and what a declared rung fills in."""
+"""The level of a setting, and the options that a declared level sets."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def test_without_a_level_nothing_is_filled_in() -> None:
     assert cell.config.federation.batch_size == 1
 
 
-def test_what_each_rung_fills_in() -> None:
+def test_the_options_that_each_level_sets() -> None:
     rungs = [cells(level=level)[0].config for level in LEVELS]
     assert [c.federation.protocol for c in rungs] == ["fedsgd", "fedsgd", "fedavg", "fedavg"]
     assert [c.federation.batch_size for c in rungs] == [1, 4, 4, 4]
@@ -142,8 +142,8 @@ def test_a_swept_option_is_not_filled_in() -> None:
     [
         ({"level": "L7"}, 'level: "L7" does not fit'),
         ({"level": "L0"}, 'level: "L0" does not fit'),
-        ({"sweep": {"level": ["L1", "L9"]}}, "sweep.level: 'L9' is no level"),
-        ({"level": "L1", "sweep": {"level": ["L2"]}}, "level: 'L1' stands there"),
+        ({"sweep": {"level": ["L1", "L9"]}}, "sweep.level: 'L9' is not a level"),
+        ({"level": "L1", "sweep": {"level": ["L2"]}}, "level: 'L1' is set"),
         ({"level": "L4", "federation": {"clients": "many"}}, 'federation.clients: "many"'),
         ({"level": "L2", "federation": 3}, "federation: 3 does not fit"),
     ],

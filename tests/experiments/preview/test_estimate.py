@@ -80,5 +80,5 @@ def test_show_says_where_train_mode_changes_nothing(
     run = make_run(base, task={"model": model}, federation={"train_mode": train}, attacks=[])
     description = describe(run.plan)
     assert description.parts[0].modeless == ((model,) if told else ())
-    line = f"train mode changes nothing of {model}, which has neither dropout nor batch statistics"
+    line = f"train mode has no effect on {model}, which has neither dropout nor batch statistics"
     assert (line in description.text()) == told

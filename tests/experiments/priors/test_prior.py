@@ -146,7 +146,7 @@ def test_a_training_that_was_stopped_leaves_nothing(
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        (IMAGES, r"task\.model: 'mlp' takes images, and a language prior is for texts\. Name an"),
+        (IMAGES, r"task\.model: 'lenet' takes images, and a language prior is for texts\. Name an"),
         (TEXT, r"auxiliary: is missing.* Add \[auxiliary\] with dataset = \"\.\.\.\" or split"),
         (
             merge(OWNED, {"server_knows": {"auxiliary": False}}),
