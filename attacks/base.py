@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
@@ -59,6 +58,7 @@ class Job:
         resume: the checkpoint of a preparation that was cut off; empty where there is none.
         predicted: what ``attacks.observed.labels`` computed once for all observations of the same
             weights.
+        prepared: what ``Attack.prepare`` returned.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -68,6 +68,7 @@ class Job:
     keep: Callable[[Tensors], object] = lambda tensors: None
     resume: Callable[[], Tensors] = dict
     predicted: dict[int, Tensor] = field(default_factory=dict)
+    prepared: Tensors | None = None
 
     @property
     def expired(self) -> bool:
@@ -83,8 +84,10 @@ def _no_auxiliary() -> Batch:
 
 
 @dataclass(frozen=True)
-class Attack(ABC):
+class Attack:
     """A frozen dataclass whose fields are the options.
+
+    An attack overrides ``guess``, or ``reconstruct`` where a group is attacked together.
 
     Attributes:
         requires: facts it cannot do without, checked before any computation.
@@ -115,28 +118,43 @@ class Attack(ABC):
         del observation, task, job, seed
         return None
 
-    @abstractmethod
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """One observation's guess.
+
+        Args:
+            observation: what the server saw of one client in one round.
+            task: the model architecture and loss; no private row is reachable from it.
+            rng: a CPU generator; all that is drawn comes from it.
+            job: device, deadline, progress, auxiliary rows and what was prepared.
+
+        Raises:
+            CannotAttack: this observation lacks what the attack needs; the job is skipped.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has neither guess nor reconstruct")
+
     def reconstruct(
         self,
         observations: Sequence[Observation],
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-        prepared: Tensors | None = None,
     ) -> list[Reconstruction]:
         """One guess for each observation.
 
         Args:
             observations: a group as ``grouping`` says.
-            task: the model architecture and loss; no private row is reachable from it.
+            task: as in ``guess``.
             rngs: one CPU generator for each observation, so that a guess does not depend on which
                 observations share its group.
-            job: device, deadline, progress and auxiliary rows.
-            prepared: what ``prepare`` returned.
+            job: as in ``guess``.
 
         Raises:
-            CannotAttack: this observation lacks what the attack needs; the job is skipped.
+            CannotAttack: as in ``guess``; the others of the group are then attacked one by one.
         """
+        pairs = zip(observations, rngs, strict=True)
+        return [self.guess(observation, task, rng, job) for observation, rng in pairs]
 
 
 def check_facts(attack: Attack, knowledge: Knowledge, task: Task, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -63,18 +63,6 @@ class DLG(Attack):
         """All of it; every step costs the same."""
         return self, self.steps
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del prepared
-        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
-
     def fixed_labels(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Tensor | None:
@@ -113,9 +101,10 @@ class DLG(Attack):
 
         return client
 
-    def _one(
+    def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The lowest objective that any start reached."""
         model = replay(observation, task, job.device, torch.float64)
         gradient = observed_gradient(observation)
         observed = {name: gradient[name].to(job.device) for name in model.parameters}

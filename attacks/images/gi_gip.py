@@ -75,14 +75,13 @@ class GIGIP(ImageMatching):
         generator.to(job.device).fit(job.auxiliary().inputs.to(job.device), seed)
         return {name: value.cpu() for name, value in state(generator).items()}
 
-    def search(
-        self, victims: Victims, task: Task, prepared: Tensors | None
-    ) -> list[Reconstruction]:
+    def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
         """Latents of every restart, then weights of every victim."""
         generator = build_generator(self.generator, task.spec.input_shape, self.latent)
-        if prepared is None:
-            prepared = read_weights(self.generator_weights)
-        load_weights(generator, prepared, self.generator_weights or "what was prepared")
+        weights = victims.job.prepared
+        if weights is None:
+            weights = read_weights(self.generator_weights)
+        load_weights(generator, weights, self.generator_weights or "what was prepared")
         generator.to(victims.job.device).requires_grad_(False)
         starts = [
             (i, START * torch.randn(victims.labels.shape[1], self.latent, generator=rng))

@@ -140,15 +140,14 @@ class LTI(Attack):
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-        prepared: Tensors | None = None,
     ) -> list[Reconstruction]:
         """One pass of the inverter for each observation; the objective is the held-out loss.
 
         Raises:
             CannotAttack: an update is not of the kind that the inverter was trained for.
         """
-        assert prepared is not None
-        learned = {name: value.to(job.device) for name, value in prepared.items()}
+        assert job.prepared is not None
+        learned = {name: value.to(job.device) for name, value in job.prepared.items()}
         epoch, notes = int(learned["epoch"]), []
         if learned["expired"]:
             notes += [f"the time budget ended the training, best in epoch {epoch} of {self.epochs}"]

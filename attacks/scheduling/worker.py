@@ -148,6 +148,7 @@ def _attack(
             report(Progress("reconstruct"))
             start = time.monotonic()
             job = job_of(spec, observations[0], device, report)
+            job.prepared = prepared
 
             def reconstruct(group: Sequence[Observation]) -> Sequence[AttackOutcome]:
                 rngs = [
@@ -155,7 +156,7 @@ def _attack(
                     for o in group
                 ]
                 try:
-                    return attack.reconstruct(group, task, rngs, job, prepared)
+                    return attack.reconstruct(group, task, rngs, job)
                 except CannotAttack as error:
                     if len(group) == 1:
                         return [error]

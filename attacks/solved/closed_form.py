@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -46,17 +46,12 @@ class ClosedForm(Attack):
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del rngs, prepared
-        return [_invert(observation, task, job) for observation in observations]
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """The image that the last layer's gradient leads to; nothing is drawn."""
+        del rng
+        return _invert(observation, task, job)
 
 
 def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -18,8 +17,8 @@ from attacks.solved.incidence import arrangement, sentence
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
-from fedsim.tasks.base import Task, TaskSpec
-from fedsim.types import Batch, Tensors
+from fedsim.tasks.base import Task
+from fedsim.types import Batch
 
 _QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
 _RANK = 1e-7  # singular values below this share of the largest are float32 rounding
@@ -66,22 +65,12 @@ class EmbeddingRows(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation; nothing is drawn."""
-        del rngs, prepared
-        network = task.build()
-        return [self._read(observation, task.spec, network, job) for observation in observations]
-
-    def _read(
-        self, observation: Observation, spec: TaskSpec, network: nn.Module, job: Job
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The sentence of a single example, else the batch's words; nothing is drawn."""
+        del rng
+        network, spec = task.build(), task.spec
         count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
         words, positions = tables(observation, network, job.device)
         noise = noise_variance(words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -15,7 +14,7 @@ from attacks.observed.first_linear import UnitRows, find_first_linear, slopes, u
 from fedsim.capture import Observation
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 _SIGMAS = 30.0  # standard deviations of rounding that a pixel may be off
 _RANKS: dict[Certificate, int] = {"certified": 0, "in_span": 1, "guess": 2}
@@ -47,21 +46,10 @@ class Ratio(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del prepared
-        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
-
-    def _one(
+    def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The images that units single out, grey where none does."""
         network = task.model(observation.sent, device=job.device).double()
         layer = find_first_linear(network, task, rng)
         rows = unit_rows(observation, layer, job.device)

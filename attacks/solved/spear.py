@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -17,7 +16,7 @@ from attacks.solved.sparse_columns import Factors, Pool, factor
 from fedsim.capture import Observation
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 _CHUNK = 4096  # null vectors in one pass
 _AGREED = 0.99  # agreement of silent units with the signs of their inputs that chance never has
@@ -65,21 +64,10 @@ class Spear(Attack):
     samples: Annotated[int, Field(ge=1)] = 1_000_000
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del prepared
-        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
-
-    def _one(
+    def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The sparsest columns found, and what can be said for them."""
         network = task.model(observation.sent, device=job.device).double()
         layer = find_first_linear(network, task, rng)
         known = observation.knowledge.num_examples

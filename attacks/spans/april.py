@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -22,7 +21,6 @@ from fedsim.knowledge import Fact
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-from fedsim.types import Tensors
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,12 @@ class APRIL(Attack):
 
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One sentence for each observation; nothing is drawn."""
-        del rngs, prepared
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """One sentence; nothing is drawn."""
+        del rng
         assert isinstance(task, TextTask)
-        return [self._solve(observation, task, job) for observation in observations]
-
-    def _solve(self, observation: Observation, task: TextTask, job: Job) -> Reconstruction:
         network = task.model(observation.sent, device=job.device)
         names = embedding_names(network)
         count = observation.knowledge.num_examples

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -18,7 +17,6 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-from fedsim.types import Tensors
 
 _WIDER = 3  # times that cut, where the sentences within it are no proof
 
@@ -62,22 +60,11 @@ class Span(Attack):
     starts: Annotated[int, Field(ge=1)] = 40
     bag: bool = True
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del prepared
-        assert isinstance(task, TextTask)
-        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
-
-    def _one(
-        self, observation: Observation, task: TextTask, rng: torch.Generator, job: Job
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The sentences in the span, with what is proven of them."""
+        assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
         ends = task.tokens([""])[0]
         traces = read_traces(observation, task, network, rows=self.bag)

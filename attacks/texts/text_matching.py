@@ -18,7 +18,7 @@ from attacks.texts.text_search import Search
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 NOTED = 25
 """Steps between two entries of the trace."""
@@ -48,10 +48,8 @@ class TextMatching(TextOptions):
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-        prepared: Tensors | None = None,
     ) -> list[Reconstruction]:
         """One guess for each observation; those of equal shape share their passes."""
-        del prepared
         assert isinstance(task, TextTask)
         prior = load_prior(self.prior, task, job.device) if self.prior else None
         network = task.build()

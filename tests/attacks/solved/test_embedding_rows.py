@@ -55,7 +55,9 @@ class Victim:
         return Observation(KEY, self.sent, update.tensors, update.kind, knowledge), update.batch
 
     def attack(self, seen: Observation, attack: EmbeddingRows | None = None) -> Reconstruction:
-        (guess,) = (attack or EmbeddingRows()).reconstruct([seen], self.task, [], Job())
+        (guess,) = (attack or EmbeddingRows()).reconstruct(
+            [seen], self.task, [torch.Generator()], Job()
+        )
         return guess
 
 

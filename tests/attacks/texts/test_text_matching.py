@@ -234,7 +234,7 @@ def test_words_of_a_language_model(model: str, defense: DEFENSE) -> None:
     seen, truth = look(victim, [0], defense)
     owned = Job(auxiliary=lambda: victim.task.encode(victim.rows.take(list(range(8, 48)))))
     hidden = replace(seen, knowledge=Knowledge(num_examples=1, auxiliary=True))
-    (usual,) = PriorOnly().reconstruct([hidden], victim.task, [], owned)
+    (usual,) = PriorOnly().reconstruct([hidden], victim.task, [torch.Generator()], owned)
     (guess,) = attack(victim, LAMP_COS, [hidden])
     assert in_place(guess.guess, truth) > max(0.6, 2 * in_place(usual.guess, truth))
     assert torch.equal(guess.guess.labels, guess.guess.inputs)  # nothing is padded
