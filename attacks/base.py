@@ -78,8 +78,8 @@ class Job:
 
 def _no_auxiliary() -> Batch:
     raise CannotAttack(
-        "the attack needs auxiliary rows, which this threat model does not grant. "
-        "Name them under [auxiliary], and leave server_knows.auxiliary on."
+        "it needs auxiliary rows, which this threat model does not grant",
+        "Name them under [auxiliary], and leave server_knows.auxiliary on.",
     )
 
 
@@ -157,15 +157,16 @@ class Attack:
         return [self.guess(observation, task, rng, job) for observation, rng in pairs]
 
 
-def check_facts(attack: Attack, knowledge: Knowledge, task: Task, name: str) -> None:
+def check_facts(attack: Attack, knowledge: Knowledge, task: Task) -> None:
     """Raise ``CannotAttack`` if the threat model or the task rules the attack out."""
     if task.modality not in attack.modalities:
         raise CannotAttack(
-            f"{name} reconstructs {' and '.join(sorted(attack.modalities))}, "
-            f"and this task is {task.modality}. Choose another attack."
+            f"it reconstructs {' and '.join(sorted(attack.modalities))}, "
+            f"and this task is {task.modality}",
+            "Choose another attack.",
         )
     if missing := knowledge.missing(attack.requires):
         raise CannotAttack(
-            f"{name} needs {', '.join(missing)}, which the server does not know in this threat "
-            "model. Grant it under [server_knows], or choose another attack."
+            f"it needs {', '.join(missing)}, which the server does not know in this threat model",
+            "Grant it under [server_knows], or choose another attack.",
         )

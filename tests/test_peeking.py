@@ -84,6 +84,7 @@ def test_an_attack_guesses_or_says_why_not(
         if modality not in ATTACKS[name].modalities:
             assert all(f"this task is {modality}" in record.reason for record in records)
         assert all(record.reason.endswith(".") for record in records)
+        assert all(record.reason.startswith(f"{name}: ") for record in records)
         assert guesses == {}
         return
     assert [(record.status, record.reason) for record in records] == [("done", "")] * 2

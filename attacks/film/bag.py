@@ -57,13 +57,14 @@ def read_bag(
     names = embedding_names(network)
     if names.word is None or names.word not in observation.received:
         raise CannotAttack(
-            f"film: the word embeddings were not sent (frozen); the reply has no {names.word!r}. "
-            "Set bag = 'none' to search with the language model alone."
+            f"the word embeddings were not sent (frozen); the reply has no {names.word!r}",
+            "Set bag = 'none' to search with the language model alone.",
         )
     update = {k: v.to(device) for k, v in observation.update((names.word, names.position)).items()}
     if broken := [name for name, value in update.items() if not value.isfinite().all()]:
         raise CannotAttack(
-            f"film: {broken[0]!r} holds NaN or infinite values. Lower the client's learning rate."
+            f"{broken[0]!r} holds NaN or infinite values",
+            "Lower the client's learning rate.",
         )
     head = getattr(network, "get_output_embeddings", lambda: None)()
     tied = head is not None and head.weight is network.get_parameter(names.word)
@@ -87,8 +88,8 @@ def read_bag(
         found = standing_out(words, noise, threshold)
     if not len(found):
         raise CannotAttack(
-            f"film: no row of {names.word!r} stands out by bag = {chosen!r}. "
-            "Choose another rule, or bag = 'none' to search with the language model alone."
+            f"no row of {names.word!r} stands out by bag = {chosen!r}",
+            "Choose another rule, or bag = 'none' to search with the language model alone.",
         )
     return Bag(found, _longest(positions, noise, threshold))
 

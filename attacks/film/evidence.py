@@ -148,15 +148,17 @@ def read_evidence(
     """
     if task.tokenizer.eos_token_id is None:
         raise CannotAttack(
-            f"span: the tokenizer of {task.spec.model!r} has no end token, and without one beams "
-            "of different lengths do not compare. Choose a tokenizer that has one."
+            f"the tokenizer of {task.spec.model!r} has no end token, and without one beams of "
+            "different lengths do not compare",
+            "Choose a tokenizer that has one.",
         )
     traces = read_traces(observation, task, network)
     judge = best_judge(traces.layers, traces.before, observation)
     shortlist = traces.shortlist(observation, task, job)
     if job.expired:
         raise CannotAttack(
-            "span: time was up before all tokens were tested. Give the attack a longer time."
+            "time was up before all tokens were tested",
+            "Give the attack a longer time.",
         )
     limit = shortlist.limit if shortlist.clear else _UNCLEAR
     return SpanEvidence(judge, shortlist.tokens, limit, traces.weights(observation))

@@ -94,8 +94,8 @@ class FILM(Attack):
         """At most ``sentences`` sentences, likeliest first."""
         if not isinstance(task, LanguageModelling):
             raise CannotAttack(
-                f"film: {task.spec.model!r} is trained for {task.spec.kind} and predicts no next "
-                "token. Choose a language model of the GPT-2 type, or another attack."
+                f"{task.spec.model!r} is trained for {task.spec.kind} and predicts no next token",
+                "Choose a language model of the GPT-2 type, or another attack.",
             )
         network = task.model(observation.sent, device=job.device)
         evidence, note = self._evidence(observation, task, network, job)
@@ -161,7 +161,7 @@ class FILM(Attack):
         except CannotAttack as error:
             if self.bag == "span":
                 raise
-            return None, f"Log-probability alone, since {error}"
+            return None, f"Log-probability alone, since {error.reason}."
 
     def _bag(
         self,
@@ -183,7 +183,7 @@ class FILM(Attack):
         except CannotAttack as error:
             if not note or self.bag != "auto":
                 raise
-            return everything, f"{note} All words, since {error}"
+            return everything, f"{note} All words, since {error.reason}."
 
     def _improve(
         self,

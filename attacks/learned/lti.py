@@ -129,7 +129,10 @@ class LTI(Attack):
             rng = generator(seed, "simulated", device=job.device)
             simulated = SimulatedUpdates(client, rows, rng)
         except ConfigError as error:  # of a defense that only the client can set up
-            raise CannotAttack(f"lti: {error}") from None
+            raise CannotAttack(
+                f"the declared defense cannot be simulated ({str(error).removesuffix('.')})",
+                "Set adaptive = false.",
+            ) from None
         plan = Training(self.epochs, self.patience, self.updates, self.learning_rate, seed)
         learned = plan.run(network, simulated, network.output.truths(rows), split, job)
         return {name: value.cpu() for name, value in (learned | made).items()}
@@ -187,9 +190,10 @@ class LTI(Attack):
             return head
         if self.features == "slope":
             raise CannotAttack(
-                "lti.features: slopes are of a single image whose last weight and bias are sent, "
-                f"and here are {count} {task.modality}s, of which {head.layer!r} "
-                f"{'is' if sent else 'is not'} sent. Take 'coordinates'."
+                "features: slopes are of a single image whose last weight and bias are sent, and "
+                f"here are {count} {task.modality}s, of which {head.layer!r} "
+                f"{'is' if sent else 'is not'} sent",
+                "Take 'coordinates'.",
             )
         return None
 
@@ -223,9 +227,9 @@ def _check_fits(
     inputs = learned["first.weight"].shape[1]
     if (count, features.width) != (size, inputs) or sent != list(model.parameters):
         raise CannotAttack(
-            f"{observation.key}: an update of {len(sent)} tensors and {count} examples is not what "
-            f"the inverter was trained for ({size} examples, {inputs} features). "
-            "Let all clients send the same layers and batches of one size."
+            f"an update of {len(sent)} tensors and {count} examples is not what the inverter was "
+            f"trained for ({size} examples, {inputs} features)",
+            "Let all clients send the same layers and batches of one size.",
         )
 
 

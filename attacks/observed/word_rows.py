@@ -39,14 +39,15 @@ def tables(
     names = embedding_names(network)
     if names.word is None or names.word not in observation.received:
         raise CannotAttack(
-            "embedding_rows: the client does not send the word embeddings (frozen); the reply has "
-            f"no {names.word!r}. Choose an attack that reads other layers."
+            "the client does not send the word embeddings (frozen); the reply has no "
+            f"{names.word!r}",
+            "Choose an attack that reads other layers.",
         )
     update = {k: v.to(device) for k, v in observation.update((names.word, names.position)).items()}
     if broken := [name for name, value in update.items() if not value.isfinite().all()]:
         raise CannotAttack(
-            f"embedding_rows: {broken[0]!r} holds NaN or infinite values. "
-            "Lower the client's learning rate."
+            f"{broken[0]!r} holds NaN or infinite values",
+            "Lower the client's learning rate.",
         )
     output = getattr(network, "get_output_embeddings", lambda: None)()
     tied = output is not None and output.weight is network.get_parameter(names.word)
@@ -93,9 +94,10 @@ def without_head(
         most = min(most, count * places)
     if rank > most:
         raise CannotAttack(
-            f"embedding_rows: the rows of the tied head span {rank} dimensions, and inputs can be "
-            f"told from it up to {most}. The batch has too many tokens, or noise, signs, pruning "
-            "or weights instead of gradients fill the span; choose an attack on other layers."
+            f"the rows of the tied head span {rank} dimensions, and inputs can be told from it up "
+            f"to {most}",
+            "The batch has too many tokens, or noise, signs, pruning or weights instead of "
+            "gradients fill the span; choose an attack on other layers.",
         )
     rest = words - words @ span @ span.T
     outside = rest.norm(dim=1, keepdim=True) > _OUTSIDE * words.norm(dim=1, keepdim=True)

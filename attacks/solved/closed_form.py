@@ -58,8 +58,8 @@ def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
     count = observation.knowledge.num_examples
     if count != 1:
         raise CannotAttack(
-            f"closed_form: it inverts the gradient of one image, and this is the mean of {count}. "
-            "Set federation.batch_size = 1, or choose another attack."
+            f"it inverts the gradient of one image, and this is the mean of {count}",
+            "Set federation.batch_size = 1, or choose another attack.",
         )
     model = replay(observation, task, job.device, torch.float64)
     layers = convolutions(model.network, task.spec.input_shape)
@@ -68,8 +68,9 @@ def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
     needed = [head.weight, str(head.bias), *(f"{layer.name}.weight" for layer in layers)]
     if absent := [name for name in needed if name not in gradient]:
         raise CannotAttack(
-            f"closed_form: the client did not send {absent[0]!r} (frozen, or there is none), and "
-            "each layer is inverted by its own gradient. Choose an attack that searches."
+            f"the client did not send {absent[0]!r} (frozen, or there is none), and each layer is "
+            "inverted by its own gradient",
+            "Choose an attack that searches.",
         )
     with torch.no_grad():
         logits = gradient[str(head.bias)]
@@ -81,8 +82,8 @@ def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
             values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
     if not values.isfinite().all():
         raise CannotAttack(
-            f"closed_form: the equations of {observation.key} have no finite solution: its update "
-            "is zero or not finite. Choose an attack that searches."
+            "the equations have no finite solution: its update is zero or not finite",
+            "Choose an attack that searches.",
         )
     image = values.view(1, *task.spec.input_shape).clamp(0, 1).float()
     guess = Batch(image, torch.tensor([infer_label(gradient, head)], device=job.device))
@@ -109,9 +110,10 @@ def convolutions(network: nn.Module, shape: tuple[int, ...]) -> list[Convolution
         last = call is calls[-1] and place % 2 == 0
         if not isinstance(call.part, nn.Linear if last else wanted[place % 2]):
             raise CannotAttack(
-                f"closed_form: {call.name!r} is {call.part}; it inverts convolutions, each with a "
+                f"{call.name!r} is {call.part}; it inverts convolutions, each with a "
                 f"{' or '.join(kind.__name__ for kind in ACTIVATIONS)}, and a linear layer at the "
-                "end. Choose another model, or an attack that searches."
+                "end",
+                "Choose another model, or an attack that searches.",
             )
     outputs, inputs = [call.output for call in calls], [call.input for call in calls[1:]]
     if not all(
@@ -119,8 +121,8 @@ def convolutions(network: nn.Module, shape: tuple[int, ...]) -> list[Convolution
         for before, after in zip(outputs, [*inputs, result], strict=True)
     ):
         raise CannotAttack(
-            f"closed_form: {type(network).__name__} does more than to call its layers one after "
-            "the other. Choose another model, or an attack that searches."
+            f"{type(network).__name__} does more than to call its layers one after the other",
+            "Choose another model, or an attack that searches.",
         )
     return [
         _convolution(call.name, call.part, ACTIVATIONS[type(then.part)], call.input.shape[1:])
@@ -157,15 +159,15 @@ def _convolution(
     assert isinstance(layer, nn.Conv2d)
     if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise CannotAttack(
-            f"closed_form: {name!r} has groups or padding that it does not know, {layer}. "
-            "Choose another model, or an attack that searches."
+            f"{name!r} has groups or padding that it does not know, {layer}",
+            "Choose another model, or an attack that searches.",
         )
     found = Convolution.of(name, layer, activation, shape)
     if not found.size <= min(found.equations, _MOST):
         raise CannotAttack(
-            f"closed_form: {name!r} gives {found.equations} equations for the {found.size} values "
-            f"of its input; it solves as many as there are values, and at most {_MOST}. "
-            "Choose smaller images, a wider layer, or an attack that searches."
+            f"{name!r} gives {found.equations} equations for the {found.size} values of its "
+            f"input; it solves as many as there are values, and at most {_MOST}",
+            "Choose smaller images, a wider layer, or an attack that searches.",
         )
     return found
 

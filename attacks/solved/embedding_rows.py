@@ -78,9 +78,10 @@ class EmbeddingRows(Attack):
         most = len(words) if count is None else count * spec.input_shape[0]
         if not 0 < len(tokens) <= most:
             raise CannotAttack(
-                f"embedding_rows: {len(tokens)} rows of the word embeddings stand out, and the "
-                f"batch holds 1 to {most} tokens. Noise hides rows; weight decay inside Adam, or "
-                "pruning a tied head, shows false ones. Choose an attack that reads other layers."
+                f"{len(tokens)} rows of the word embeddings stand out, and the batch holds 1 to "
+                f"{most} tokens",
+                "Noise hides rows; weight decay inside Adam, or pruning a tied head, shows false "
+                "ones. Choose an attack that reads other layers.",
             )
         places = standing_out(positions, noise, self.threshold)
         words, positions = words[tokens], positions[places]

@@ -65,13 +65,14 @@ class APRIL(Attack):
         count = observation.knowledge.num_examples
         if count != 1:
             raise CannotAttack(
-                f"april: the batch holds {count} examples, and position rows add up over them. "
-                "Set federation.batch_size = 1, or choose 'span'."
+                f"the batch holds {count} examples, and position rows add up over them",
+                "Set federation.batch_size = 1, or choose 'span'.",
             )
         if names.position is None or names.position not in observation.received:
             raise CannotAttack(
-                f"april: the client does not send the position embeddings (frozen); the reply has "
-                f"no {names.position!r}. Choose 'span', which does without them."
+                "the client does not send the position embeddings (frozen); the reply has no "
+                f"{names.position!r}",
+                "Choose 'span', which does without them.",
             )
         first = [names.position]
         if names.word in observation.received:
@@ -101,9 +102,9 @@ def by_rows(observation: Observation, network: nn.Module, job: Job) -> list[int]
     rank = int((values > ROUNDING * values.max()).sum()) if len(values) else 0
     if not 0 < len(positions) == rank:
         raise CannotAttack(
-            f"april: {len(positions)} position rows stand out and have rank {rank}. One for each "
-            "token is needed, so that tokens may fill at most the width, and half of it where the "
-            "head is tied. Take a shorter text, or choose 'span'."
+            f"{len(positions)} position rows stand out and have rank {rank}",
+            "One for each token is needed, so that tokens may fill at most the width, and half "
+            "of it where the head is tied. Take a shorter text, or choose 'span'.",
         )
     ids: list[int] = (words @ torch.linalg.pinv(positions)).argmax(0).tolist()
     return ids

@@ -103,8 +103,9 @@ class Span(Attack):
             return grow(judge, shortlist.tokens, wider * shortlist.limit, self.beam, job)
         if len(ends) < 2:
             raise CannotAttack(
-                "span: the tokenizer puts no end token behind a sentence, which the descent of an "
-                "encoder needs. Choose a model of the BERT or GPT-2 type."
+                "the tokenizer puts no end token behind a sentence, which the descent of an "
+                "encoder needs",
+                "Choose a model of the BERT or GPT-2 type.",
             )
         stop = ends[-1]
         possible = [

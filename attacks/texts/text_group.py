@@ -88,8 +88,8 @@ class TextGroup:
         factored = Factored(Replay(self.task, model.network, wanted))
         if not factored.names:
             raise CannotAttack(
-                f"{self.observations[0].key}: no gradient was sent that a text could be matched "
-                "to. Freeze less, or name other layers."
+                "no gradient was sent that a text could be matched to",
+                "Freeze less, or name other layers.",
             )
         return factored
 
@@ -118,8 +118,8 @@ class TextGroup:
             moved = moved[torch.isin(moved, words)]
             if not len(moved):
                 raise CannotAttack(
-                    f"{seen.key}: no row of the word gradient stands out, so there are no tokens "
-                    "to choose from. Set tokens = 'vocabulary'."
+                    "no row of the word gradient stands out, so there are no tokens to choose from",
+                    "Set tokens = 'vocabulary'.",
                 )
             found.append(Vocabulary(model.network, moved))
         return found

@@ -98,9 +98,9 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
         tries, budgeted = {}, 0
         for entry in entries(first.experiment):
             attack = build(attack_classes(), entry.table, "attacks")
-            if found := watch.search(attack, entry.label):
+            if found := watch.search(attack):
                 searches |= {entry.label: found} if found[1] else {}
-            elif took := watch.trial(attack, entry.label):
+            elif took := watch.trial(attack):
                 tries[entry.label] = took
             elif took is None or len(cells) > 1:  # what one cell rules out may go in another
                 budgeted += captures
@@ -192,7 +192,7 @@ class _Watch:
             self._evaluated = self._set_up + seconds * len(held) / len(few)
         return self._evaluated
 
-    def search(self, attack: Attack, name: str) -> tuple[float, float] | None:
+    def search(self, attack: Attack) -> tuple[float, float] | None:
         """Seconds of a step, and how many there are; None without a schedule."""
         short = attack.abridged()
         if short is None or type(attack).prepare is not Attack.prepare:
@@ -202,12 +202,12 @@ class _Watch:
             return 0.0, 0.0
         clock = _Clock()
         try:
-            self._attack(trial, name, clock)
+            self._attack(trial, clock)
         except CannotAttack:
             return 0.0, 0.0
         return clock.step, steps
 
-    def trial(self, attack: Attack, name: str) -> float | None:
+    def trial(self, attack: Attack) -> float | None:
         """Seconds of the whole, 0 where it cannot attack; None if it learns first or went on."""
         if type(attack).prepare is not Attack.prepare:
             return None
@@ -215,7 +215,7 @@ class _Watch:
         try:
             while not took or (len(took) == 1 and took[0] < _PATIENCE):  # the first loads code
                 trial = _Trial()
-                self._attack(attack, name, trial)
+                self._attack(attack, trial)
                 if trial.heard:
                     return None
                 took.append(time.perf_counter() - trial.began)
@@ -225,7 +225,7 @@ class _Watch:
             return None
         return min(took)
 
-    def _attack(self, attack: Attack, name: str, job: Job) -> None:
+    def _attack(self, attack: Attack, job: Job) -> None:
         """Attack the update as if it were undefended."""
         task, holdings, update = self._setting.task, self._setting.holdings, self._update
         knowledge = granted(self._cell.config, update)
@@ -233,7 +233,7 @@ class _Watch:
         seen = Observation(key, self._weights, update.tensors, update.kind, knowledge)
         if (rows := holdings.auxiliary) is not None and knowledge.auxiliary:
             job.auxiliary = lambda: task.encode(rows)
-        check_facts(attack, knowledge, task, name)
+        check_facts(attack, knowledge, task)
         attack.reconstruct([seen], task, [generator(0, "estimate")], job)
 
 

@@ -12,7 +12,6 @@ from torch import nn
 from experiments.preview.replies import Reply
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
-from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Rows, Tensors
 
@@ -113,8 +112,3 @@ class Lamp:
             return Light(attack, "amber" if more else "green", what, counts, limit, more)
         reason = f"{len(counts) - fitting} of {len(counts)} replies hold more"
         return Light(attack, "amber" if fitting else "red", what, counts, limit, reason)
-
-
-def reason_of(error: CannotAttack) -> str:
-    """What an attack says, without its own name and its advice."""
-    return str(error).partition(": ")[2].partition(". ")[0]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from attacks.observed.first_linear import find_first_linear
 from attacks.solved.closed_form import convolutions
 from attacks.solved.spear import Spear
-from experiments.preview.feasibility import Colour, Lamp, Light, reason_of
+from experiments.preview.feasibility import Colour, Lamp, Light
 from fedsim.errors import CannotAttack
 from fedsim.seeds import generator
 
@@ -23,7 +23,7 @@ def image_lights(lamp: Lamp) -> Iterator[Light]:
         layer = find_first_linear(network, lamp.task, generator(lamp.config.seed, "light"))
     except CannotAttack as error:
         for attack in ("spear", "ratio"):
-            yield Light(attack, "red", "examples", lamp.examples, None, reason_of(error))
+            yield Light(attack, "red", "examples", lamp.examples, None, error.reason)
     else:
         linear = network.get_submodule(layer.module)
         assert isinstance(linear, nn.Linear)
@@ -60,7 +60,7 @@ def _closed_form(lamp: Lamp, network: nn.Module) -> Light:
     try:
         layers = convolutions(network, lamp.task.spec.input_shape)
     except CannotAttack as error:
-        return Light("closed_form", "red", what, lamp.examples, 1, reason_of(error))
+        return Light("closed_form", "red", what, lamp.examples, 1, error.reason)
     if missing := [one.name for one in layers if f"{one.name}.weight" not in lamp.sent]:
         reason = f"{missing[0]!r} is not sent"
         return Light("closed_form", "red", what, lamp.examples, 1, reason)

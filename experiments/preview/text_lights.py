@@ -10,7 +10,7 @@ import torch
 from attacks.spans.adapters import AdapterSpan
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.subspace import Subspace
-from experiments.preview.feasibility import Lamp, Light, reason_of
+from experiments.preview.feasibility import Lamp, Light
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
@@ -52,7 +52,7 @@ def _span(lamp: Lamp, task: TextTask, inputs: tuple[int, ...]) -> Light:
         traces = read_traces(observation, task, lamp.network)
         behind = best_judge(traces.layers, traces.before, observation).subspace
     except CannotAttack as error:
-        return Light("span", "red", what, inputs, None, reason_of(error))
+        return Light("span", "red", what, inputs, None, error.reason)
     limit = min(_room(traces.before), behind.most - 1)
     return lamp.light("span", what, inputs, limit)
 

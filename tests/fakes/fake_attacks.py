@@ -67,7 +67,7 @@ class Fake(Attack):
             case "raise":
                 raise RuntimeError("singular\nmatrix")
             case "cannot":
-                raise CannotAttack("the embedding is frozen. Train it.")
+                raise CannotAttack("the embedding is frozen", "Train it.")
             case "exit":
                 os._exit(3)
             case "exit-once" if first:

@@ -193,7 +193,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     wide = state(Principal((1, 8, 8), 5))
     with pytest.raises(CannotAttack, match=re.escape("linear.weight: the network's tensor has")):
         load_weights(model, wide, "w.st")
-    with pytest.raises(CannotAttack, match=re.escape("gi_gip.generator: 'principle' is not known")):
+    with pytest.raises(CannotAttack, match=re.escape("generator: 'principle' is not known")):
         build_generator("principle", (1, 8, 8), 4)
 
 

@@ -529,16 +529,16 @@ def test_what_cannot_be_attacked(victim: Victim, rows: Batch) -> None:
     oblivious, job = replace(QUICK, adaptive=False), owning(rows[:60])
     refused(QUICK, seen, task, job, "an adaptive attack needs the client's defense")
     refused(oblivious, seen, task, Job(), "the attack needs auxiliary rows")
-    few = "lti: 2 auxiliary rows are too few for batches of 1 to learn from and to be held out."
+    few = "2 auxiliary rows are too few for batches of 1 to learn from and to be held out."
     refused(replace(oblivious, size=2), seen, task, job, few)
-    slope = "lti.features: slopes are of a single image whose last weight and bias are sent, and "
+    slope = "features: slopes are of a single image whose last weight and bias are sent, and "
     pair = replace(seen, knowledge=Knowledge(num_examples=2))
     refused(replace(oblivious, features="slope"), pair, task, job, slope + "here are 2 images")
-    unigram = "lti.auxiliary: 'unigram' rows are no images. Choose 'dct', or 'rows'."
+    unigram = "auxiliary: 'unigram' rows are no images. Choose 'dct', or 'rows'."
     refused(replace(oblivious, auxiliary="unigram"), seen, task, job, unigram)
     budget = ({"name": "dp_sgd", "clip": 1.0, "epsilon": 3.0},)
     _, private = victim(rows[100], classes=4, defense=budget)
-    refused(QUICK, private, task, job, "lti: dp_sgd.epsilon: 3.0 is a budget")
+    refused(QUICK, private, task, job, "cannot be simulated (dp_sgd.epsilon: 3.0 is a budget")
     _, weights = victim(rows[100], classes=4, step_size=0.1, local_steps=None)
     refused(oblivious, weights, task, job, "the scale of a FedAvg update needs local_steps")
     prepared = oblivious.prepare(seen, task, job, 0)
