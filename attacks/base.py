@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from attacks.feasibility import Feasibility, Prospect
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact, Knowledge
@@ -90,6 +91,7 @@ class Attack:
     An attack overrides ``guess``, or ``reconstruct`` where a group is attacked together.
 
     Attributes:
+        title: its name in tables and figures; empty for that in experiment files, with spaces.
         requires: facts it cannot do without, checked before any computation.
         modalities: what it can reconstruct.
         grouping: which observations one call gets: one, all of one broadcast model, or all of one
@@ -97,6 +99,7 @@ class Attack:
         adaptive: whether it uses the declared defense's surrogate.
     """
 
+    title: ClassVar[str] = ""
     requires: ClassVar[frozenset[Fact]] = frozenset()
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image", "text"})
     grouping: ClassVar[Grouping] = "each"
@@ -111,6 +114,14 @@ class Attack:
 
         For an estimate of its time. None where no schedule says how long it takes.
         """
+        return None
+
+    def feasible(self, prospect: Prospect) -> Feasibility | None:
+        """Whether it can work on replies such as these; None where nothing tells beforehand.
+
+        For attacks that solve for the inputs: what they take has a limit that can be counted.
+        """
+        del prospect
         return None
 
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:

@@ -69,6 +69,7 @@ class FILM(Attack):
         token_patience: steps without gain that end the moving of words.
     """
 
+    title: ClassVar[str] = "FILM"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
 
     bag: BagRule = "auto"

@@ -49,6 +49,7 @@ class DLG(Attack):
             surrogate; where zeros show what was pruned, the guess is pruned there.
     """
 
+    title: ClassVar[str] = "DLG"
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
@@ -144,6 +145,8 @@ class IDLG(DLG):
     Zhao et al. 2020 for one example: the class with the negative bias gradient. Larger batches,
     which the paper leaves out, take the counts of ``attacks.observed.labels``.
     """
+
+    title: ClassVar[str] = "iDLG"
 
     def fixed_labels(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job

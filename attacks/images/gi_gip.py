@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -55,6 +55,8 @@ class GIGIP(ImageMatching):
             ``fedsim.generators``.
         generator_weights: safetensors file of its weights; empty to learn them.
     """
+
+    title: ClassVar[str] = "GI-GIP"
 
     total_variation: Annotated[float, Field(ge=0)] = 1e-3
     latent_steps: Annotated[int, Field(ge=1)] = 300

@@ -75,6 +75,7 @@ class LTI(Attack):
         adaptive: simulate the declared defense; an oblivious inverter knows of none.
     """
 
+    title: ClassVar[str] = "LTI"
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples", "auxiliary"})
     grouping: ClassVar[Grouping] = "same_weights"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from attacks.feasibility import Prospect
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
@@ -88,6 +90,19 @@ def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> F
             "Choose a model with a bias, such as 'mlp'.",
         )
     return FirstLinear(name, f"{name}.weight", f"{name}.bias")
+
+
+def first_linear_of(prospect: Prospect) -> nn.Linear:
+    """That layer at the first weights, in float64.
+
+    Raises:
+        CannotAttack: as ``find_first_linear``.
+    """
+    network = deepcopy(prospect.network).double()
+    layer = find_first_linear(network, prospect.task, torch.Generator().manual_seed(0))
+    found = network.get_submodule(layer.module)
+    assert isinstance(found, nn.Linear)
+    return found
 
 
 def unit_rows(observation: Observation, layer: FirstLinear, device: torch.device) -> UnitRows:

@@ -49,14 +49,19 @@ def tables(
             f"{broken[0]!r} holds NaN or infinite values",
             "Lower the client's learning rate.",
         )
-    output = getattr(network, "get_output_embeddings", lambda: None)()
-    tied = output is not None and output.weight is network.get_parameter(names.word)
+    tied = is_tied(network)
     if observation.kind == "weights" and not tied:
         update = without_decay(update, names.word, observation.sent)
     words = update[names.word]
     positions = update.get(names.position or "", words[:0])
     count = observation.knowledge.num_examples
     return without_head(words, positions, count) if tied else (words, positions)
+
+
+def is_tied(network: nn.Module) -> bool:
+    """Whether the word table is the head, too."""
+    head = getattr(network, "get_output_embeddings", lambda: None)()
+    return head is not None and head.weight is network.get_input_embeddings().weight  # type: ignore[operator]
 
 
 def without_decay(update: Tensors, word: str, sent: Tensors) -> Tensors:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.replay import observed_gradient, replay
 from attacks.solved.convolution import ACTIVATIONS, Activation, Convolution
@@ -45,6 +46,17 @@ class ClosedForm(Attack):
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
+
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Whether the layers can be inverted, and whether a reply holds one example."""
+        what, counts = "examples", prospect.examples
+        try:
+            layers = convolutions(prospect.network, prospect.task.spec.input_shape)
+        except CannotAttack as error:
+            return Feasibility("red", what, counts, 1, error.reason)
+        if missing := [one.name for one in layers if f"{one.name}.weight" not in prospect.sent]:
+            return Feasibility("red", what, counts, 1, f"{missing[0]!r} is not sent")
+        return prospect.judge(what, counts, 1)
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,11 +11,13 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
-from attacks.observed.word_rows import noise_variance, standing_out, tables
+from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.solved.incidence import arrangement, sentence
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
@@ -64,6 +66,22 @@ class EmbeddingRows(Attack):
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
+
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Tokens against the width, which takes one dimension a token for their order."""
+        names, counts = embedding_names(prospect.network), prospect.tokens
+        if names.word is None or names.word not in prospect.sent:
+            return Feasibility("red", "tokens", counts, None, "the word embeddings are not sent")
+        width = prospect.network.get_parameter(names.word).shape[1]
+        tied = is_tied(prospect.network)
+        ordered = max(prospect.examples) == 1 and names.position in prospect.sent
+        partly = "" if ordered else "which words, not in which sentence or order"
+        # A tied head's rows take one dimension a token; so do the positions.
+        limit = (width - 1 if partly else width // 2) if tied else width
+        found = prospect.judge("tokens", counts, limit, partly, minds_dropout=False)
+        if found.colour == "red" and not tied:
+            return replace(found, colour="amber", reason="which words, not in which order")
+        return found
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job

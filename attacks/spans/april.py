@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import nn
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.observed.word_rows import noise_variance, standing_out, tables
+from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.spans.candidates import nearest
 from attacks.spans.certificate import batch_of, match
 from attacks.spans.judges import read_traces
@@ -49,10 +50,24 @@ class APRIL(Attack):
         tolerance: relative error of a float32 gradient that counts as rounding, as in ``span``.
     """
 
+    title: ClassVar[str] = "APRIL"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
 
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
+
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Whether a reply holds one example, and its tokens against the width."""
+        names, network = embedding_names(prospect.network), prospect.network
+        if (most := max(prospect.examples)) > 1:
+            reason = f"a reply holds {most} examples, and it takes one"
+            return Feasibility("red", "examples", prospect.examples, 1, reason)
+        if names.position is None or names.position not in prospect.sent:
+            reason = "the position embeddings are not sent"
+            return Feasibility("red", "tokens", prospect.tokens, None, reason)
+        width = network.get_parameter(names.position).shape[1]
+        halved = names.word in prospect.sent and is_tied(network)
+        return prospect.judge("tokens", prospect.tokens, width // 2 if halved else width)
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job

@@ -9,12 +9,16 @@ import torch
 from pydantic import Field
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.feasibility import Feasibility, Prospect
+from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.sentences import Judge, SpanSentence, grow, proven
-from fedsim.capture import Observation
+from attacks.spans.subspace import Subspace
+from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack
+from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 
@@ -59,6 +63,21 @@ class Span(Attack):
     beam: Annotated[int, Field(ge=1)] = 256
     starts: Annotated[int, Field(ge=1)] = 40
     bag: bool = True
+
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Different inputs against the room in the first block's spans, by a single text."""
+        task, network, what = prospect.task, prospect.network, "different inputs"
+        assert isinstance(task, TextTask)
+        received = task.gradient(network, prospect.example)
+        known, key = Knowledge(optimizer=prospect.optimizer), CaptureKey(round=1, client=0)
+        observation = Observation(key, prospect.weights, received, "gradient", known)
+        try:
+            traces = read_traces(observation, task, network)
+            behind = best_judge(traces.layers, traces.before, observation).subspace
+        except CannotAttack as error:
+            return Feasibility("red", what, prospect.inputs, None, error.reason)
+        limit = min(room(traces.before), behind.most - 1)
+        return prospect.judge(what, prospect.inputs, limit)
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
@@ -118,6 +137,15 @@ class Span(Attack):
         descent = Descent(judge, shortlist.tokens, stop, possible)
         expired = descent.run(self.starts, count, rng, job)
         return descent.found, expired
+
+
+def room(found: Subspace) -> int:
+    """The largest rank that leaves room to tell tokens."""
+    if isinstance(found, AdapterSpan):
+        return found.most - 1
+    ranks = range(found.most, 0, -1)
+    spans = (Subspace(torch.empty(found.width, rank, device="meta"), found.most) for rank in ranks)
+    return next((one.rank for one in spans if not one.full), 0)
 
 
 def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:

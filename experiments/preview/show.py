@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from torch import nn
 
+from attacks.feasibility import Feasibility
 from experiments.plan.cells import Cell, make_cells
 from experiments.plan.config import Plan
 from experiments.plan.entries import entries
 from experiments.plan.levels import level_of
 from experiments.plan.rehearsal import Start, rehearse
 from experiments.preview.estimate import CostEstimate, estimate
-from experiments.preview.feasibility import Light
-from experiments.preview.rank_light import lights
+from experiments.preview.feasibility import feasible
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
+from fedsim.models.mode import has_train_mode
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class ShownPart:
 
     Attributes:
         modeless: models with neither dropout nor batch statistics whose clients are in train mode.
-        lights: by cell, of the first seed.
+        feasibility: by cell, of the first seed, and exact attack.
     """
 
     config: str
     cells: tuple[Cell, ...]
     threat: ThreatModel
     modeless: tuple[str, ...]
-    lights: dict[str, list[Light]]
+    feasibility: dict[str, dict[str, Feasibility]]
     cost: Cost
 
 
@@ -91,8 +91,8 @@ class Description:
                         "varied": part.threat.varied,
                     },
                     "limits": {
-                        cell: [asdict(light) for light in found]
-                        for cell, found in part.lights.items()
+                        cell: [{"attack": name, **asdict(one)} for name, one in found.items()]
+                        for cell, found in part.feasibility.items()
                     },
                     "cost": asdict(part.cost),
                 }
@@ -125,17 +125,18 @@ def _text(part: ShownPart) -> str:
             lines.append(f"{heading}: {'; '.join(facts)}")
     lines += [f"{what}: {value}" for what, value in threat.protocol]
     lines += [f"out of scope: {OUT_OF_SCOPE}", "", "# exact attacks, by what a reply holds"]
-    for same, cells in _alike(part.lights).items():
+    for same, cells in _alike(part.feasibility).items():
         lines += [*cells, *(f"  {line}" for line in same)]
     lines += ["", "# cost", part.cost.text()]
     return "\n".join(lines)
 
 
-def _alike(lights: dict[str, list[Light]]) -> dict[tuple[str, ...], list[str]]:
+def _alike(cells: dict[str, dict[str, Feasibility]]) -> dict[tuple[str, ...], list[str]]:
     """Lines, and the cells that they are true of."""
     alike: dict[tuple[str, ...], list[str]] = {}
-    for cell, found in lights.items():
-        alike.setdefault(tuple(light.text() for light in found), []).append(cell)
+    for cell, found in cells.items():
+        lines = tuple(one.text(attack) for attack, one in found.items())
+        alike.setdefault(lines, []).append(cell)
     return alike
 
 
@@ -149,7 +150,7 @@ def describe(plan: Plan) -> Description:
         config = tomli_w.dumps(experiment.model_dump(mode="json", exclude_none=True))
         threat = threat_model([cell.config for cell in mine])
         found = {
-            cell.name: lights(
+            cell.name: feasible(
                 cell.config, start.setting.task, start.setting.holdings.private, start.weights
             )
             for cell in mine
@@ -167,15 +168,7 @@ def _modeless(cells: list[Cell], starts: dict[str, Start]) -> tuple[str, ...]:
         for cell in cells
         if cell.config.federation.train_mode
     }
-    return tuple(name for name, task in tasks.items() if not _has_mode(task.blank()))
-
-
-def _has_mode(network: nn.Module) -> bool:
-    """Whether a client's own masks or batch statistics change what the network computes."""
-    return any(
-        isinstance(part, nn.BatchNorm2d) or (isinstance(part, nn.Dropout) and part.p > 0)
-        for part in network.modules()
-    )
+    return tuple(name for name, task in tasks.items() if not has_train_mode(task.blank()))
 
 
 def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:

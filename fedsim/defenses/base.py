@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -25,7 +25,12 @@ class Defense:
 
     Under FedSGD the update is the gradient of the batch; under FedAvg it is
     ``sent - trained weights``, and the hook's result is subtracted from ``sent`` again.
+
+    Attributes:
+        title: its name in tables and figures; empty for that in experiment files, with spaces.
     """
+
+    title: ClassVar[str] = ""
 
     def fit(self, schedule: Schedule) -> Defense:
         """The defense of a client whose rows are drawn from so often."""

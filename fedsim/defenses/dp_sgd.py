@@ -38,6 +38,7 @@ class DpSgd(Budgeted):
         delta: of the budget; it should be far below one in the number of a client's rows.
     """
 
+    title: ClassVar[str] = "DP-SGD"
     name: ClassVar[str] = "dp_sgd"
     depends: ClassVar[str] = "the client's rows and steps"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -42,12 +42,14 @@ class Metric(ABC):
 
     Attributes:
         name: as in the rows.
+        title: in tables and figures; empty for the name with spaces.
         unit: ``1`` for a ratio in [0, 1], ``dB``, ``squared pixel``, ``points``.
         attacker_wants: which direction is the more leaked one.
         modality: what the metric applies to.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""
     unit: ClassVar[str]
     attacker_wants: ClassVar[Literal["higher", "lower"]]
     modality: ClassVar[Literal["image", "text", "any"]]
@@ -59,8 +61,3 @@ class Metric(ABC):
     def available(self) -> str:
         """Empty, or the reason why the metric cannot be computed on this machine."""
         return ""
-
-
-def describe(metric: type[Metric]) -> dict[str, Any]:
-    """Name, unit and direction, for tables and ``fedsim list metrics``."""
-    return {"name": metric.name, "unit": metric.unit, "attacker_wants": metric.attacker_wants}

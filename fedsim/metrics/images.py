@@ -26,6 +26,7 @@ class MeanSquaredError(ImageMetric):
     """Mean over channels and pixels of the squared difference."""
 
     name: ClassVar[str] = "mse"
+    title: ClassVar[str] = "MSE"
     unit: ClassVar[str] = "squared pixel"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "lower"
 
@@ -42,6 +43,7 @@ class PeakSignalToNoise(ImageMetric):
     """
 
     name: ClassVar[str] = "psnr"
+    title: ClassVar[str] = "PSNR"
     unit: ClassVar[str] = "dB"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
 
@@ -60,6 +62,7 @@ class StructuralSimilarity(ImageMetric):
     """
 
     name: ClassVar[str] = "ssim"
+    title: ClassVar[str] = "SSIM"
     unit: ClassVar[str] = "1"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
 

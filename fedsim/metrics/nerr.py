@@ -66,6 +66,7 @@ class NamedEntityRecovery(EntityRecovery):
     """
 
     name: ClassVar[str] = "nerr"
+    title: ClassVar[str] = "NERR"
 
     def available(self) -> str:
         """Empty, or what has to be installed first."""
@@ -103,6 +104,7 @@ class RuledEntityRecovery(EntityRecovery):
     """
 
     name: ClassVar[str] = "nerr_rules"
+    title: ClassVar[str] = "NERR by rules"
 
     def entities(self, text: str) -> frozenset[Entity]:
         """What the rules call an entity."""

@@ -41,6 +41,7 @@ class Rouge1(Rouge):
     """Single words."""
 
     name: ClassVar[str] = "rouge1"
+    title: ClassVar[str] = "ROUGE-1"
     kind: ClassVar[str] = "rouge1"
 
 
@@ -49,6 +50,7 @@ class Rouge2(Rouge):
     """Pairs of neighbouring words."""
 
     name: ClassVar[str] = "rouge2"
+    title: ClassVar[str] = "ROUGE-2"
     kind: ClassVar[str] = "rouge2"
 
 
@@ -57,6 +59,7 @@ class RougeL(Rouge):
     """Longest common subsequence of words."""
 
     name: ClassVar[str] = "rougeL"
+    title: ClassVar[str] = "ROUGE-L"
     kind: ClassVar[str] = "rougeL"
 
 
@@ -78,6 +81,7 @@ class Rouge1Special(RougeSpecial):
     """Single words, special tokens among them."""
 
     name: ClassVar[str] = "rouge1_special"
+    title: ClassVar[str] = "ROUGE-1 with special tokens"
     kind: ClassVar[str] = "rouge1"
 
 
@@ -86,6 +90,7 @@ class Rouge2Special(RougeSpecial):
     """Pairs of neighbouring words, special tokens among them."""
 
     name: ClassVar[str] = "rouge2_special"
+    title: ClassVar[str] = "ROUGE-2 with special tokens"
     kind: ClassVar[str] = "rouge2"
 
 
@@ -94,4 +99,5 @@ class RougeLSpecial(RougeSpecial):
     """Longest common subsequence of words, special tokens among them."""
 
     name: ClassVar[str] = "rougeL_special"
+    title: ClassVar[str] = "ROUGE-L with special tokens"
     kind: ClassVar[str] = "rougeL"
