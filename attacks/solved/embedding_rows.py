@@ -22,10 +22,6 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
-_RANK = 1e-7  # singular values below this share of the largest are float32 rounding
-_OUTSIDE = 1e-5  # share of a tied row outside the head's span that is more than rounding
-_ROUNDING = 1e-6  # change of a float32 weight row, as a share of its norm, that is rounding
 _WHOLE = 0.99  # share of coordinates that are not 0 in rows that were not pruned
 _CERTAIN = 0.01  # largest miss of a certified sentence, in smallest singular values
 

@@ -100,7 +100,7 @@ def test_without_room_in_the_span_it_says_so(fresh: Victim) -> None:
     assert guess.confidence == ("guess",)
     frozen, _ = fresh.capture(many, BARE)
     guess = attack(fresh, frozen, replace(quick, max_tokens=12))
-    assert "All words, since the word embeddings were not sent (frozen)" in guess.note
+    assert "All words, since the client does not send the word embeddings (frozen)" in guess.note
     with pytest.raises(CannotAttack, match="at width 128"):
         attack(fresh, seen, replace(quick, bag="span"))
     dropped, _ = fresh.capture([5], train_mode=True)

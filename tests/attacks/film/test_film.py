@@ -156,7 +156,7 @@ def refused(victim: Victim, seen: Observation, film: FILM, reason: str) -> None:
 
 def test_what_film_cannot_attack(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([3], FROZEN)
-    refused(gpt2, seen, QUICK, "the word embeddings were not sent (frozen)")
+    refused(gpt2, seen, QUICK, "the client does not send the word embeddings (frozen)")
     assert len(attack(gpt2, seen, replace(QUICK, bag="none")).guess) == 1
     bert = trained("tiny-bert", 0)
     seen, _ = bert.capture([3])
