@@ -23,7 +23,9 @@ from fedsim.types import Batch, Tensors
 
 _EXACT = 1e-5  # relative error of the guess's gradient that float32 arithmetic explains
 _FLOOR = 1e-6  # values below this are lost in the errors of the layers above
-_MOST = 16_384  # values of a layer's input; the equations are dense, 2 GB of float64 at this size
+_MOST_VALUES = (
+    16_384  # values of a layer's input; the equations are dense, 2 GB of float64 at this size
+)
 
 
 @dataclass(frozen=True)
@@ -175,10 +177,10 @@ def _convolution(
             "Choose another model, or an attack that searches.",
         )
     found = Convolution.of(name, layer, activation, shape)
-    if not found.size <= min(found.equations, _MOST):
+    if not found.size <= min(found.equations, _MOST_VALUES):
         raise CannotAttack(
             f"{name!r} gives {found.equations} equations for the {found.size} values of its "
-            f"input; it solves as many as there are values, and at most {_MOST}",
+            f"input; it solves as many as there are values, and at most {_MOST_VALUES}",
             "Choose smaller images, a wider layer, or an attack that searches.",
         )
     return found

@@ -14,9 +14,9 @@ from attacks.observed.word_rows import noise_variance, standing_out, tables
 from attacks.texts.adapted_objective import adapted
 from attacks.texts.denoising import denoised
 from attacks.texts.factored import Factored
+from attacks.texts.frames import Frames, LossWeights
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
-from attacks.texts.lanes import Lanes, LossWeights
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching, TextObjective
 from attacks.texts.surrogate_model import SurrogateModel
@@ -124,7 +124,7 @@ class TextGroup:
             found.append(Vocabulary(model.network, moved))
         return found
 
-    def _lanes(self, model: Factored) -> Lanes:
+    def _lanes(self, model: Factored) -> Frames:
         """A lane for each hypothesis and restart."""
         lengths = [length for own in self.possible for each in own for length in each.lengths]
         count = len(self.possible[0]) * self.options.restarts
@@ -138,7 +138,7 @@ class TextGroup:
             torch.stack(part).unflatten(0, (-1, count)).to(self.job.device)
             for part in zip(*rows, strict=True)
         )
-        return Lanes(ids, mask, free, labels, meaning)
+        return Frames(ids, mask, free, labels, meaning)
 
     def _meaning(self, network: nn.Module) -> LabelSearch:
         if self.task.spec.kind == "language-modelling":
@@ -150,7 +150,7 @@ class TextGroup:
     def _lane(
         self, guess: Hypothesis, tokens: int, meaning: LabelSearch, rng: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Special tokens, mask, places of words, and labels, as ``Lanes`` has them."""
+        """Special tokens, mask, places of words, and labels, as ``Frames`` has them."""
         before, after = frame(self.task)
         lengths, place = torch.tensor(guess.lengths)[:, None], torch.arange(tokens)
         mask = (place < lengths).to(torch.int64)

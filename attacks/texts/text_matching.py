@@ -12,6 +12,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.observed.search import SearchProgress
 from attacks.texts.hypotheses import hypotheses
 from attacks.texts.language_prior import load_prior
+from attacks.texts.starts import start
 from attacks.texts.text_group import TextGroup
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
@@ -79,7 +80,7 @@ class TextMatching(TextOptions):
     def _together(self, group: TextGroup) -> list[Reconstruction]:
         """One guess a victim."""
         search, progress, job = group.search(), SearchProgress(group.job), group.job
-        search.start(self.starts, group.rngs, rescale=self.rescale)
+        start(search, self.starts, group.rngs, rescale=self.rescale)
         search.optimizer = self._optimizer(search)
         step, note = 0, ""
         for step in range(1, self.steps + 1):
@@ -99,7 +100,7 @@ class TextMatching(TextOptions):
                 search.rearrange(self.proposals, group.rngs)
             if step % NOTED == 0 or step == self.steps:
                 # The first sentence of the first victim, for somebody who watches.
-                ids = search.nearest(0, 0)[0][search.lanes.free[0, 0, 0]]
+                ids = search.nearest(0, 0)[0][search.frames.free[0, 0, 0]]
                 progress.note(step, search.lowest(), group.task.text(ids.tolist()))
         if self.discrete == "end":
             for _ in filter(self._due, range(1, self.steps + 1)):
@@ -122,9 +123,9 @@ class TextMatching(TextOptions):
         progress: SearchProgress,
     ) -> Reconstruction:
         ids, labels, lane, distance = search.tokens(victim)
-        mask = search.lanes.mask[victim, lane]
+        mask = search.frames.mask[victim, lane]
         return Reconstruction(
-            Batch(ids, search.lanes.meaning.settled(labels, victim, ids, mask), mask),
+            Batch(ids, search.frames.meaning.settled(labels, victim, ids, mask), mask),
             objective=distance,
             steps=step,
             trace=progress.trace(victim),
