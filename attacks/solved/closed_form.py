@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
@@ -21,11 +22,8 @@ from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
-_EXACT = 1e-5  # relative error of the guess's gradient that float32 arithmetic explains
 _FLOOR = 1e-6  # values below this are lost in the errors of the layers above
-_MOST_VALUES = (
-    16_384  # values of a layer's input; the equations are dense, 2 GB of float64 at this size
-)
+_MOST_VALUES = 16_384  # of a layer's input; its dense equations take 2 GB of float64
 
 
 @dataclass(frozen=True)
@@ -44,10 +42,15 @@ class ClosedForm(Attack):
 
     Confidence is ``certified`` where the gradient of the guess is the observed one up to float32
     rounding. The objective is the relative error of that gradient.
+
+    Attributes:
+        tolerance: relative error of the guess's gradient that counts as float32 rounding.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
+
+    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Whether the layers can be inverted, and whether a reply holds one example."""
@@ -65,10 +68,10 @@ class ClosedForm(Attack):
     ) -> Reconstruction:
         """The image that the last layer's gradient leads to; nothing is drawn."""
         del rng
-        return _invert(observation, task, job)
+        return _invert(observation, task, job, self.tolerance)
 
 
-def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
+def _invert(observation: Observation, task: Task, job: Job, tolerance: float) -> Reconstruction:
     count = observation.knowledge.num_examples
     if count != 1:
         raise CannotAttack(
@@ -107,7 +110,7 @@ def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
         guess,
         objective=error,
         steps=len(layers),
-        confidence=("certified" if error < _EXACT else "guess",),
+        confidence=("certified" if error < tolerance else "guess",),
     )
 
 

@@ -23,7 +23,6 @@ from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
 _WHOLE = 0.99  # share of coordinates that are not 0 in rows that were not pruned
-_CERTAIN = 0.01  # largest miss of a certified sentence, in smallest singular values
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,9 @@ class EmbeddingRows(Attack):
     language model's text, what is certified is the text as the model saw it, masks and all.
 
     Confidence is ``certified`` where one sentence explains both tables: no word row is missed by
-    more than 1 % of the smallest singular value of ``G_position``. Two arrangements differ by at
-    least that value in some row, so no other one fits. (Copies of one sentence look like one.)
+    more than ``tolerance`` of the smallest singular value of ``G_position``. Two arrangements
+    differ by at least that value in some row, so no other fits. (Copies of one sentence look like
+    one.)
     Rows with zeros were pruned and are never certified, since whole tokens may be lost. It is
     ``guess`` for several examples: every token found is in the guess and no other, positions
     follow ``G_position pinv(G_word)``, but which tokens share a sentence is not known. The
@@ -58,10 +58,13 @@ class EmbeddingRows(Attack):
         threshold: under noise a row of width ``d`` with energy ``e``, in units of the noise
             variance (estimated on the median row), counts where ``(e - d) / sqrt(2 d)`` is
             larger. At 4 about 3 of BERT's 30522 rows count by chance, at 5 about 0.1.
+        tolerance: largest miss of a certified sentence, in smallest singular values; below a half,
+            no two sentences are both certified.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
+    tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Tokens against the width, which takes one dimension a token for their order."""
@@ -103,7 +106,7 @@ class EmbeddingRows(Attack):
         # Pruning may take a token with its position, and what is left explains itself. It leaves
         # a gap, or zeros in the other rows.
         whole = bool((positions != 0).double().mean() > _WHOLE) and bool((places.diff() == 1).all())
-        certain = whole and miss <= _CERTAIN
+        certain = whole and miss <= self.tolerance
         if count == 1 or certain:
             lines = [order]
         else:
