@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
@@ -11,6 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from attacks.feasibility import Feasibility, Prospect
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact, Knowledge
@@ -59,6 +59,7 @@ class Job:
         resume: the checkpoint of a preparation that was cut off; empty where there is none.
         predicted: what ``attacks.observed.labels`` computed once for all observations of the same
             weights.
+        prepared: what ``Attack.prepare`` returned.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -68,6 +69,7 @@ class Job:
     keep: Callable[[Tensors], object] = lambda tensors: None
     resume: Callable[[], Tensors] = dict
     predicted: dict[int, Tensor] = field(default_factory=dict)
+    prepared: Tensors | None = None
 
     @property
     def expired(self) -> bool:
@@ -77,16 +79,19 @@ class Job:
 
 def _no_auxiliary() -> Batch:
     raise CannotAttack(
-        "the attack needs auxiliary rows, which this threat model does not grant. "
-        "Name them under [auxiliary], and leave server_knows.auxiliary on."
+        "it needs auxiliary rows, which this threat model does not grant",
+        "Name them under [auxiliary], and leave server_knows.auxiliary on.",
     )
 
 
 @dataclass(frozen=True)
-class Attack(ABC):
+class Attack:
     """A frozen dataclass whose fields are the options.
 
+    An attack overrides ``guess``, or ``reconstruct`` where a group is attacked together.
+
     Attributes:
+        title: its name in tables and figures; empty for that in experiment files, with spaces.
         requires: facts it cannot do without, checked before any computation.
         modalities: what it can reconstruct.
         grouping: which observations one call gets: one, all of one broadcast model, or all of one
@@ -94,6 +99,7 @@ class Attack(ABC):
         adaptive: whether it uses the declared defense's surrogate.
     """
 
+    title: ClassVar[str] = ""
     requires: ClassVar[frozenset[Fact]] = frozenset()
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image", "text"})
     grouping: ClassVar[Grouping] = "each"
@@ -110,44 +116,68 @@ class Attack(ABC):
         """
         return None
 
+    def feasible(self, prospect: Prospect) -> Feasibility | None:
+        """Whether it can work on replies such as these; None where nothing tells beforehand.
+
+        For attacks that solve for the inputs: what they take has a limit that can be counted.
+        """
+        del prospect
+        return None
+
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
         """What is learned once from auxiliary rows for given weights and defense, if anything."""
         del observation, task, job, seed
         return None
 
-    @abstractmethod
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """One observation's guess.
+
+        Args:
+            observation: what the server saw of one client in one round.
+            task: the model architecture and loss; no private row is reachable from it.
+            rng: a CPU generator; all that is drawn comes from it.
+            job: device, deadline, progress, auxiliary rows and what was prepared.
+
+        Raises:
+            CannotAttack: this observation lacks what the attack needs; the job is skipped.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has neither guess nor reconstruct")
+
     def reconstruct(
         self,
         observations: Sequence[Observation],
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-        prepared: Tensors | None = None,
     ) -> list[Reconstruction]:
         """One guess for each observation.
 
         Args:
             observations: a group as ``grouping`` says.
-            task: the model architecture and loss; no private row is reachable from it.
+            task: as in ``guess``.
             rngs: one CPU generator for each observation, so that a guess does not depend on which
                 observations share its group.
-            job: device, deadline, progress and auxiliary rows.
-            prepared: what ``prepare`` returned.
+            job: as in ``guess``.
 
         Raises:
-            CannotAttack: this observation lacks what the attack needs; the job is skipped.
+            CannotAttack: as in ``guess``; the others of the group are then attacked one by one.
         """
+        pairs = zip(observations, rngs, strict=True)
+        return [self.guess(observation, task, rng, job) for observation, rng in pairs]
 
 
-def check_facts(attack: Attack, knowledge: Knowledge, task: Task, name: str) -> None:
+def check_facts(attack: Attack, knowledge: Knowledge, task: Task) -> None:
     """Raise ``CannotAttack`` if the threat model or the task rules the attack out."""
     if task.modality not in attack.modalities:
         raise CannotAttack(
-            f"{name} reconstructs {' and '.join(sorted(attack.modalities))}, "
-            f"and this task is {task.modality}. Choose another attack."
+            f"it reconstructs {' and '.join(sorted(attack.modalities))}, "
+            f"and this task is {task.modality}",
+            "Choose another attack.",
         )
     if missing := knowledge.missing(attack.requires):
         raise CannotAttack(
-            f"{name} needs {', '.join(missing)}, which the server does not know in this threat "
-            "model. Grant it under [server_knows], or choose another attack."
+            f"it needs {', '.join(missing)}, which the server does not know in this threat model",
+            "Grant it under [server_knows], or choose another attack.",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from attacks.base import Attack, Job, Reconstruction
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.masked_language_modelling import unmasked
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 
 @dataclass(frozen=True)
@@ -29,17 +28,12 @@ class PriorOnly(Attack):
         """All of it; there is no step."""
         return self, 0.0
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """The same guess for each example of each observation."""
-        del rngs, prepared
-        return [Reconstruction(_guess(observation, task, job)) for observation in observations]
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """The same guess for each example."""
+        del rng
+        return Reconstruction(_guess(observation, task, job))
 
 
 def _guess(observation: Observation, task: Task, job: Job) -> Batch:

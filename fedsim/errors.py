@@ -14,7 +14,21 @@ class StoreError(FedsimError):
 
 
 class CannotAttack(FedsimError):
-    """The attack needs something that this observation or threat model does not give."""
+    """The attack needs something that this observation or threat model does not give.
+
+    No message names the attack: the record of the job does.
+
+    Attributes:
+        reason: what is wrong, a clause without a full stop.
+        advice: what it may come from and what to do, whole sentences.
+    """
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason, advice)
+        self.reason, self.advice = reason, advice
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.advice}"
 
 
 class SimulationError(FedsimError):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from attacks import ATTACKS
+from experiments.wording.names import title
 from fedsim.build import build, options_of
 from fedsim.cell import TaskConfig
 from fedsim.data import DATASETS
@@ -74,24 +75,43 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "freeze_embeddings": {},
 }
 
-METRIC_CASES: dict[str, str] = {
-    **dict.fromkeys(("mse", "psnr", "ssim", "lpips"), "image"),
-    "label_accuracy": "any",
-    **dict.fromkeys(("rouge1", "rouge2", "rougeL", "exact_match", "bleu"), "text"),
-    **dict.fromkeys(("nerr", "nerr_rules", "nerr_best", "nerr_rules_best"), "text"),
-    **dict.fromkeys(("rouge1_best", "rouge2_best", "rougeL_best"), "text"),
-    **dict.fromkeys(("sentence_precision", "sentence_recall"), "text"),
-    **dict.fromkeys(("rouge1_special", "rouge2_special", "rougeL_special"), "text"),
-    **dict.fromkeys(
-        (
-            "token_accuracy",
-            "token_precision",
-            "token_recall",
-            "batch_token_precision",
-            "batch_token_recall",
-        ),
-        "text",
-    ),
+
+class MetricCase(NamedTuple):
+    """Its unit, what the attacker wants, and what it applies to."""
+
+    unit: str
+    wants: Literal["higher", "lower"]
+    modality: Modality | Literal["any"]
+
+
+METRIC_CASES = {
+    "mse": MetricCase("squared pixel", "lower", "image"),
+    "psnr": MetricCase("dB", "higher", "image"),
+    "ssim": MetricCase("1", "higher", "image"),
+    "lpips": MetricCase("1", "lower", "image"),
+    "label_accuracy": MetricCase("1", "higher", "any"),
+    "rouge1": MetricCase("1", "higher", "text"),
+    "rouge2": MetricCase("1", "higher", "text"),
+    "rougeL": MetricCase("1", "higher", "text"),
+    "rouge1_special": MetricCase("1", "higher", "text"),
+    "rouge2_special": MetricCase("1", "higher", "text"),
+    "rougeL_special": MetricCase("1", "higher", "text"),
+    "token_accuracy": MetricCase("1", "higher", "text"),
+    "token_precision": MetricCase("1", "higher", "text"),
+    "batch_token_precision": MetricCase("1", "higher", "text"),
+    "batch_token_recall": MetricCase("1", "higher", "text"),
+    "token_recall": MetricCase("1", "higher", "text"),
+    "exact_match": MetricCase("1", "higher", "text"),
+    "bleu": MetricCase("1", "higher", "text"),
+    "nerr": MetricCase("1", "higher", "text"),
+    "nerr_rules": MetricCase("1", "higher", "text"),
+    "rouge1_best": MetricCase("1", "higher", "text"),
+    "rouge2_best": MetricCase("1", "higher", "text"),
+    "rougeL_best": MetricCase("1", "higher", "text"),
+    "nerr_best": MetricCase("1", "higher", "text"),
+    "nerr_rules_best": MetricCase("1", "higher", "text"),
+    "sentence_precision": MetricCase("1", "higher", "text"),
+    "sentence_recall": MetricCase("1", "higher", "text"),
 }
 
 DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image"}
@@ -144,6 +164,17 @@ def test_a_class_says_what_it_is(name: str, cls: type) -> None:
     assert len(said.split()) > 1, said
 
 
+TITLED = [(name, cls) for known in (ATTACKS, DEFENSES, METRICS) for name, cls in known.items()]
+
+
+@pytest.mark.parametrize(("name", "cls"), TITLED, ids=[name for name, _ in TITLED])
+def test_a_title_is_the_one_of_the_class_alone(name: str, cls: type[Any]) -> None:
+    own = vars(cls).get("title", "")
+    assert title(name) == (own or name.replace("_", " "))
+    assert [title(other) for other, _ in TITLED].count(title(name)) == 1
+    assert "title" not in {field.name for field in dataclasses.fields(cls)}
+
+
 @pytest.mark.parametrize("name", [*ATTACKS, *DEFENSES])
 def test_attacks_and_defenses_name_their_paper(name: str) -> None:
     cls: type = {**ATTACKS, **DEFENSES}[name]
@@ -181,8 +212,12 @@ def test_options_are_frozen_have_defaults_and_come_back(
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_a_metric_applies_to_what_the_table_says(name: str) -> None:
-    assert (METRICS[name].name, METRICS[name].modality) == (name, METRIC_CASES[name])
+def test_a_metric_is_what_the_table_says(name: str) -> None:
+    metric = METRICS[name]
+    assert metric.name == name
+    assert (metric.unit, metric.attacker_wants, metric.modality) == METRIC_CASES[name]
+    assert metric() == metric()
+    assert name in {"lpips", "nerr", "nerr_best"} or metric().available() == ""
 
 
 @pytest.mark.parametrize("name", DATASETS)

@@ -22,7 +22,7 @@ from fedsim.files import load_tensors
 from fedsim.records import JobRecord
 from fedsim.tasks.base import Task
 from fedsim.truth import TruthStore
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 from tests.apps.cases import IMAGES, TEXT, merge
 from tests.test_contracts import ATTACK_CASES, Cell
 
@@ -84,6 +84,7 @@ def test_an_attack_guesses_or_says_why_not(
         if modality not in ATTACKS[name].modalities:
             assert all(f"this task is {modality}" in record.reason for record in records)
         assert all(record.reason.endswith(".") for record in records)
+        assert all(record.reason.startswith(f"{name}: ") for record in records)
         assert guesses == {}
         return
     assert [(record.status, record.reason) for record in records] == [("done", "")] * 2
@@ -134,16 +135,10 @@ class Peeker(Attack):
 
     folder: str = ""
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        store = TruthStore(Path(self.folder))
-        return [Reconstruction(store.load(observation.key)) for observation in observations]
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        return Reconstruction(TruthStore(Path(self.folder)).load(observation.key))
 
 
 def test_an_attack_that_peeks_would_be_found(

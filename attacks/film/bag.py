@@ -11,13 +11,17 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from attacks.observed.declared import granted_noise
-from attacks.observed.word_rows import noise_variance, standing_out, without_decay, without_head
+from attacks.observed.word_rows import (
+    noise_variance,
+    quiet_directions,
+    read_tables,
+    standing_out,
+    without_head,
+)
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
-from fedsim.models.embeddings import embedding_names
 
 BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "span", "none"]
-_QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
 _FAR = 100.0  # a row this far off the absent words', in median distances, is none of theirs
 _RANK = 1e-14  # a direction with a smaller share of the energy is rounding
 
@@ -54,26 +58,11 @@ def read_bag(
     Raises:
         CannotAttack: the word embeddings were not sent, or no row stands out.
     """
-    names = embedding_names(network)
-    if names.word is None or names.word not in observation.received:
-        raise CannotAttack(
-            f"film: the word embeddings were not sent (frozen); the reply has no {names.word!r}. "
-            "Set bag = 'none' to search with the language model alone."
-        )
-    update = {k: v.to(device) for k, v in observation.update((names.word, names.position)).items()}
-    if broken := [name for name, value in update.items() if not value.isfinite().all()]:
-        raise CannotAttack(
-            f"film: {broken[0]!r} holds NaN or infinite values. Lower the client's learning rate."
-        )
-    head = getattr(network, "get_output_embeddings", lambda: None)()
-    tied = head is not None and head.weight is network.get_parameter(names.word)
-    if observation.kind == "weights" and not tied:
-        update = without_decay(update, names.word, observation.sent)
-    words = update[names.word]
-    positions = update.get(names.position or "", words[:0])
+    tables = read_tables(observation, network, device)
+    words, positions = tables.words, tables.positions
     sigma = granted_noise(observation)
     noise = noise_variance(words) if sigma is None else sigma**2
-    chosen = ("tied" if tied else "rows") if rule == "auto" else rule
+    chosen = ("tied" if tables.tied else "rows") if rule == "auto" else rule
     if chosen == "rows":
         found = torch.nonzero((words != 0).any(1))[:, 0]
     elif chosen == "noise":
@@ -87,8 +76,8 @@ def read_bag(
         found = standing_out(words, noise, threshold)
     if not len(found):
         raise CannotAttack(
-            f"film: no row of {names.word!r} stands out by bag = {chosen!r}. "
-            "Choose another rule, or bag = 'none' to search with the language model alone."
+            f"no row of the word embeddings stands out by bag = {chosen!r}",
+            "Choose another rule, or bag = 'none' to search with the language model alone.",
         )
     return Bag(found, _longest(positions, noise, threshold))
 
@@ -110,10 +99,10 @@ def far_from_head(words: Tensor) -> Tensor:
     row's direction, with the quiet rows' directions as reference. Our own; on fedsim/gpt2-8k
     (width 256) precision and recall stay above 0.9 and 0.995 for 1600 predicted tokens.
     """
-    directions = normalize(words, eps=1e-30)
-    quiet = directions[words.norm(dim=1).argsort()[: int(_QUIET * len(words))]]
-    energy, axes = torch.linalg.eigh(quiet.T @ quiet / len(quiet))
-    length = ((directions @ axes).square() / energy.clamp(min=_RANK * float(energy[-1]))).sum(1)
+    absent = quiet_directions(words)
+    energy, axes = torch.linalg.eigh(absent.T @ absent / len(absent))
+    along = (normalize(words, eps=1e-30) @ axes).square()
+    length = (along / energy.clamp(min=_RANK * float(energy[-1]))).sum(1)
     far: Tensor = length > _FAR * length.median()
     return far
 

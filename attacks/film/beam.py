@@ -98,8 +98,8 @@ def read_grammar(
     words = bag.words[~torch.isin(bag.words, special)]
     if not len(words):
         raise CannotAttack(
-            "film: the bag holds no word beside special tokens. Set bag = 'none' to search "
-            "with the language model alone."
+            "the bag holds no word beside special tokens",
+            "Set bag = 'none' to search with the language model alone.",
         )
     if start is not None:
         starts = torch.tensor([[start]], device=words.device)

@@ -24,7 +24,7 @@ _WEIGHT = 2.0  # nats for a sine ten times smaller
 _RANGE = (-1.0, 3.0)  # decades that count, from a sine of 1 to one of 0.0001
 _OUTSIDE = 100.0  # nats that a word outside the span costs: more than what likelier words gain
 _TRIED = 2  # nearest words that are tried where none is in the span
-_MOST = 0.8  # share of a sentence's tokens that have to lie in the span
+_LEAST_IN_SPAN = 0.8  # share of a sentence's tokens that have to lie in the span
 _STRICTER = 10  # times smaller is the sine that tells a branch from a sentence with a wrong tail
 _UNCLEAR = 0.005  # largest sine in the span where no gap tells
 _WIDER = (1, 3)  # times that sine, one search each
@@ -121,10 +121,10 @@ class SpanEvidence:
         for line in sorted(ended, key=lambda line: (strays[line], -len(line))):
             own = seen[line[:-1]]
             shared = max((_shared(line[:-1], one.ids) for one in found), default=0)
-            if shared == len(own) or float((own <= self.limit).double().mean()) < _MOST:
+            if shared == len(own) or float((own <= self.limit).double().mean()) < _LEAST_IN_SPAN:
                 continue
             fits = own[shared:] <= (strict if shared > 1 else self.limit)
-            sure = bool(fits[-1]) and float(fits.double().mean()) >= _MOST
+            sure = bool(fits[-1]) and float(fits.double().mean()) >= _LEAST_IN_SPAN
             (found if sure else doubtful).append(SpanSentence(line, float(own.mean()), True))
         doubtful.sort(key=lambda one: one.sine)
         return found, doubtful[: _TRIED * len(found)]
@@ -134,7 +134,7 @@ class SpanEvidence:
         if line in self.strays and line[:-1] in self.strays:
             return True
         strays = sum(line[:size] in self.strays for size in range(2, len(line) + 1))
-        return strays > max(1.0, (1 - _MOST) * len(line))
+        return strays > max(1.0, (1 - _LEAST_IN_SPAN) * len(line))
 
 
 def read_evidence(
@@ -148,15 +148,17 @@ def read_evidence(
     """
     if task.tokenizer.eos_token_id is None:
         raise CannotAttack(
-            f"span: the tokenizer of {task.spec.model!r} has no end token, and without one beams "
-            "of different lengths do not compare. Choose a tokenizer that has one."
+            f"the tokenizer of {task.spec.model!r} has no end token, and without one beams of "
+            "different lengths do not compare",
+            "Choose a tokenizer that has one.",
         )
     traces = read_traces(observation, task, network)
     judge = best_judge(traces.layers, traces.before, observation)
     shortlist = traces.shortlist(observation, task, job)
     if job.expired:
         raise CannotAttack(
-            "span: time was up before all tokens were tested. Give the attack a longer time."
+            "time was up before all tokens were tested",
+            "Give the attack a longer time.",
         )
     limit = shortlist.limit if shortlist.clear else _UNCLEAR
     return SpanEvidence(judge, shortlist.tokens, limit, traces.weights(observation))

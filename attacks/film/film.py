@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -22,7 +21,7 @@ from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import LanguageModelling
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,7 @@ class FILM(Attack):
         token_patience: steps without gain that end the moving of words.
     """
 
+    title: ClassVar[str] = "FILM"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
 
     bag: BagRule = "auto"
@@ -89,29 +89,15 @@ class FILM(Attack):
     token_patience: Annotated[int, Field(ge=1)] = 50
     candidates: Annotated[int, Field(ge=1)] = 64
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """At most ``sentences`` sentences for each observation, likeliest first."""
-        del prepared
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """At most ``sentences`` sentences, likeliest first."""
         if not isinstance(task, LanguageModelling):
             raise CannotAttack(
-                f"film: {task.spec.model!r} is trained for {task.spec.kind} and predicts no next "
-                "token. Choose a language model of the GPT-2 type, or another attack."
+                f"{task.spec.model!r} is trained for {task.spec.kind} and predicts no next token",
+                "Choose a language model of the GPT-2 type, or another attack.",
             )
-        return [
-            self._search(observation, task, rng, job)
-            for observation, rng in zip(observations, rngs, strict=True)
-        ]
-
-    def _search(
-        self, observation: Observation, task: LanguageModelling, rng: torch.Generator, job: Job
-    ) -> Reconstruction:
         network = task.model(observation.sent, device=job.device)
         evidence, note = self._evidence(observation, task, network, job)
         bag, note = self._bag(observation, task, network, evidence, note, job)
@@ -176,7 +162,7 @@ class FILM(Attack):
         except CannotAttack as error:
             if self.bag == "span":
                 raise
-            return None, f"Log-probability alone, since {error}"
+            return None, f"Log-probability alone, since {error.reason}."
 
     def _bag(
         self,
@@ -198,7 +184,7 @@ class FILM(Attack):
         except CannotAttack as error:
             if not note or self.bag != "auto":
                 raise
-            return everything, f"{note} All words, since {error}"
+            return everything, f"{note} All words, since {error.reason}."
 
     def _improve(
         self,

@@ -47,9 +47,9 @@ def observed_statistics(observation: Observation, network: nn.Module) -> Tensors
             continue
         if steps is not None and (seen := _batches(observation, name)) not in {None, steps}:
             raise CannotAttack(
-                f"batch_statistics: {name!r} counted {seen} batches in {steps} local steps. Where "
-                "a defense takes examples one by one, the statistics are those of single images. "
-                "Set batch_statistics = 0."
+                f"{name!r} counted {seen} batches in {steps} local steps",
+                "Where a defense takes examples one by one, the statistics are those of single "
+                "images. Set batch_statistics = 0.",
             )
         for prefix, buffer in ((_MEAN, "running_mean"), (_VARIANCE, "running_var")):
             sent = observation.sent[f"{name}.{buffer}"].double()
@@ -60,8 +60,8 @@ def observed_statistics(observation: Observation, network: nn.Module) -> Tensors
             found[prefix + name] = value.float()
     if not found:
         raise CannotAttack(
-            "batch_statistics: the model has no batch normalisation, hence no statistics to match. "
-            "Set batch_statistics = 0, or choose a model such as 'resnet20'."
+            "the model has no batch normalisation, hence no statistics to match",
+            "Set batch_statistics = 0, or choose a model such as 'resnet20'.",
         )
     return found
 

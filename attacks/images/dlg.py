@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -49,6 +49,7 @@ class DLG(Attack):
             surrogate; where zeros show what was pruned, the guess is pruned there.
     """
 
+    title: ClassVar[str] = "DLG"
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
@@ -62,18 +63,6 @@ class DLG(Attack):
     def abridged(self) -> tuple[Attack, float]:
         """All of it; every step costs the same."""
         return self, self.steps
-
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del prepared
-        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
 
     def fixed_labels(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
@@ -113,9 +102,10 @@ class DLG(Attack):
 
         return client
 
-    def _one(
+    def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The lowest objective that any start reached."""
         model = replay(observation, task, job.device, torch.float64)
         gradient = observed_gradient(observation)
         observed = {name: gradient[name].to(job.device) for name in model.parameters}
@@ -155,6 +145,8 @@ class IDLG(DLG):
     Zhao et al. 2020 for one example: the class with the negative bias gradient. Larger batches,
     which the paper leaves out, take the counts of ``attacks.observed.labels``.
     """
+
+    title: ClassVar[str] = "iDLG"
 
     def fixed_labels(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job

@@ -39,8 +39,8 @@ class Generator(nn.Module):
         """
         del images, seed
         raise CannotAttack(
-            f"gi_gip: {type(self).__name__} cannot be trained here. Name a file of its weights as "
-            "generator_weights, or set generator = 'principal'."
+            f"{type(self).__name__} cannot be trained here",
+            "Name a file of its weights as generator_weights, or set generator = 'principal'.",
         )
 
 
@@ -88,7 +88,7 @@ def build_generator(name: str, shape: tuple[int, ...], latent: int) -> Generator
     """
     known = registry(GENERATORS, "fedsim.generators")
     if name not in known:
-        raise CannotAttack(f"gi_gip.generator: {name!r} is not known. {suggest(name, known)}")
+        raise CannotAttack(f"generator: {name!r} is not known", suggest(name, known))
     return known[name](shape, latent).eval()
 
 
@@ -99,13 +99,16 @@ def read_weights(path: str) -> Tensors:
         CannotAttack: there is no such file, or it is broken.
     """
     if not Path(path).is_file():
-        raise CannotAttack(f"gi_gip.generator_weights: {path!r} is no file. Correct the path.")
+        raise CannotAttack(
+            f"generator_weights: {path!r} is no file",
+            "Correct the path.",
+        )
     try:
         return dict(load_file(path))
     except SafetensorError as error:
         raise CannotAttack(
-            f"gi_gip.generator_weights: {path!r} cannot be read ({error}). "
-            "Write it with safetensors.torch.save_file."
+            f"generator_weights: {path!r} cannot be read ({error})",
+            "Write it with safetensors.torch.save_file.",
         ) from None
 
 
@@ -118,13 +121,15 @@ def load_weights(generator: Generator, tensors: Tensors, source: str) -> None:
     own = {**dict(generator.named_parameters()), **dict(generator.named_buffers())}
     if differing := own.keys() ^ tensors.keys():
         raise CannotAttack(
-            f"gi_gip.generator_weights: {source} and {type(generator).__name__} do not both have "
-            f"{sorted(differing)[0]!r}. Choose the generator that the weights belong to."
+            f"generator_weights: {source} and {type(generator).__name__} do not both have "
+            f"{sorted(differing)[0]!r}",
+            "Choose the generator that the weights belong to.",
         )
     try:
         load_state(generator, tensors)
     except ValueError as error:
         raise CannotAttack(
-            f"gi_gip.generator_weights: {source}: {error}. Correct latent, or choose weights for "
-            f"images of {' x '.join(map(str, generator.shape))}."
+            f"generator_weights: {source}: {error}",
+            "Correct latent, or choose weights for images of "
+            f"{' x '.join(map(str, generator.shape))}.",
         ) from None

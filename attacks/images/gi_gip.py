@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -56,6 +56,8 @@ class GIGIP(ImageMatching):
         generator_weights: safetensors file of its weights; empty to learn them.
     """
 
+    title: ClassVar[str] = "GI-GIP"
+
     total_variation: Annotated[float, Field(ge=0)] = 1e-3
     latent_steps: Annotated[int, Field(ge=1)] = 300
     latent_rate: Annotated[float, Field(gt=0)] = 0.2
@@ -75,14 +77,13 @@ class GIGIP(ImageMatching):
         generator.to(job.device).fit(job.auxiliary().inputs.to(job.device), seed)
         return {name: value.cpu() for name, value in state(generator).items()}
 
-    def search(
-        self, victims: Victims, task: Task, prepared: Tensors | None
-    ) -> list[Reconstruction]:
+    def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
         """Latents of every restart, then weights of every victim."""
         generator = build_generator(self.generator, task.spec.input_shape, self.latent)
-        if prepared is None:
-            prepared = read_weights(self.generator_weights)
-        load_weights(generator, prepared, self.generator_weights or "what was prepared")
+        weights = victims.job.prepared
+        if weights is None:
+            weights = read_weights(self.generator_weights)
+        load_weights(generator, weights, self.generator_weights or "what was prepared")
         generator.to(victims.job.device).requires_grad_(False)
         starts = [
             (i, START * torch.randn(victims.labels.shape[1], self.latent, generator=rng))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class BestIterates:
 
 
 @dataclass(frozen=True)
-class ImageMatching(Attack):
+class ImageMatching(Attack, ABC):
     """Searches images, or what a generator makes them of, by the distance of gradients.
 
     Attributes:
@@ -99,9 +99,7 @@ class ImageMatching(Attack):
     batch_statistics: Annotated[float, Field(ge=0)] = 0.0
 
     @abstractmethod
-    def search(
-        self, victims: Victims, task: Task, prepared: Tensors | None
-    ) -> list[Reconstruction]:
+    def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
         """One guess for each of the victims."""
 
     def reconstruct(
@@ -110,7 +108,6 @@ class ImageMatching(Attack):
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-        prepared: Tensors | None = None,
     ) -> list[Reconstruction]:
         """One guess for each observation; those of equal shape share their lanes."""
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -123,7 +120,7 @@ class ImageMatching(Attack):
         for members in alike.values():
             group = [observations[i] for i in members]
             victims = self._victims(group, task, [rngs[i] for i in members], job)
-            guesses |= zip(members, self.search(victims, task, prepared), strict=True)
+            guesses |= zip(members, self.search(victims, task), strict=True)
         return [guesses[index] for index in range(len(observations))]
 
     def _victims(

@@ -40,11 +40,8 @@ class Inverting(ImageMatching):
         """All of it; every step costs the same."""
         return self, self.steps
 
-    def search(
-        self, victims: Victims, task: Task, prepared: Tensors | None
-    ) -> list[Reconstruction]:
+    def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
         """A lane is one restart of one victim."""
-        del prepared
         job, examples = victims.job, victims.labels.shape[1]
         # Grey of mean .5 and deviation .25: N(0, 1) in the normalised pixels of the paper.
         lanes = [

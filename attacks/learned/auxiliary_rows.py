@@ -46,8 +46,9 @@ def split_rows(rows: Batch, most: int, examples: int, seed: int) -> tuple[Batch,
     held = max(examples, int(HELDOUT * len(rows)))
     if len(rows) - held < 2 * examples:
         raise CannotAttack(
-            f"lti: {len(rows)} auxiliary rows are too few for batches of {examples} to learn from "
-            "and to be held out. Raise auxiliary.rows, or the attack's size."
+            f"{len(rows)} auxiliary rows are too few for batches of {examples} to learn from and "
+            "to be held out",
+            "Raise auxiliary.rows, or the attack's size.",
         )
     return rows[:held], rows[held:]
 
@@ -72,7 +73,8 @@ def made_rows(rows: Batch, task: Task, source: Source, count: int, axes: Axes, s
     if (source == "dct") != (task.modality == "image"):
         other = "dct" if task.modality == "image" else "unigram"
         raise CannotAttack(
-            f"lti.auxiliary: {source!r} rows are no {task.modality}s. Choose {other!r}, or 'rows'."
+            f"auxiliary: {source!r} rows are no {task.modality}s",
+            f"Choose {other!r}, or 'rows'.",
         )
     if source == "unigram":
         return unigram_texts(rows, count, task.spec.special_ids, rng)

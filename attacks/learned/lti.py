@@ -75,6 +75,7 @@ class LTI(Attack):
         adaptive: simulate the declared defense; an oblivious inverter knows of none.
     """
 
+    title: ClassVar[str] = "LTI"
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples", "auxiliary"})
     grouping: ClassVar[Grouping] = "same_weights"
 
@@ -129,7 +130,10 @@ class LTI(Attack):
             rng = generator(seed, "simulated", device=job.device)
             simulated = SimulatedUpdates(client, rows, rng)
         except ConfigError as error:  # of a defense that only the client can set up
-            raise CannotAttack(f"lti: {error}") from None
+            raise CannotAttack(
+                f"the declared defense cannot be simulated ({str(error).removesuffix('.')})",
+                "Set adaptive = false.",
+            ) from None
         plan = Training(self.epochs, self.patience, self.updates, self.learning_rate, seed)
         learned = plan.run(network, simulated, network.output.truths(rows), split, job)
         return {name: value.cpu() for name, value in (learned | made).items()}
@@ -140,15 +144,14 @@ class LTI(Attack):
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-        prepared: Tensors | None = None,
     ) -> list[Reconstruction]:
         """One pass of the inverter for each observation; the objective is the held-out loss.
 
         Raises:
             CannotAttack: an update is not of the kind that the inverter was trained for.
         """
-        assert prepared is not None
-        learned = {name: value.to(job.device) for name, value in prepared.items()}
+        assert job.prepared is not None
+        learned = {name: value.to(job.device) for name, value in job.prepared.items()}
         epoch, notes = int(learned["epoch"]), []
         if learned["expired"]:
             notes += [f"the time budget ended the training, best in epoch {epoch} of {self.epochs}"]
@@ -188,9 +191,10 @@ class LTI(Attack):
             return head
         if self.features == "slope":
             raise CannotAttack(
-                "lti.features: slopes are of a single image whose last weight and bias are sent, "
-                f"and here are {count} {task.modality}s, of which {head.layer!r} "
-                f"{'is' if sent else 'is not'} sent. Take 'coordinates'."
+                "features: slopes are of a single image whose last weight and bias are sent, and "
+                f"here are {count} {task.modality}s, of which {head.layer!r} "
+                f"{'is' if sent else 'is not'} sent",
+                "Take 'coordinates'.",
             )
         return None
 
@@ -224,9 +228,9 @@ def _check_fits(
     inputs = learned["first.weight"].shape[1]
     if (count, features.width) != (size, inputs) or sent != list(model.parameters):
         raise CannotAttack(
-            f"{observation.key}: an update of {len(sent)} tensors and {count} examples is not what "
-            f"the inverter was trained for ({size} examples, {inputs} features). "
-            "Let all clients send the same layers and batches of one size."
+            f"an update of {len(sent)} tensors and {count} examples is not what the inverter was "
+            f"trained for ({size} examples, {inputs} features)",
+            "Let all clients send the same layers and batches of one size.",
         )
 
 

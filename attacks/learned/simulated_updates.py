@@ -154,9 +154,9 @@ def declared_client(
     if spread is None:
         if single or chain.per_example or chain.changes_update:
             raise CannotAttack(
-                f"{observation.key}: how {size} examples were spread over {cohort} clients and "
-                "their local steps is not known, and their defense depends on it. Grant "
-                "server_knows.batch_size and batches of one size, or set adaptive = false."
+                f"how {size} examples were spread over {cohort} clients and their local steps is "
+                "not known, and their defense depends on it",
+                "Grant server_knows.batch_size and batches of one size, or set adaptive = false.",
             )
         spread = LocalSteps(rows=size, batch=size)
     return SimulatedClient(model, features, chain, late + single * spread.noise, spread, length)

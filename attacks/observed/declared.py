@@ -22,8 +22,8 @@ def declared(observation: Observation) -> Chain:
     """
     if observation.knowledge.defense is None:
         raise CannotAttack(
-            f"{observation.key}: an adaptive attack needs the client's defense, which the server "
-            "does not know. Grant server_knows.defense, or set adaptive = false."
+            "an adaptive attack needs the client's defense, which the server does not know",
+            "Grant server_knows.defense, or set adaptive = false.",
         )
     return build_chain(observation.knowledge.defense, "server_knows.defense")
 

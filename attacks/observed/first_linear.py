@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from attacks.feasibility import Prospect
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
@@ -71,23 +73,36 @@ def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> F
     where = type(network).__name__
     if not seen or not (seen[0][1].shape == flat.shape and torch.equal(seen[0][1], flat)):
         raise CannotAttack(
-            f"first layer: {where} has no linear layer that takes the pixels as they are. "
-            "Choose a model whose first layer is fully connected, such as 'mlp'."
+            f"{where} has no linear layer that takes the pixels as they are",
+            "Choose a model whose first layer is fully connected, such as 'mlp'.",
         )
     name, _, output = seen[0]
     (slopes,) = torch.autograd.grad(loss, output)
     off, on = slopes[output < 0], slopes[output > 0]
     if bool((off != 0).any()) or not bool((on != 0).any()):
         raise CannotAttack(
-            f"first layer: {name!r} of {where} is not followed by ReLU, so no unit is silent. "
-            "Choose a model with ReLU, such as 'mlp'."
+            f"{name!r} of {where} is not followed by ReLU, so no unit is silent",
+            "Choose a model with ReLU, such as 'mlp'.",
         )
     if dict(linear)[name].bias is None:
         raise CannotAttack(
-            f"first layer: {name!r} of {where} has no bias, whose gradient sets the scale of an "
-            "image. Choose a model with a bias, such as 'mlp'."
+            f"{name!r} of {where} has no bias, whose gradient sets the scale of an image",
+            "Choose a model with a bias, such as 'mlp'.",
         )
     return FirstLinear(name, f"{name}.weight", f"{name}.bias")
+
+
+def first_linear_of(prospect: Prospect) -> nn.Linear:
+    """That layer at the first weights, in float64.
+
+    Raises:
+        CannotAttack: as ``find_first_linear``.
+    """
+    network = deepcopy(prospect.network).double()
+    layer = find_first_linear(network, prospect.task, torch.Generator().manual_seed(0))
+    found = network.get_submodule(layer.module)
+    assert isinstance(found, nn.Linear)
+    return found
 
 
 def unit_rows(observation: Observation, layer: FirstLinear, device: torch.device) -> UnitRows:
@@ -99,15 +114,15 @@ def unit_rows(observation: Observation, layer: FirstLinear, device: torch.device
     names = (layer.weight, layer.bias)
     if missing := [name for name in names if name not in observation.received]:
         raise CannotAttack(
-            f"first layer: {missing[0]!r} was not sent, and the images are read off its gradient. "
-            "Freeze fewer layers."
+            f"{missing[0]!r} was not sent, and the images are read off its gradient",
+            "Freeze fewer layers.",
         )
     update = observation.update(names)
     matrix = torch.cat([update[layer.weight], update[layer.bias][:, None]], 1)
     if not bool(matrix.isfinite().all()):
         raise CannotAttack(
-            f"first layer: the update of {layer.weight!r} holds NaN or infinite values. "
-            "Lower federation.learning_rate."
+            f"the update of {layer.weight!r} holds NaN or infinite values",
+            "Lower federation.learning_rate.",
         )
     value = observation.received[layer.weight]
     half = torch.finfo(value.dtype).eps / 2

@@ -35,7 +35,10 @@ def find_head(network: nn.Module) -> Head:
     """The last ``nn.Linear`` in the order of ``named_modules``."""
     layers = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
     if not layers:
-        raise CannotAttack("labels: the model has no linear layer. Grant server_knows.labels.")
+        raise CannotAttack(
+            "the model has no linear layer",
+            "Grant server_knows.labels.",
+        )
     name, layer = layers[-1]
     prefix = f"{name}." if name else ""
     return Head(name, f"{prefix}weight", None if layer.bias is None else f"{prefix}bias")
@@ -55,14 +58,14 @@ def infer_label(update: Tensors, head: Head) -> int:
         return int(update[head.bias].argmin())
     if head.weight not in update:
         raise CannotAttack(
-            f"labels: {head.weight!r} was not sent, so its gradient cannot tell the label. "
-            "Grant server_knows.labels."
+            f"{head.weight!r} was not sent, so its gradient cannot tell the label",
+            "Grant server_knows.labels.",
         )
     rows = update[head.weight]
     if len(rows) < 3:
         raise CannotAttack(
-            f"labels: {len(rows)} weight rows without a bias are opposite whatever the label is. "
-            "Grant server_knows.labels."
+            f"{len(rows)} weight rows without a bias are opposite whatever the label is",
+            "Grant server_knows.labels.",
         )
     products = rows @ rows.T
     products.fill_diagonal_(-torch.inf)
@@ -96,8 +99,8 @@ def count_labels(
     head = find_head(network)
     if head.bias is None or head.bias not in observation.received:
         raise CannotAttack(
-            f"labels: counting {num_examples} labels needs the bias of {head.layer!r}, which was "
-            "not sent. Grant server_knows.labels."
+            f"counting {num_examples} labels needs the bias of {head.layer!r}, which was not sent",
+            "Grant server_knows.labels.",
         )
     bias_gradient = observed_gradient(observation)[head.bias]
     if auxiliary is None:

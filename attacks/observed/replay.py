@@ -64,8 +64,8 @@ def replay(
     parameters: Tensors = {k: p for k, p in network.named_parameters() if k in observation.received}
     if not parameters:
         raise CannotAttack(
-            f"{observation.key}: the client sent no parameter, hence no gradient to match. "
-            "Freeze fewer layers."
+            "the client sent no parameter, hence no gradient to match",
+            "Freeze fewer layers.",
         )
     return Replay(task, network, parameters)
 
@@ -85,14 +85,15 @@ def observed_gradient(observation: Observation) -> Tensors:
     knowledge = observation.knowledge
     if missing := knowledge.missing(frozenset({"learning_rate", "local_steps"})):
         raise CannotAttack(
-            f"{observation.key}: the scale of a FedAvg update needs {' and '.join(missing)}, which "
-            "the server does not know. Grant it under [server_knows]; 'inverting' does without it "
-            "where the labels are granted."
+            f"the scale of a FedAvg update needs {' and '.join(missing)}, which the server does "
+            "not know",
+            "Grant it under [server_knows]; 'inverting' does without it where the labels are "
+            "granted.",
         )
     if knowledge.optimizer not in {None, "sgd", "momentum"}:
         raise CannotAttack(
-            f"{observation.key}: a FedAvg update by {knowledge.optimizer!r} is no multiple of a "
-            "gradient. Use optimizer = 'sgd', or FedSGD."
+            f"a FedAvg update by {knowledge.optimizer!r} is no multiple of a gradient",
+            "Use optimizer = 'sgd', or FedSGD.",
         )
     return {name: value / step_length(observation) for name, value in update.items()}
 

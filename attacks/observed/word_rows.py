@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -20,42 +22,74 @@ _ROUNDING = 1e-6  # change of a float32 weight row, as a share of its norm, that
 def standing_out(rows: Tensor, noise: float, threshold: float = 5.0) -> Tensor:
     """Row numbers, ascending, with more energy than noise of this variance explains.
 
-    Any energy will do where there is no noise; ``threshold`` is that of ``EmbeddingRows``.
+    Any energy will do where there is no noise. ``threshold`` is in standard deviations of the
+    energy of noise.
     """
     energy, width = rows.square().sum(1), rows.shape[1]
     return torch.nonzero(energy > noise * (width + threshold * (2 * width) ** 0.5))[:, 0]
 
 
-def tables(
-    observation: Observation, network: nn.Module, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Word and position rows of the update in float64, without what inputs did not cause.
+@dataclass(frozen=True, slots=True)
+class EmbeddingTables:
+    """What the update holds for the two embedding tables, float64, without weight decay.
 
-    The positions have no row where the client does not send them.
+    Attributes:
+        words: ``(word, width)``.
+        positions: ``(position, width)``; no row where the client does not send them.
+        tied: whether the word table is the head, which then fills every row of it.
+    """
+
+    words: Tensor
+    positions: Tensor
+    tied: bool
+
+
+def read_tables(
+    observation: Observation, network: nn.Module, device: torch.device
+) -> EmbeddingTables:
+    """The rows as they came, but for weight decay.
 
     Raises:
-        CannotAttack: the word embeddings were not sent, or hold no readable rows.
+        CannotAttack: the word embeddings were not sent, or are not finite.
     """
     names = embedding_names(network)
     if names.word is None or names.word not in observation.received:
         raise CannotAttack(
-            "embedding_rows: the client does not send the word embeddings (frozen); the reply has "
-            f"no {names.word!r}. Choose an attack that reads other layers."
+            "the client does not send the word embeddings (frozen); the reply has no "
+            f"{names.word!r}",
+            "Train them, or choose an attack or an option that does without their rows.",
         )
     update = {k: v.to(device) for k, v in observation.update((names.word, names.position)).items()}
     if broken := [name for name, value in update.items() if not value.isfinite().all()]:
         raise CannotAttack(
-            f"embedding_rows: {broken[0]!r} holds NaN or infinite values. "
-            "Lower the client's learning rate."
+            f"{broken[0]!r} holds NaN or infinite values",
+            "Lower the client's learning rate.",
         )
-    output = getattr(network, "get_output_embeddings", lambda: None)()
-    tied = output is not None and output.weight is network.get_parameter(names.word)
+    tied = is_tied(network)
     if observation.kind == "weights" and not tied:
         update = without_decay(update, names.word, observation.sent)
     words = update[names.word]
-    positions = update.get(names.position or "", words[:0])
-    count = observation.knowledge.num_examples
-    return without_head(words, positions, count) if tied else (words, positions)
+    return EmbeddingTables(words, update.get(names.position or "", words[:0]), tied)
+
+
+def tables(
+    observation: Observation, network: nn.Module, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Word and position rows in float64, without what inputs did not cause.
+
+    Raises:
+        CannotAttack: as ``read_tables``, or a tied head's part cannot be told apart.
+    """
+    found = read_tables(observation, network, device)
+    if not found.tied:
+        return found.words, found.positions
+    return without_head(found.words, found.positions, observation.knowledge.num_examples)
+
+
+def is_tied(network: nn.Module) -> bool:
+    """Whether the word table is the head, too."""
+    head = getattr(network, "get_output_embeddings", lambda: None)()
+    return head is not None and head.weight is network.get_input_embeddings().weight  # type: ignore[operator]
 
 
 def without_decay(update: Tensors, word: str, sent: Tensors) -> Tensors:
@@ -84,8 +118,8 @@ def without_head(
     Raises:
         CannotAttack: the span is the whole width, or larger than the predicted tokens'.
     """
-    quiet = normalize(words[words.norm(dim=1).argsort()[: int(_QUIET * len(words))]], eps=1e-30)
-    energy, directions = torch.linalg.eigh(quiet.T @ quiet)
+    absent = quiet_directions(words)
+    energy, directions = torch.linalg.eigh(absent.T @ absent)
     span = directions[:, energy > _RANK**2 * energy[-1]]
     rank, places = span.shape[1], int(positions.any(dim=1).sum())
     most = len(energy) - 1
@@ -93,13 +127,20 @@ def without_head(
         most = min(most, count * places)
     if rank > most:
         raise CannotAttack(
-            f"embedding_rows: the rows of the tied head span {rank} dimensions, and inputs can be "
-            f"told from it up to {most}. The batch has too many tokens, or noise, signs, pruning "
-            "or weights instead of gradients fill the span; choose an attack on other layers."
+            f"the rows of the tied head span {rank} dimensions, and inputs can be told from it up "
+            f"to {most}",
+            "The batch has too many tokens, or noise, signs, pruning or weights instead of "
+            "gradients fill the span; choose an attack on other layers.",
         )
     rest = words - words @ span @ span.T
     outside = rest.norm(dim=1, keepdim=True) > _OUTSIDE * words.norm(dim=1, keepdim=True)
     return rest.where(outside, 0), positions - positions @ span @ span.T
+
+
+def quiet_directions(words: Tensor) -> Tensor:
+    """Unit rows of the words that are taken not to be in the batch: those of lowest norm."""
+    directions = normalize(words, eps=1e-30)
+    return directions[words.norm(dim=1).argsort()[: int(_QUIET * len(words))]]
 
 
 def noise_variance(words: Tensor) -> float:

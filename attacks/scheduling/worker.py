@@ -8,39 +8,30 @@ import resource
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
 from attacks import attack_classes
-from attacks.base import Attack, Reconstruction, Trace, check_facts
+from attacks.base import Attack, check_facts
 from attacks.scheduling.jobs import Event, JobSpec, Listener, Progress
 from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.outcomes import AttackOutcome, write_outcome
 from attacks.scheduling.prepared import Report, job_of, prepare
 from fedsim.build import build
-from fedsim.capture import CaptureKey, CaptureStore, Observation, batch_tensors
+from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.errors import CannotAttack, FedsimError
-from fedsim.files import save_tensors, write_json
 from fedsim.records import JobRecord
 from fedsim.seeds import derive, generator, seeded
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
-AttackOutcome: TypeAlias = Reconstruction | Exception
-_TRACE_POINTS = 200
 _REPORT_EVERY = 0.25
 """Seconds between two progress messages of one job."""
-
-
-class _NonFinite(Exception):
-    pass
 
 
 def _silent(_: Progress | Event) -> None:
@@ -108,7 +99,9 @@ def run_job(spec: JobSpec, report: Report = _silent) -> list[JobRecord]:
     peak = torch.cuda.max_memory_allocated(device) if on_gpu else _resident()
     if on_gpu:
         torch.cuda.empty_cache()  # an idle worker must not hold what a neighbour needs
-    return [_write(spec, key, outcomes[key], seconds / len(spec.keys), peak) for key in spec.keys]
+    return [
+        write_outcome(spec, key, outcomes[key], seconds / len(spec.keys), peak) for key in spec.keys
+    ]
 
 
 @contextmanager
@@ -148,6 +141,7 @@ def _attack(
             report(Progress("reconstruct"))
             start = time.monotonic()
             job = job_of(spec, observations[0], device, report)
+            job.prepared = prepared
 
             def reconstruct(group: Sequence[Observation]) -> Sequence[AttackOutcome]:
                 rngs = [
@@ -155,7 +149,7 @@ def _attack(
                     for o in group
                 ]
                 try:
-                    return attack.reconstruct(group, task, rngs, job, prepared)
+                    return attack.reconstruct(group, task, rngs, job)
                 except CannotAttack as error:
                     if len(group) == 1:
                         return [error]
@@ -180,73 +174,7 @@ def _load(
     for key in spec.keys:
         try:
             seen = store.load(key)
-            check_facts(attack, seen.knowledge, task, str(spec.table["name"]))
+            check_facts(attack, seen.knowledge, task)
             yield key, replace(seen, sent=sent.setdefault(store.record(key).sent_sha256, seen.sent))
         except FedsimError as error:
             yield key, error
-
-
-def _write(
-    spec: JobSpec, key: CaptureKey, outcome: AttackOutcome, seconds: float, peak: int
-) -> JobRecord:
-    record = JobRecord(
-        attack=spec.label,
-        key=key,
-        status="failed",
-        seconds=seconds,
-        peak_bytes=peak,
-        attempts=spec.attempt,
-    )
-    if isinstance(outcome, Reconstruction):
-        try:
-            tensors = _finite(outcome)
-            record = JobRecord.model_validate({**dict(record), **_told(outcome)})
-        except Exception as error:  # a malformed guess is a failed attack, too
-            outcome = error
-        else:
-            sha256 = save_tensors(spec.guess_path(key), tensors)
-            record = record.model_copy(update={"sha256": sha256})
-    if isinstance(outcome, Exception):
-        spec.guess_path(key).unlink(missing_ok=True)
-        skipped = isinstance(outcome, CannotAttack)
-        status = "skipped" if skipped else "failed"
-        record = record.model_copy(update={"status": status, "reason": _reason(outcome)})
-    write_json(spec.record_path(key), record)
-    return record
-
-
-def _told(outcome: Reconstruction) -> dict[str, object]:
-    """What the attack says of its guess; checked, since anybody may write an attack."""
-    return {
-        "status": "timeout" if outcome.expired else "done",
-        "reason": "the time budget ended the attack" if outcome.expired else outcome.note,
-        "objective": outcome.objective,
-        "steps": outcome.steps,
-        "confidence": outcome.confidence,
-        "trace": thin(outcome.trace),
-    }
-
-
-def _finite(outcome: Reconstruction) -> Tensors:
-    """The guess on the CPU, each tensor with memory of its own, as safetensors wants it."""
-    tensors = {k: v.detach().cpu().clone() for k, v in batch_tensors(outcome.guess).items()}
-    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-        raise _NonFinite("non-finite guess")
-    return tensors
-
-
-def _reason(error: Exception) -> str:
-    """``Type: message (file:line)`` on one line; the message alone where it says all."""
-    if isinstance(error, CannotAttack | _NonFinite):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    message = " ".join(str(error).split())[:500]
-    return f"{type(error).__name__}: {message} ({Path(frame.filename).name}:{frame.lineno})"
-
-
-def thin(trace: Trace, most: int = _TRACE_POINTS) -> Trace:
-    """At most ``most`` points, evenly spaced, the first and the last among them."""
-    if len(trace) <= most:
-        return tuple(trace)
-    last = len(trace) - 1
-    return tuple(trace[round(i * last / (most - 1))] for i in range(most))

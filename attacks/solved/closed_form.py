@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.replay import observed_gradient, replay
 from attacks.solved.convolution import ACTIVATIONS, Activation, Convolution
@@ -20,9 +22,8 @@ from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
-_EXACT = 1e-5  # relative error of the guess's gradient that float32 arithmetic explains
 _FLOOR = 1e-6  # values below this are lost in the errors of the layers above
-_MOST = 16_384  # values of a layer's input; the equations are dense, 2 GB of float64 at this size
+_MOST_VALUES = 16_384  # of a layer's input; its dense equations take 2 GB of float64
 
 
 @dataclass(frozen=True)
@@ -41,30 +42,41 @@ class ClosedForm(Attack):
 
     Confidence is ``certified`` where the gradient of the guess is the observed one up to float32
     rounding. The objective is the relative error of that gradient.
+
+    Attributes:
+        tolerance: relative error of the guess's gradient that counts as float32 rounding.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del rngs, prepared
-        return [_invert(observation, task, job) for observation in observations]
+    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
+
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Whether the layers can be inverted, and whether a reply holds one example."""
+        what, counts = "examples", prospect.examples
+        try:
+            layers = convolutions(prospect.network, prospect.task.spec.input_shape)
+        except CannotAttack as error:
+            return Feasibility("red", what, counts, 1, error.reason)
+        if missing := [one.name for one in layers if f"{one.name}.weight" not in prospect.sent]:
+            return Feasibility("red", what, counts, 1, f"{missing[0]!r} is not sent")
+        return prospect.judge(what, counts, 1)
+
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """The image that the last layer's gradient leads to; nothing is drawn."""
+        del rng
+        return _invert(observation, task, job, self.tolerance)
 
 
-def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
+def _invert(observation: Observation, task: Task, job: Job, tolerance: float) -> Reconstruction:
     count = observation.knowledge.num_examples
     if count != 1:
         raise CannotAttack(
-            f"closed_form: it inverts the gradient of one image, and this is the mean of {count}. "
-            "Set federation.batch_size = 1, or choose another attack."
+            f"it inverts the gradient of one image, and this is the mean of {count}",
+            "Set federation.batch_size = 1, or choose another attack.",
         )
     model = replay(observation, task, job.device, torch.float64)
     layers = convolutions(model.network, task.spec.input_shape)
@@ -73,8 +85,9 @@ def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
     needed = [head.weight, str(head.bias), *(f"{layer.name}.weight" for layer in layers)]
     if absent := [name for name in needed if name not in gradient]:
         raise CannotAttack(
-            f"closed_form: the client did not send {absent[0]!r} (frozen, or there is none), and "
-            "each layer is inverted by its own gradient. Choose an attack that searches."
+            f"the client did not send {absent[0]!r} (frozen, or there is none), and each layer is "
+            "inverted by its own gradient",
+            "Choose an attack that searches.",
         )
     with torch.no_grad():
         logits = gradient[str(head.bias)]
@@ -86,8 +99,8 @@ def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
             values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
     if not values.isfinite().all():
         raise CannotAttack(
-            f"closed_form: the equations of {observation.key} have no finite solution: its update "
-            "is zero or not finite. Choose an attack that searches."
+            "the equations have no finite solution: its update is zero or not finite",
+            "Choose an attack that searches.",
         )
     image = values.view(1, *task.spec.input_shape).clamp(0, 1).float()
     guess = Batch(image, torch.tensor([infer_label(gradient, head)], device=job.device))
@@ -97,7 +110,7 @@ def _invert(observation: Observation, task: Task, job: Job) -> Reconstruction:
         guess,
         objective=error,
         steps=len(layers),
-        confidence=("certified" if error < _EXACT else "guess",),
+        confidence=("certified" if error < tolerance else "guess",),
     )
 
 
@@ -114,9 +127,10 @@ def convolutions(network: nn.Module, shape: tuple[int, ...]) -> list[Convolution
         last = call is calls[-1] and place % 2 == 0
         if not isinstance(call.part, nn.Linear if last else wanted[place % 2]):
             raise CannotAttack(
-                f"closed_form: {call.name!r} is {call.part}; it inverts convolutions, each with a "
+                f"{call.name!r} is {call.part}; it inverts convolutions, each with a "
                 f"{' or '.join(kind.__name__ for kind in ACTIVATIONS)}, and a linear layer at the "
-                "end. Choose another model, or an attack that searches."
+                "end",
+                "Choose another model, or an attack that searches.",
             )
     outputs, inputs = [call.output for call in calls], [call.input for call in calls[1:]]
     if not all(
@@ -124,8 +138,8 @@ def convolutions(network: nn.Module, shape: tuple[int, ...]) -> list[Convolution
         for before, after in zip(outputs, [*inputs, result], strict=True)
     ):
         raise CannotAttack(
-            f"closed_form: {type(network).__name__} does more than to call its layers one after "
-            "the other. Choose another model, or an attack that searches."
+            f"{type(network).__name__} does more than to call its layers one after the other",
+            "Choose another model, or an attack that searches.",
         )
     return [
         _convolution(call.name, call.part, ACTIVATIONS[type(then.part)], call.input.shape[1:])
@@ -162,15 +176,15 @@ def _convolution(
     assert isinstance(layer, nn.Conv2d)
     if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise CannotAttack(
-            f"closed_form: {name!r} has groups or padding that it does not know, {layer}. "
-            "Choose another model, or an attack that searches."
+            f"{name!r} has groups or padding that it does not know, {layer}",
+            "Choose another model, or an attack that searches.",
         )
     found = Convolution.of(name, layer, activation, shape)
-    if not found.size <= min(found.equations, _MOST):
+    if not found.size <= min(found.equations, _MOST_VALUES):
         raise CannotAttack(
-            f"closed_form: {name!r} gives {found.equations} equations for the {found.size} values "
-            f"of its input; it solves as many as there are values, and at most {_MOST}. "
-            "Choose smaller images, a wider layer, or an attack that searches."
+            f"{name!r} gives {found.equations} equations for the {found.size} values of its "
+            f"input; it solves as many as there are values, and at most {_MOST_VALUES}",
+            "Choose smaller images, a wider layer, or an attack that searches.",
         )
     return found
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -12,21 +11,18 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
-from attacks.observed.word_rows import noise_variance, standing_out, tables
+from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.solved.incidence import arrangement, sentence
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
 from fedsim.records import Certificate
-from fedsim.tasks.base import Task, TaskSpec
-from fedsim.types import Batch, Tensors
+from fedsim.tasks.base import Task
+from fedsim.types import Batch
 
-_QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
-_RANK = 1e-7  # singular values below this share of the largest are float32 rounding
-_OUTSIDE = 1e-5  # share of a tied row outside the head's span that is more than rounding
-_ROUNDING = 1e-6  # change of a float32 weight row, as a share of its norm, that is rounding
 _WHOLE = 0.99  # share of coordinates that are not 0 in rows that were not pruned
-_CERTAIN = 0.01  # largest miss of a certified sentence, in smallest singular values
 
 
 @dataclass(frozen=True)
@@ -50,8 +46,9 @@ class EmbeddingRows(Attack):
     language model's text, what is certified is the text as the model saw it, masks and all.
 
     Confidence is ``certified`` where one sentence explains both tables: no word row is missed by
-    more than 1 % of the smallest singular value of ``G_position``. Two arrangements differ by at
-    least that value in some row, so no other one fits. (Copies of one sentence look like one.)
+    more than ``tolerance`` of the smallest singular value of ``G_position``. Two arrangements
+    differ by at least that value in some row, so no other fits. (Copies of one sentence look like
+    one.)
     Rows with zeros were pruned and are never certified, since whole tokens may be lost. It is
     ``guess`` for several examples: every token found is in the guess and no other, positions
     follow ``G_position pinv(G_word)``, but which tokens share a sentence is not known. The
@@ -61,27 +58,36 @@ class EmbeddingRows(Attack):
         threshold: under noise a row of width ``d`` with energy ``e``, in units of the noise
             variance (estimated on the median row), counts where ``(e - d) / sqrt(2 d)`` is
             larger. At 4 about 3 of BERT's 30522 rows count by chance, at 5 about 0.1.
+        tolerance: largest miss of a certified sentence, in smallest singular values; below a half,
+            no two sentences are both certified.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
+    tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation; nothing is drawn."""
-        del rngs, prepared
-        network = task.build()
-        return [self._read(observation, task.spec, network, job) for observation in observations]
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Tokens against the width, which takes one dimension a token for their order."""
+        names, counts = embedding_names(prospect.network), prospect.tokens
+        if names.word is None or names.word not in prospect.sent:
+            return Feasibility("red", "tokens", counts, None, "the word embeddings are not sent")
+        width = prospect.network.get_parameter(names.word).shape[1]
+        tied = is_tied(prospect.network)
+        ordered = max(prospect.examples) == 1 and names.position in prospect.sent
+        partly = "" if ordered else "which words, not in which sentence or order"
+        # A tied head's rows take one dimension a token; so do the positions.
+        limit = (width - 1 if partly else width // 2) if tied else width
+        found = prospect.judge("tokens", counts, limit, partly, minds_dropout=False)
+        if found.colour == "red" and not tied:
+            return replace(found, colour="amber", reason="which words, not in which order")
+        return found
 
-    def _read(
-        self, observation: Observation, spec: TaskSpec, network: nn.Module, job: Job
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The sentence of a single example, else the batch's words; nothing is drawn."""
+        del rng
+        network, spec = task.build(), task.spec
         count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
         words, positions = tables(observation, network, job.device)
         noise = noise_variance(words)
@@ -89,9 +95,10 @@ class EmbeddingRows(Attack):
         most = len(words) if count is None else count * spec.input_shape[0]
         if not 0 < len(tokens) <= most:
             raise CannotAttack(
-                f"embedding_rows: {len(tokens)} rows of the word embeddings stand out, and the "
-                f"batch holds 1 to {most} tokens. Noise hides rows; weight decay inside Adam, or "
-                "pruning a tied head, shows false ones. Choose an attack that reads other layers."
+                f"{len(tokens)} rows of the word embeddings stand out, and the batch holds 1 to "
+                f"{most} tokens",
+                "Noise hides rows; weight decay inside Adam, or pruning a tied head, shows false "
+                "ones. Choose an attack that reads other layers.",
             )
         places = standing_out(positions, noise, self.threshold)
         words, positions = words[tokens], positions[places]
@@ -99,7 +106,7 @@ class EmbeddingRows(Attack):
         # Pruning may take a token with its position, and what is left explains itself. It leaves
         # a gap, or zeros in the other rows.
         whole = bool((positions != 0).double().mean() > _WHOLE) and bool((places.diff() == 1).all())
-        certain = whole and miss <= _CERTAIN
+        certain = whole and miss <= self.tolerance
         if count == 1 or certain:
             lines = [order]
         else:

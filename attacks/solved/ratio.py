@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -11,11 +10,19 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.observed.first_linear import UnitRows, find_first_linear, slopes, unit_rows
+from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.first_linear import (
+    UnitRows,
+    find_first_linear,
+    first_linear_of,
+    slopes,
+    unit_rows,
+)
 from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 _SIGMAS = 30.0  # standard deviations of rounding that a pixel may be off
 _RANKS: dict[Certificate, int] = {"certified": 0, "in_span": 1, "guess": 2}
@@ -47,21 +54,26 @@ class Ratio(Attack):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del prepared
-        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """How many examples have two units to themselves at the first layer."""
+        try:
+            linear = first_linear_of(prospect)
+        except CannotAttack as error:
+            return Feasibility("red", "examples", prospect.examples, None, error.reason)
+        alone = []
+        for batch in prospect.batches():
+            active = linear(batch.inputs.flatten(1).double()) > 0
+            alone.append(int(((active & (active.sum(0) == 1)).sum(1) > 1).sum()))
+        what, share = "examples with two units of their own", sum(alone) / sum(prospect.examples)
+        if share == 1:
+            return prospect.qualified(Feasibility("green", what, tuple(alone), None))
+        reason = f"{share:.0%} of the examples, at the first weights"
+        return Feasibility("amber" if share else "red", what, tuple(alone), None, reason)
 
-    def _one(
+    def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The images that units single out, grey where none does."""
         network = task.model(observation.sent, device=job.device).double()
         layer = find_first_linear(network, task, rng)
         rows = unit_rows(observation, layer, job.device)

@@ -82,7 +82,10 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     """
     left, values, right = torch.linalg.svd(rows.matrix, full_matrices=False)
     if not float(values[0]) > 0:
-        raise CannotAttack("spear: the first layer's update is zero. Attack another round.")
+        raise CannotAttack(
+            "the first layer's update is zero",
+            "Attack another round.",
+        )
     falls = values[:-1] / values[1:].clamp(min=1e-15 * float(values[0]))
     # Below the largest that rounding makes (of a random matrix, nearly), values fall without cause.
     sides = sum(side**0.5 for side in rows.matrix.shape)
@@ -92,14 +95,16 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     fall = float(falls[rank - 1])
     if fall < FALL:
         raise CannotAttack(
-            f"spear: the {len(values)} singular values of the first layer's update fall by no more "
-            f"than {fall:.1f} from one to the next, so its rank is full. Noise, pruning, signs, "
-            "Adam or as many examples as units do that; choose another attack."
+            f"the {len(values)} singular values of the first layer's update fall by no more than "
+            f"{fall:.1f} from one to the next, so its rank is full",
+            "Noise, pruning, signs, Adam or as many examples as units do that; choose another "
+            "attack.",
         )
     if most is not None and rank > most:
         raise CannotAttack(
-            f"spear: the first layer's update has rank {rank}, and {most} examples make no more "
-            f"than {most}. Weight decay or noise adds to it; choose another attack."
+            f"the first layer's update has rank {rank}, and {most} examples make no more than "
+            f"{most}",
+            "Weight decay or noise adds to it; choose another attack.",
         )
     left, values, right = left[:, :rank], values[:rank], right[:rank]
     outside = rows.matrix - (left * values) @ right

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -11,13 +11,22 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.observed.first_linear import FirstLinear, find_first_linear, prove, slopes, unit_rows
+from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.first_linear import (
+    FirstLinear,
+    find_first_linear,
+    first_linear_of,
+    prove,
+    slopes,
+    unit_rows,
+)
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
 from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 _CHUNK = 4096  # null vectors in one pass
 _AGREED = 0.99  # agreement of silent units with the signs of their inputs that chance never has
@@ -60,26 +69,29 @@ class Spear(Attack):
             adds its own, and none above 0.01 certifies.
     """
 
+    title: ClassVar[str] = "SPEAR"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
     samples: Annotated[int, Field(ge=1)] = 1_000_000
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del prepared
-        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Examples against the rank of the first layer, and the submatrices that are drawn."""
+        try:
+            linear = first_linear_of(prospect)
+        except CannotAttack as error:
+            return Feasibility("red", "examples", prospect.examples, None, error.reason)
+        limit = min(linear.out_features, linear.in_features + 1) - 1
+        likely, partly = 1 + int(math.log2(self.samples)), ""
+        if max(prospect.examples) > likely:
+            drawn = f"{self.samples:,}"
+            partly = f"of 2^(B-1) submatrices it draws {drawn}, enough for about B = {likely}"
+        return prospect.judge("examples", prospect.examples, limit, partly)
 
-    def _one(
+    def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The sparsest columns found, and what can be said for them."""
         network = task.model(observation.sent, device=job.device).double()
         layer = find_first_linear(network, task, rng)
         known = observation.knowledge.num_examples

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -11,7 +10,8 @@ from pydantic import Field
 from torch import nn
 
 from attacks.base import Attack, Job, Reconstruction
-from attacks.observed.word_rows import noise_variance, standing_out, tables
+from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.spans.candidates import nearest
 from attacks.spans.certificate import batch_of, match
 from attacks.spans.judges import read_traces
@@ -22,7 +22,6 @@ from fedsim.knowledge import Fact
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-from fedsim.types import Tensors
 
 
 @dataclass(frozen=True)
@@ -51,37 +50,44 @@ class APRIL(Attack):
         tolerance: relative error of a float32 gradient that counts as rounding, as in ``span``.
     """
 
+    title: ClassVar[str] = "APRIL"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
 
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One sentence for each observation; nothing is drawn."""
-        del rngs, prepared
-        assert isinstance(task, TextTask)
-        return [self._solve(observation, task, job) for observation in observations]
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Whether a reply holds one example, and its tokens against the width."""
+        names, network = embedding_names(prospect.network), prospect.network
+        if (most := max(prospect.examples)) > 1:
+            reason = f"a reply holds {most} examples, and it takes one"
+            return Feasibility("red", "examples", prospect.examples, 1, reason)
+        if names.position is None or names.position not in prospect.sent:
+            reason = "the position embeddings are not sent"
+            return Feasibility("red", "tokens", prospect.tokens, None, reason)
+        width = network.get_parameter(names.position).shape[1]
+        halved = names.word in prospect.sent and is_tied(network)
+        return prospect.judge("tokens", prospect.tokens, width // 2 if halved else width)
 
-    def _solve(self, observation: Observation, task: TextTask, job: Job) -> Reconstruction:
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """One sentence; nothing is drawn."""
+        del rng
+        assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
         names = embedding_names(network)
         count = observation.knowledge.num_examples
         if count != 1:
             raise CannotAttack(
-                f"april: the batch holds {count} examples, and position rows add up over them. "
-                "Set federation.batch_size = 1, or choose 'span'."
+                f"the batch holds {count} examples, and position rows add up over them",
+                "Set federation.batch_size = 1, or choose 'span'.",
             )
         if names.position is None or names.position not in observation.received:
             raise CannotAttack(
-                f"april: the client does not send the position embeddings (frozen); the reply has "
-                f"no {names.position!r}. Choose 'span', which does without them."
+                "the client does not send the position embeddings (frozen); the reply has no "
+                f"{names.position!r}",
+                "Choose 'span', which does without them.",
             )
         first = [names.position]
         if names.word in observation.received:
@@ -111,9 +117,9 @@ def by_rows(observation: Observation, network: nn.Module, job: Job) -> list[int]
     rank = int((values > ROUNDING * values.max()).sum()) if len(values) else 0
     if not 0 < len(positions) == rank:
         raise CannotAttack(
-            f"april: {len(positions)} position rows stand out and have rank {rank}. One for each "
-            "token is needed, so that tokens may fill at most the width, and half of it where the "
-            "head is tied. Take a shorter text, or choose 'span'."
+            f"{len(positions)} position rows stand out and have rank {rank}",
+            "One for each token is needed, so that tokens may fill at most the width, and half "
+            "of it where the head is tied. Take a shorter text, or choose 'span'.",
         )
     ids: list[int] = (words @ torch.linalg.pinv(positions)).argmax(0).tolist()
     return ids

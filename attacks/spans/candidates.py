@@ -58,8 +58,8 @@ def vocabulary(
     name = embedding_names(network).word
     if name is None:
         raise CannotAttack(
-            f"span: {type(network).__name__} has no word embeddings to try. Choose a model of "
-            "the BERT or GPT-2 type."
+            f"{type(network).__name__} has no word embeddings to try",
+            "Choose a model of the BERT or GPT-2 type.",
         )
     size = len(network.get_parameter(name))
     possible = torch.ones(size, dtype=torch.bool)

@@ -18,7 +18,7 @@ from fedsim.types import Batch
 
 _ABSENT = 0.05  # weight, as a share of the largest, of a sentence that is not in the batch
 _MANY = 32  # sentences that are tried for a batch, and the largest multiplicity
-_MOST = 0.01  # a wire so coarse that more than this is rounding proves nothing
+_COARSEST = 0.01  # a wire so coarse that more than this is rounding proves nothing
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class GradientMatch:
     @property
     def exact(self) -> bool:
         """Whether rounding explains all of the difference."""
-        return self.error <= self.bound <= _MOST
+        return self.error <= self.bound <= _COARSEST
 
 
 def match(

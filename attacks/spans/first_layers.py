@@ -85,8 +85,9 @@ class FirstLayers:
         ][:_CONTEXT_LAYERS]
         if not bare or not self.contexts:
             raise CannotAttack(
-                f"span: {type(network).__name__} has no linear layers before and after its first "
-                "attention, each used once. Choose a model of the BERT or GPT-2 type."
+                f"{type(network).__name__} has no linear layers before and after its first "
+                "attention, each used once",
+                "Choose a model of the BERT or GPT-2 type.",
             )
         self.tokens = bare[0]
         ahead = zip(plain, late, sees, strict=True)

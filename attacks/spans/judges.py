@@ -64,23 +64,26 @@ def read_traces(
     optimizer = observation.knowledge.optimizer
     if optimizer not in {None, "sgd", "momentum"}:
         raise CannotAttack(
-            f"span: an update by {optimizer!r} is no multiple of a gradient, so its columns "
-            "span everything. Use optimizer = 'sgd', or FedSGD."
+            f"an update by {optimizer!r} is no multiple of a gradient, so its columns span "
+            "everything",
+            "Use optimizer = 'sgd', or FedSGD.",
         )
     words = vocabulary(observation, task, network, rows=rows)
     layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
     before = subspace(layers, layers.tokens, observation)
     if isinstance(before, AdapterSpan) and before.full:
         raise CannotAttack(
-            f"span: the adapters of {layers.tokens.name!r} show no room: {before.reason}. "
+            f"the adapters of {layers.tokens.name!r} show no room: {before.reason}",
             "The batch has as many tokens as that, or noise, signs, pruning or weight decay fill "
-            "the span; take fewer tokens than lora_rank, or choose an attack that does without it."
+            "the span; take fewer tokens than lora_rank, or choose an attack that does without "
+            "it.",
         )
     if before.full:
         raise CannotAttack(
-            f"span: the gradient of {layers.tokens.name!r} has rank {before.rank} at "
-            f"width {before.width}. The batch has as many tokens as that, or noise, signs, "
-            "pruning or weight decay fill the span; choose an attack that does without it."
+            f"the gradient of {layers.tokens.name!r} has rank {before.rank} at width "
+            f"{before.width}",
+            "The batch has as many tokens as that, or noise, signs, pruning or weight decay fill "
+            "the span; choose an attack that does without it.",
         )
     return Traces(layers, before, words)
 
@@ -94,8 +97,8 @@ def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Sub
     names = layer.weights(observation.received)
     if not names:
         raise CannotAttack(
-            f"span: the client does not send {layer.name!r}, whose gradient spans the "
-            "tokens. Freeze fewer layers."
+            f"the client does not send {layer.name!r}, whose gradient spans the tokens",
+            "Freeze fewer layers.",
         )
     device = next(layers.network.parameters()).device
     if is_adapter(names[0]):
@@ -114,8 +117,8 @@ def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Sub
 
 def _nothing(layer: Layer) -> CannotAttack:
     return CannotAttack(
-        f"span: the gradient of {layer.name!r} is zero, NaN or infinite. "
-        "Lower the client's learning rate, or attack another round."
+        f"the gradient of {layer.name!r} is zero, NaN or infinite",
+        "Lower the client's learning rate, or attack another round.",
     )
 
 
@@ -137,10 +140,11 @@ def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) 
                 judges.append(Judge(layers, layer, found))
     if not judges:
         raise CannotAttack(
-            f"span: the first layer's gradient has rank {before.rank} at width {before.width}, and "
-            f"those behind the attention {', '.join(ranks) or 'are not sent'}. They have to hold "
-            "every token and leave room: take fewer tokens than the width, and a model of two "
-            "blocks or more, since a classifier's last block has a gradient for one token only."
+            f"the first layer's gradient has rank {before.rank} at width {before.width}, and "
+            f"those behind the attention {', '.join(ranks) or 'are not sent'}",
+            "They have to hold every token and leave room: take fewer tokens than the width, and "
+            "a model of two blocks or more, since a classifier's last block has a gradient for "
+            "one token only.",
         )
     roomy = [judge for judge in judges if 2 * judge.subspace.rank <= judge.subspace.width]
     if roomy and not layers.causal:

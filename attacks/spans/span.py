@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -10,15 +9,18 @@ import torch
 from pydantic import Field
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.feasibility import Feasibility, Prospect
+from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.sentences import Judge, SpanSentence, grow, proven
-from fedsim.capture import Observation
+from attacks.spans.subspace import Subspace
+from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack
+from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-from fedsim.types import Tensors
 
 _WIDER = 3  # times that cut, where the sentences within it are no proof
 
@@ -62,22 +64,26 @@ class Span(Attack):
     starts: Annotated[int, Field(ge=1)] = 40
     bag: bool = True
 
-    def reconstruct(
-        self,
-        observations: Sequence[Observation],
-        task: Task,
-        rngs: Sequence[torch.Generator],
-        job: Job,
-        prepared: Tensors | None = None,
-    ) -> list[Reconstruction]:
-        """One guess for each observation."""
-        del prepared
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Different inputs against the room in the first block's spans, by a single text."""
+        task, network, what = prospect.task, prospect.network, "different inputs"
         assert isinstance(task, TextTask)
-        return [self._one(o, task, rng, job) for o, rng in zip(observations, rngs, strict=True)]
+        received = task.gradient(network, prospect.example)
+        known, key = Knowledge(optimizer=prospect.optimizer), CaptureKey(round=1, client=0)
+        observation = Observation(key, prospect.weights, received, "gradient", known)
+        try:
+            traces = read_traces(observation, task, network)
+            behind = best_judge(traces.layers, traces.before, observation).subspace
+        except CannotAttack as error:
+            return Feasibility("red", what, prospect.inputs, None, error.reason)
+        limit = min(room(traces.before), behind.most - 1)
+        return prospect.judge(what, prospect.inputs, limit)
 
-    def _one(
-        self, observation: Observation, task: TextTask, rng: torch.Generator, job: Job
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
+        """The sentences in the span, with what is proven of them."""
+        assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
         ends = task.tokens([""])[0]
         traces = read_traces(observation, task, network, rows=self.bag)
@@ -116,8 +122,9 @@ class Span(Attack):
             return grow(judge, shortlist.tokens, wider * shortlist.limit, self.beam, job)
         if len(ends) < 2:
             raise CannotAttack(
-                "span: the tokenizer puts no end token behind a sentence, which the descent of an "
-                "encoder needs. Choose a model of the BERT or GPT-2 type."
+                "the tokenizer puts no end token behind a sentence, which the descent of an "
+                "encoder needs",
+                "Choose a model of the BERT or GPT-2 type.",
             )
         stop = ends[-1]
         possible = [
@@ -130,6 +137,15 @@ class Span(Attack):
         descent = Descent(judge, shortlist.tokens, stop, possible)
         expired = descent.run(self.starts, count, rng, job)
         return descent.found, expired
+
+
+def room(found: Subspace) -> int:
+    """The largest rank that leaves room to tell tokens."""
+    if isinstance(found, AdapterSpan):
+        return found.most - 1
+    ranks = range(found.most, 0, -1)
+    spans = (Subspace(torch.empty(found.width, rank, device="meta"), found.most) for rank in ranks)
+    return next((one.rank for one in spans if not one.full), 0)
 
 
 def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:

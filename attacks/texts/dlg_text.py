@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attacks.texts.matching import Distance
 from attacks.texts.tag import TAG
@@ -15,5 +16,7 @@ class DLGText(TAG):
     As LAMP's authors run it, with labels granted or read off the head. The paper uses L-BFGS and
     searches for the labels too, which is ``labels = "joint"``.
     """
+
+    title: ClassVar[str] = "DLG (text)"
 
     distance: Distance = "l2"

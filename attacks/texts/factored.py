@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.observed.replay import Replay
+from attacks.texts.factors import Products, Vectors
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
 from fedsim.tasks.base import Task
@@ -24,34 +25,6 @@ from fedsim.types import Batch, Tensors
 
 _NOTHING = 1e-10
 """In float64, the share of the largest gradient norm below which a tensor's is rounding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Products:
-    """Gradients ``left^T right`` of weights of one shape ``(a, b)``.
-
-    Attributes:
-        names: of the parameters, one a layer.
-        left: ``(layer, lane, row, a)``.
-        right: ``(layer, lane, row, b)``.
-    """
-
-    names: tuple[str, ...]
-    left: Tensor
-    right: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """Gradients of small parameters, formed: biases, layer norms, rows of position tables.
-
-    Attributes:
-        names: of the parameters, one a layer.
-        values: ``(layer, lane, coordinate)``; of a table, its first rows, flattened.
-    """
-
-    names: tuple[str, ...]
-    values: Tensor
 
 
 @dataclass(frozen=True, slots=True)

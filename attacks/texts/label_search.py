@@ -147,8 +147,9 @@ def _targets(observation: Observation, network: nn.Module) -> tuple[Tensor, Tens
     name = next((name for name, own in network.named_parameters() if own is bias), None)
     if name is None or name not in observation.received:
         raise CannotAttack(
-            f"{observation.key}: a masked language model's targets are read off the bias of its "
-            "head, which was not sent. Freeze less, or choose 'embedding_rows'."
+            "a masked language model's targets are read off the bias of its head, which was not "
+            "sent",
+            "Freeze less, or choose 'embedding_rows'.",
         )
     own = replace(observation, received={name: observation.received[name]})
     gradient = observed_gradient(own)[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attacks.texts.text_matching import TextMatching
 
@@ -22,3 +23,5 @@ class LAMP(TextMatching):
     it moves words, and picks the last guess by gradient alone. There, labels and lengths come with
     their order; here, what is open is tried.
     """
+
+    title: ClassVar[str] = "LAMP"

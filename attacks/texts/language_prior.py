@@ -93,7 +93,9 @@ def load_prior(name: str, task: TextTask, device: torch.device) -> LanguagePrior
         known = _vocabulary(source)
     except ConfigError as error:
         fault = str(error).removeprefix("task.model: ")
-        raise CannotAttack(f"prior: {fault} fedsim prior EXPERIMENT trains one.") from None
+        raise CannotAttack(
+            f"prior: {fault.removesuffix('.')}", "fedsim prior EXPERIMENT trains one."
+        ) from None
     own = task.tokenizer.get_vocab()
     if differing := known.items() ^ own.items():
         number = min(number for _, number in differing)
@@ -102,23 +104,23 @@ def load_prior(name: str, task: TextTask, device: torch.device) -> LanguagePrior
         )
         raise CannotAttack(
             f"prior: the vocabulary of {name!r} ({len(known)} tokens) is not that of "
-            f"{task.spec.model!r} ({len(own)}): token {number} is {there.get(number)!r} in the one "
-            f"and {here.get(number)!r} in the other. Train a prior that matches with fedsim prior "
-            "EXPERIMENT."
+            f"{task.spec.model!r} ({len(own)}): token {number} is {there.get(number)!r} in the "
+            f"one and {here.get(number)!r} in the other",
+            "Train a prior that matches with fedsim prior EXPERIMENT.",
         )
     network = _network(source, device)
     rows, needed = network.get_output_embeddings().out_features, max(own.values()) + 1
     if rows < needed:
         raise CannotAttack(
-            f"prior: {name!r} predicts {rows} tokens, and its tokenizer has {needed}. "
-            "Use the tokenizer it was trained with."
+            f"prior: {name!r} predicts {rows} tokens, and its tokenizer has {needed}",
+            "Use the tokenizer it was trained with.",
         )
     positions = getattr(network.config, "max_position_embeddings", task.max_length)
     if positions < task.max_length:
         raise CannotAttack(
             f"prior: {name!r} takes at most {positions} tokens, and task.max_length is "
-            f"{task.max_length}. Lower task.max_length, or train a longer prior with fedsim prior "
-            "EXPERIMENT."
+            f"{task.max_length}",
+            "Lower task.max_length, or train a longer prior with fedsim prior EXPERIMENT.",
         )
     return LanguagePrior(name, network)
 
@@ -145,13 +147,13 @@ def _network(source: str, device: torch.device) -> Any:  # noqa: ANN401
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise CannotAttack(
-            f"prior: {source!r} cannot be loaded as a causal language model ({first}). "
-            "Name a folder or hub id that holds safetensors weights of one."
+            f"prior: {source!r} cannot be loaded as a causal language model ({first})",
+            "Name a folder or hub id that holds safetensors weights of one.",
         ) from None
     if lost := sorted(report["missing_keys"]):
         raise CannotAttack(
-            f"prior: {source!r} has no weights for {lost[0]!r} ({len(lost)} in all). "
-            "Name a language model with its head."
+            f"prior: {source!r} has no weights for {lost[0]!r} ({len(lost)} in all)",
+            "Name a language model with its head.",
         )
     network.eval().requires_grad_(False).to(device)
     _check(network, source, device)
@@ -167,13 +169,13 @@ def _check(network: Any, source: str, device: torch.device) -> None:  # noqa: AN
     hidden = network.base_model(input_ids=ids).last_hidden_state
     if not torch.allclose(hidden[0, :2], hidden[1, :2], atol=1e-4):
         raise CannotAttack(
-            f"prior: {source!r} looks at the tokens that it should predict. "
-            "Name a causal language model, for example one of the GPT-2 type."
+            f"prior: {source!r} looks at the tokens that it should predict",
+            "Name a causal language model, for example one of the GPT-2 type.",
         )
     if not isinstance(head, nn.Linear) or not torch.allclose(
         head(hidden), network(input_ids=ids).logits, atol=1e-3
     ):
         raise CannotAttack(
-            f"prior: the logits of {source!r} are not linear in its last hidden states. "
-            "Name another language model, for example one of the GPT-2 type."
+            f"prior: the logits of {source!r} are not linear in its last hidden states",
+            "Name another language model, for example one of the GPT-2 type.",
         )

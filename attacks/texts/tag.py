@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ class TAG(TextMatching):
     It searches for the targets, too, which is ``labels = "joint"``; here a language model's follow
     from the words.
     """
+
+    title: ClassVar[str] = "TAG"
 
     distance: Distance = "l2l1"
     steps: Annotated[int, Field(ge=1)] = 2500

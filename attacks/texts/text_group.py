@@ -14,9 +14,9 @@ from attacks.observed.word_rows import noise_variance, standing_out, tables
 from attacks.texts.adapted_objective import adapted
 from attacks.texts.denoising import denoised
 from attacks.texts.factored import Factored
+from attacks.texts.frames import Frames, LossWeights
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
-from attacks.texts.lanes import Lanes, LossWeights
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching, TextObjective
 from attacks.texts.surrogate_model import SurrogateModel
@@ -88,8 +88,8 @@ class TextGroup:
         factored = Factored(Replay(self.task, model.network, wanted))
         if not factored.names:
             raise CannotAttack(
-                f"{self.observations[0].key}: no gradient was sent that a text could be matched "
-                "to. Freeze less, or name other layers."
+                "no gradient was sent that a text could be matched to",
+                "Freeze less, or name other layers.",
             )
         return factored
 
@@ -118,13 +118,13 @@ class TextGroup:
             moved = moved[torch.isin(moved, words)]
             if not len(moved):
                 raise CannotAttack(
-                    f"{seen.key}: no row of the word gradient stands out, so there are no tokens "
-                    "to choose from. Set tokens = 'vocabulary'."
+                    "no row of the word gradient stands out, so there are no tokens to choose from",
+                    "Set tokens = 'vocabulary'.",
                 )
             found.append(Vocabulary(model.network, moved))
         return found
 
-    def _lanes(self, model: Factored) -> Lanes:
+    def _lanes(self, model: Factored) -> Frames:
         """A lane for each hypothesis and restart."""
         lengths = [length for own in self.possible for each in own for length in each.lengths]
         count = len(self.possible[0]) * self.options.restarts
@@ -138,7 +138,7 @@ class TextGroup:
             torch.stack(part).unflatten(0, (-1, count)).to(self.job.device)
             for part in zip(*rows, strict=True)
         )
-        return Lanes(ids, mask, free, labels, meaning)
+        return Frames(ids, mask, free, labels, meaning)
 
     def _meaning(self, network: nn.Module) -> LabelSearch:
         if self.task.spec.kind == "language-modelling":
@@ -150,7 +150,7 @@ class TextGroup:
     def _lane(
         self, guess: Hypothesis, tokens: int, meaning: LabelSearch, rng: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Special tokens, mask, places of words, and labels, as ``Lanes`` has them."""
+        """Special tokens, mask, places of words, and labels, as ``Frames`` has them."""
         before, after = frame(self.task)
         lengths, place = torch.tensor(guess.lengths)[:, None], torch.arange(tokens)
         mask = (place < lengths).to(torch.int64)

@@ -12,13 +12,14 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.observed.search import SearchProgress
 from attacks.texts.hypotheses import hypotheses
 from attacks.texts.language_prior import load_prior
+from attacks.texts.starts import start
 from attacks.texts.text_group import TextGroup
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 NOTED = 25
 """Steps between two entries of the trace."""
@@ -48,10 +49,8 @@ class TextMatching(TextOptions):
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-        prepared: Tensors | None = None,
     ) -> list[Reconstruction]:
         """One guess for each observation; those of equal shape share their passes."""
-        del prepared
         assert isinstance(task, TextTask)
         prior = load_prior(self.prior, task, job.device) if self.prior else None
         network = task.build()
@@ -81,7 +80,7 @@ class TextMatching(TextOptions):
     def _together(self, group: TextGroup) -> list[Reconstruction]:
         """One guess a victim."""
         search, progress, job = group.search(), SearchProgress(group.job), group.job
-        search.start(self.starts, group.rngs, rescale=self.rescale)
+        start(search, self.starts, group.rngs, rescale=self.rescale)
         search.optimizer = self._optimizer(search)
         step, note = 0, ""
         for step in range(1, self.steps + 1):
@@ -101,7 +100,7 @@ class TextMatching(TextOptions):
                 search.rearrange(self.proposals, group.rngs)
             if step % NOTED == 0 or step == self.steps:
                 # The first sentence of the first victim, for somebody who watches.
-                ids = search.nearest(0, 0)[0][search.lanes.free[0, 0, 0]]
+                ids = search.nearest(0, 0)[0][search.frames.free[0, 0, 0]]
                 progress.note(step, search.lowest(), group.task.text(ids.tolist()))
         if self.discrete == "end":
             for _ in filter(self._due, range(1, self.steps + 1)):
@@ -124,9 +123,9 @@ class TextMatching(TextOptions):
         progress: SearchProgress,
     ) -> Reconstruction:
         ids, labels, lane, distance = search.tokens(victim)
-        mask = search.lanes.mask[victim, lane]
+        mask = search.frames.mask[victim, lane]
         return Reconstruction(
-            Batch(ids, search.lanes.meaning.settled(labels, victim, ids, mask), mask),
+            Batch(ids, search.frames.meaning.settled(labels, victim, ids, mask), mask),
             objective=distance,
             steps=step,
             trace=progress.trace(victim),

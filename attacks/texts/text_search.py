@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from attacks.base import Job
 from attacks.observed.search import Best
-from attacks.texts.lanes import Lanes, LossWeights, Lowest, ordered
+from attacks.texts.frames import Frames, LossWeights, Lowest
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching
 from attacks.texts.surrogate_model import SurrogateModel
@@ -26,7 +25,7 @@ class Search:
         self,
         matching: Matching,
         vocabularies: Sequence[Vocabulary],
-        lanes: Lanes,
+        frames: Frames,
         weights: LossWeights,
         job: Job,
         *,
@@ -34,66 +33,29 @@ class Search:
         surrogates: Sequence[SurrogateModel] | None,
     ) -> None:
         """One vocabulary and, if any, one surrogate model a victim."""
-        self.lanes, self._weights = lanes, weights
-        self._matching, self._vocabularies = matching, vocabularies
-        self._prior, self._surrogates, self._job = prior, surrogates, job
+        self.frames, self.weights = frames, weights
+        self._matching, self.vocabularies = matching, vocabularies
+        self._prior, self._surrogates, self.job = prior, surrogates, job
         table = vocabularies[0].table
-        self._fixed = table[lanes.ids]
+        self._fixed = table[frames.ids]
         self.guess = torch.zeros_like(self._fixed)
-        self.labels = lanes.labels
-        self.searches_labels = lanes.labels.is_floating_point()
+        self.labels = frames.labels
+        self.searches_labels = frames.labels.is_floating_point()
         self.best = Best(self.guess.flatten(0, 1), self.labels.flatten(0, 1))
         self.optimizer: torch.optim.Optimizer | None = None
 
-    # Starts
-
-    def start(self, draws: int, rngs: Sequence[torch.Generator], *, rescale: bool) -> None:
-        """The best of random embeddings, then of orders of its words; norms as the vocabulary's."""
-        sentences, tokens, width = self.guess.shape[2:]
-        for victim, rng in enumerate(rngs):
-            # Nothing is drawn for padding, which depends on the victims that share the group.
-            longest = int(self.lanes.mask[victim].sum(-1).max())
-            for lane in range(self.guess.shape[1]):
-                own = Lowest()
-                for count in self._portions(draws):
-                    drawn = torch.randn(count, sentences, longest, width, generator=rng)
-                    drawn = pad(drawn, (0, 0, 0, tokens - longest)).to(self.guess)
-                    drawn = self._framed(drawn, victim, lane)
-                    own.offer(self._distances(victim, lane, drawn), drawn)
-                for count in self._portions(draws if draws > 1 else 0):
-                    orders = self._shuffles(victim, lane, count, rng)
-                    drawn = ordered(own.candidate, orders)
-                    own.offer(self._distances(victim, lane, drawn), drawn)
-                self.guess[victim, lane] = own.candidate
-            if rescale:
-                norms = self.guess[victim].norm(dim=-1, keepdim=True).clamp(min=1e-12)
-                self.guess[victim] *= self._vocabularies[victim].size / norms
+    def reset(self) -> None:
+        """Put the special tokens back, and forget what was best."""
         self._frame_all()
         self.best = Best(self.guess.flatten(0, 1), self.labels.flatten(0, 1))
 
-    def _portions(self, total: int) -> Iterator[int]:
-        """``total`` in parts that fit into a pass; the first alone when the time is over."""
-        for done in range(0, total, self._weights.lanes):
-            if done and self._job.expired:
-                return
-            yield min(self._weights.lanes, total - done)
-
-    def _shuffles(self, victim: int, lane: int, count: int, rng: torch.Generator) -> Tensor:
-        """Random orders of the words of each sentence, ``(count, sentence, token)``."""
-        free = self.lanes.free[victim, lane].cpu()
-        orders = torch.arange(free.shape[1]).repeat(count, len(free), 1)
-        for sentence, own in enumerate(free):
-            places = torch.nonzero(own)[:, 0]
-            for row in orders[:, sentence]:
-                row[places] = places[torch.randperm(len(places), generator=rng)]
-        return orders.to(self.guess.device)
-
-    def _framed(self, guess: Tensor, victim: int, lane: int) -> Tensor:
-        free = self.lanes.free[victim, lane][..., None]
+    def framed(self, guess: Tensor, victim: int, lane: int) -> Tensor:
+        """A guess of one lane with its special tokens and padding in place."""
+        free = self.frames.free[victim, lane][..., None]
         return torch.where(free, guess, self._fixed[victim, lane])
 
     def _frame_all(self) -> None:
-        self.guess.copy_(torch.where(self.lanes.free[..., None], self.guess, self._fixed))
+        self.guess.copy_(torch.where(self.frames.free[..., None], self.guess, self._fixed))
 
     # Continuous steps
 
@@ -120,7 +82,7 @@ class Search:
 
     def _shares(self) -> list[slice]:
         """Victims that share a pass; one by one where each has a surrogate model."""
-        size = 1 if self._surrogates else max(1, self._weights.lanes // self.guess.shape[1])
+        size = 1 if self._surrogates else max(1, self.weights.lanes // self.guess.shape[1])
         return [slice(i, i + size) for i in range(0, len(self.guess), size)]
 
     def _slope(self, victims: slice) -> tuple[Tensor, list[Tensor]]:
@@ -128,11 +90,11 @@ class Search:
         guess, labels = variables[0], (variables[1:] or [self.labels[victims]])[0]
         surrogate = self._surrogates[victims.start] if self._surrogates else None
         parameters = surrogate.parameters() if surrogate else None
-        distance = self._match(victims, guess, labels, self.lanes.mask[victims], parameters)
-        real = self.lanes.mask[victims].to(guess)
+        distance = self._match(victims, guess, labels, self.frames.mask[victims], parameters)
+        real = self.frames.mask[victims].to(guess)
         norms = (guess.norm(dim=-1) * real).sum((2, 3)) / real.sum((2, 3))
-        sizes = guess.new_tensor([own.size for own in self._vocabularies[victims]])[:, None]
-        objective = distance + self._weights.norm * (norms - sizes).square()
+        sizes = guess.new_tensor([own.size for own in self.vocabularies[victims]])[:, None]
+        objective = distance + self.weights.norm * (norms - sizes).square()
         asked = variables + ([surrogate.share] if surrogate else [])
         slopes = list(torch.autograd.grad(objective.sum(), asked))
         if surrogate:
@@ -147,9 +109,9 @@ class Search:
             for lane in range(self.guess.shape[1]):
                 ids = self.nearest(victim, lane)
                 for sentence in range(self.guess.shape[2]):
-                    if self._job.expired:
+                    if self.job.expired:
                         return
-                    places = torch.nonzero(self.lanes.free[victim, lane, sentence])[:, 0]
+                    places = torch.nonzero(self.frames.free[victim, lane, sentence])[:, 0]
                     if len(places) < 2:
                         continue
                     first, last = int(places[0]), int(places[-1])
@@ -163,11 +125,11 @@ class Search:
         """The number of the best order of one sentence."""
         guess = self.guess[victim, lane].repeat(len(orders), 1, 1, 1)
         guess[:, sentence] = self.guess[victim, lane, sentence][orders]
-        scores = self._distances(victim, lane, guess)
-        if self._prior is not None and self._weights.language:
-            mask = self.lanes.mask[victim, lane, sentence].expand_as(orders)
+        scores = self.distances(victim, lane, guess)
+        if self._prior is not None and self.weights.language:
+            mask = self.frames.mask[victim, lane, sentence].expand_as(orders)
             # A mean over the batch's sentences, of which only this one changes.
-            share = self._weights.language / guess.shape[1]
+            share = self.weights.language / guess.shape[1]
             scores = scores + share * self._prior.loss(ids[orders], mask).to(scores)
         return int(scores.nan_to_num(torch.inf).argmin())
 
@@ -186,15 +148,15 @@ class Search:
         """A search that goes on with the best few lanes of each victim."""
         chosen = self.best.objective.view(self.guess.shape[:2]).argsort(1)[:, :lanes]
         rows = torch.arange(len(chosen), device=chosen.device)[:, None]
-        own = self.lanes
+        own = self.frames
         ids, mask, free = (part[rows, chosen] for part in (own.ids, own.mask, own.free))
-        kept = Lanes(ids, mask, free, self.labels[rows, chosen], own.meaning)
+        kept = Frames(ids, mask, free, self.labels[rows, chosen], own.meaning)
         narrowed = Search(
             self._matching,
-            self._vocabularies,
+            self.vocabularies,
             kept,
-            self._weights,
-            self._job,
+            self.weights,
+            self.job,
             prior=self._prior,
             surrogates=self._surrogates,
         )
@@ -216,14 +178,14 @@ class Search:
                 (self.guess[victim, lane], self.labels[victim, lane]),
             )
             for guess, label in ends:
-                ids = self._with_frame(self._vocabularies[victim].nearest(guess), victim, lane)
-                table = self._vocabularies[victim].table
-                distance = self._distances(victim, lane, table[ids][None], label[None])
+                ids = self._with_frame(self.vocabularies[victim].nearest(guess), victim, lane)
+                table = self.vocabularies[victim].table
+                distance = self.distances(victim, lane, table[ids][None], label[None])
                 score = distance
                 if self._prior is not None:
-                    mask = self.lanes.mask[victim, lane]
+                    mask = self.frames.mask[victim, lane]
                     likely = self._prior.loss(ids, mask).mean().to(distance)
-                    score = distance + self._weights.language * likely
+                    score = distance + self.weights.language * likely
                 found.offer(score, ids[None], (label, lane, float(distance)))
         return found.candidate, *found.extra
 
@@ -235,23 +197,23 @@ class Search:
 
     def nearest(self, victim: int, lane: int) -> Tensor:
         """The tokens of a lane's guess, ``(sentence, token)``."""
-        ids = self._vocabularies[victim].nearest(self.guess[victim, lane])
+        ids = self.vocabularies[victim].nearest(self.guess[victim, lane])
         return self._with_frame(ids, victim, lane)
 
     def _with_frame(self, ids: Tensor, victim: int, lane: int) -> Tensor:
-        return ids.where(self.lanes.free[victim, lane], self.lanes.ids[victim, lane])
+        return ids.where(self.frames.free[victim, lane], self.frames.ids[victim, lane])
 
     @torch.no_grad()
-    def _distances(
+    def distances(
         self, victim: int, lane: int, guess: Tensor, labels: Tensor | None = None
     ) -> Tensor:
         """Of guesses ``(candidate, sentence, token, width)`` of one lane, without a graph."""
         labels = self.labels[victim, lane][None] if labels is None else labels
-        mask, one = self.lanes.mask[victim, lane], slice(victim, victim + 1)
+        mask, one = self.frames.mask[victim, lane], slice(victim, victim + 1)
         surrogate = self._surrogates[victim] if self._surrogates else None
         parameters = surrogate.parameters() if surrogate else None
         found = []
-        for part in guess.split(self._weights.lanes):
+        for part in guess.split(self.weights.lanes):
             shape = (1, len(part), *[-1] * mask.dim())
             own = labels.expand(1, len(part), *labels.shape[1:])
             with torch.enable_grad():
@@ -269,7 +231,7 @@ class Search:
         create_graph: bool = True,
     ) -> Tensor:
         flat = mask.flatten(0, 2)
-        meant = self.lanes.meaning.labels(labels, victims, guess, mask)
+        meant = self.frames.meaning.labels(labels, victims, guess, mask)
         batch = Batch(torch.zeros_like(flat), meant.flatten(0, 2), flat)
         return self._matching.only(victims)(
             guess, batch, create_graph=create_graph, parameters=parameters

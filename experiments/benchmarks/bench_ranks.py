@@ -159,7 +159,7 @@ class BenchVictims:
         try:
             (made,) = Span().reconstruct([seen], task, [rng], job)
         except CannotAttack as refusal:
-            return RankOutcome(len(batch), refusal=reason(str(refusal)))
+            return RankOutcome(len(batch), refusal=reason(refusal.reason))
         guess = task.examples(made.guess).tokens
         levels = made.confidence or ()
         proven = Counter(g for g, c in zip(guess, levels, strict=True) if c == "certified")

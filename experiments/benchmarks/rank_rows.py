@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -105,8 +104,8 @@ class RankOutcome:
 
 
 def reason(message: str) -> str:
-    """Why an attack refuses, in a few words: its message up to the first comma or full stop."""
-    return re.split(r"[.,] ", message.removeprefix("span: "), maxsplit=1)[0]
+    """Why an attack refuses, in a few words: the reason up to its first comma."""
+    return message.partition(", ")[0]
 
 
 def rank_row(

@@ -12,7 +12,7 @@ from experiments.bounds.records import CeilingLimit, LimitsRecord, RankLimit, Su
 from experiments.bounds.success import guesses, mechanism
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
-from experiments.preview.rank_light import lights
+from experiments.preview.feasibility import feasible
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.files import write_json
@@ -77,8 +77,9 @@ def cases(cells: Sequence[Cell]) -> Iterator[Case]:
 def rank_limits(case: Case) -> Iterator[RankLimit]:
     """Feasibility of each exact attack on the cell's modality."""
     setting = case.setting
-    for light in lights(case.cell.config, setting.task, setting.holdings.private, case.weights):
-        yield RankLimit(**case.who, light=light)
+    config, private = case.cell.config, setting.holdings.private
+    for attack, found in feasible(config, setting.task, private, case.weights).items():
+        yield RankLimit(**case.who, attack=attack, feasibility=found)
 
 
 def success_limits(case: Case) -> Iterator[SuccessLimit]:

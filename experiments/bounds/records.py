@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.preview.feasibility import Light
+from attacks.feasibility import Feasibility
 from fedsim.files import Record
 
 
@@ -18,7 +18,8 @@ class Limit(Record):
 class RankLimit(Limit):
     """Feasibility of one exact attack, from the ranks of the clients' replies."""
 
-    light: Light
+    attack: str
+    feasibility: Feasibility
 
 
 class SuccessLimit(Limit):

@@ -103,9 +103,9 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
         tries, budgeted = {}, 0
         for entry in entries(first.experiment):
             attack = build(attack_classes(), entry.table, "attacks")
-            if found := watch.search(attack, entry.label):
+            if found := watch.search(attack):
                 searches |= {entry.label: found} if found[1] else {}
-            elif took := watch.trial(attack, entry.label):
+            elif took := watch.trial(attack):
                 tries[entry.label] = took
             elif (
                 took is None or len(cells) > 1
@@ -167,7 +167,7 @@ class _Watch:
             self._evaluated = self._set_up + seconds * len(held) / len(few)
         return self._evaluated
 
-    def search(self, attack: Attack, name: str) -> tuple[float, float] | None:
+    def search(self, attack: Attack) -> tuple[float, float] | None:
         """Seconds per step and number of steps; None if the attack has no fixed number of steps."""
         short = attack.abridged()
         if short is None or type(attack).prepare is not Attack.prepare:
@@ -177,22 +177,21 @@ class _Watch:
             return 0.0, 0.0
         clock = StepClock()
         try:
-            self._attack(trial, name, clock)
+            self._attack(trial, clock)
         except CannotAttack:
             return 0.0, 0.0
         return clock.step, steps
 
-    def trial(self, attack: Attack, name: str) -> float | None:
+    def trial(self, attack: Attack) -> float | None:
         """Seconds of a whole attack, 0 if it refuses; None if it trains first or did not finish."""
         if type(attack).prepare is not Attack.prepare:
             return None
         took: list[float] = []
         try:
-            while not took or (
-                len(took) == 1 and took[0] < PATIENCE
-            ):  # the first run also loads code
+            # The first run also loads code.
+            while not took or (len(took) == 1 and took[0] < PATIENCE):
                 trial = TimedTrial()
-                self._attack(attack, name, trial)
+                self._attack(attack, trial)
                 if trial.heard:
                     return None
                 took.append(time.perf_counter() - trial.began)
@@ -202,7 +201,7 @@ class _Watch:
             return None
         return min(took)
 
-    def _attack(self, attack: Attack, name: str, job: Job) -> None:
+    def _attack(self, attack: Attack, job: Job) -> None:
         """Run an attack on the undefended update."""
         task, holdings, update = self._setting.task, self._setting.holdings, self._update
         knowledge = granted(self._cell.config, update)
@@ -210,7 +209,7 @@ class _Watch:
         seen = Observation(key, self._weights, update.tensors, update.kind, knowledge)
         if (rows := holdings.auxiliary) is not None and knowledge.auxiliary:
             job.auxiliary = lambda: task.encode(rows)
-        check_facts(attack, knowledge, task, name)
+        check_facts(attack, knowledge, task)
         attack.reconstruct([seen], task, [generator(0, "estimate")], job)
 
 

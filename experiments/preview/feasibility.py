@@ -1,120 +1,63 @@
-"""A traffic light of an exact attack, and what decides on its colour."""
+"""Whether exact attacks can work on the replies of a cell, before anything is simulated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-from statistics import median
-from typing import Literal, TypeAlias
+from itertools import islice
 
-from torch import nn
-
-from experiments.preview.replies import Reply
+from attacks import attack_classes
+from attacks.base import Attack
+from attacks.feasibility import Feasibility, Prospect
+from experiments.preview.replies import replies
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
-from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
-from fedsim.types import Rows, Tensors
+from fedsim.types import Batch, Rows, Tensors
 
-Colour: TypeAlias = Literal["green", "amber", "red"]
+_REPLIES = 32  # looked at, the first ones
+_SHORT = 50  # rows, of which the shortest text is the single example
 
 
-@dataclass(frozen=True, slots=True)
-class Light:
-    """What an exact attack on the replies of a cell comes up against.
+def feasible(
+    config: CellConfig, task: Task, private: Rows, weights: Tensors
+) -> dict[str, Feasibility]:
+    """What each attack of the registry says that can tell, on what the model is, by name.
 
-    Attributes:
-        colour: green where nothing is in the way, red where the attack cannot work, amber where it
-            works on some replies or in part.
-        what: what is counted in each reply.
-        counts: one for each reply that was looked at.
-        limit: the largest count that the attack takes; None where no number decides.
-        reason: why it is not green.
+    The attacks' own checks decide on the model, by one example's gradient without a defense; the
+    counts are those of the private rows. Nothing is attacked.
     """
-
-    attack: str
-    colour: Colour
-    what: str
-    counts: tuple[int, ...]
-    limit: int | None
-    reason: str = ""
-
-    @property
-    def number(self) -> str:
-        """``9 (4 to 23) of 381``: median, range and limit."""
-        low, high = min(self.counts), max(self.counts)
-        spread = "" if low == high else f" ({low} to {high})"
-        of = "" if self.limit is None else f" of {self.limit}"
-        return f"{median(self.counts):g}{spread}{of}"
-
-    def text(self) -> str:
-        """One line."""
-        line = f"{self.attack:<15}{self.colour:<7}{self.what} {self.number}"
-        return f"{line}: {self.reason}" if self.reason else line
+    prospect = prospect_of(config, task, private, weights)
+    found = {
+        name: cls().feasible(prospect)
+        for name, cls in attack_classes().items()
+        if task.modality in cls.modalities and cls.feasible is not Attack.feasible
+    }
+    return {name: one for name, one in found.items() if one is not None}
 
 
-@dataclass(frozen=True)
-class Lamp:
-    """A cell whose model and first replies are looked at, before anything is simulated."""
-
-    config: CellConfig
-    task: Task
-    private: Rows
-    weights: Tensors
-    replies: tuple[Reply, ...]
-
-    @cached_property
-    def network(self) -> nn.Module:
-        """The first model in eval mode; what the clients freeze needs no gradient."""
-        network = self.task.model(self.weights).eval()
-        build_chain(self.config.defense, "defense").on_model(network)
-        return network
-
-    @cached_property
-    def sent(self) -> frozenset[str]:
-        """The parameters that clients send."""
-        return frozenset(k for k, p in self.network.named_parameters() if p.requires_grad)
-
-    @cached_property
-    def examples(self) -> tuple[int, ...]:
-        """In each reply."""
-        return tuple(len(reply.rows) for reply in self.replies)
-
-    @cached_property
-    def dropout(self) -> bool:
-        """Whether masks change what a layer gets."""
-        parts = [part for part in self.network.modules() if isinstance(part, nn.Dropout)]
-        return self.config.federation.train_mode and any(part.p > 0 for part in parts)
-
-    def dimmed(self, light: Light) -> Light:
-        """Amber instead of green, where the update is not one exact gradient."""
-        if light.colour != "green":
-            return light
-        run = self.config.federation
-        if lost := sorted(build_chain(self.config.defense, "defense").distortions - {"scale"}):
-            what = " and ".join(lost)
-            reason = f"the defense leaves no exact gradient ({what})"
-        elif run.protocol == "fedavg" and run.optimizer in ("adam", "adamw"):
-            reason = f"an update by {run.optimizer} is no gradient"
-        elif (steps := max(reply.steps for reply in self.replies)) > 1:
-            reason = f"the update sums {steps} steps"
-        elif self.dropout and light.attack != "embedding_rows":
-            reason = "dropout is on, and its masks are not known"
-        else:
-            return light
-        return replace(light, colour="amber", reason=reason)
-
-    def light(
-        self, attack: str, what: str, counts: tuple[int, ...], limit: int, more: str = ""
-    ) -> Light:
-        """Coloured by how many counts are within the limit."""
-        fitting = sum(count <= limit for count in counts)
-        if fitting == len(counts):
-            return Light(attack, "amber" if more else "green", what, counts, limit, more)
-        reason = f"{len(counts) - fitting} of {len(counts)} replies hold more"
-        return Light(attack, "amber" if fitting else "red", what, counts, limit, reason)
+def prospect_of(config: CellConfig, task: Task, private: Rows, weights: Tensors) -> Prospect:
+    """The first model and replies of a cell."""
+    some = tuple(islice(replies(config, private.labels), _REPLIES))
+    chain = build_chain(config.defense, "defense")
+    network = task.model(weights).eval()
+    chain.on_model(network)
+    run = config.federation
+    return Prospect(
+        task,
+        weights,
+        network,
+        tuple(len(reply.rows) for reply in some),
+        lambda: (task.encode(private.take(reply.rows)) for reply in some),
+        _single(task, private),
+        steps=max(reply.steps for reply in some),
+        optimizer=run.optimizer if run.protocol == "fedavg" else None,
+        distortions=chain.distortions,
+        train_mode=run.train_mode,
+    )
 
 
-def reason_of(error: CannotAttack) -> str:
-    """What an attack says, without its own name and its advice."""
-    return str(error).partition(": ")[2].partition(". ")[0]
+def _single(task: Task, private: Rows) -> Batch:
+    """The first image, or the shortest of some texts."""
+    rows = private.take(range(min(len(private), _SHORT)))
+    batch = task.encode(rows)
+    shortest = 0 if batch.mask is None else int(batch.mask.sum(1).argmin())
+    return task.encode(rows.take([shortest]))

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from torch import nn
 
+from attacks.feasibility import Feasibility
 from experiments.plan.cells import Cell, make_cells
 from experiments.plan.config import Plan
 from experiments.plan.entries import entries
 from experiments.plan.levels import level_of
 from experiments.plan.rehearsal import Start, rehearse
 from experiments.preview.estimate import CostEstimate, estimate
-from experiments.preview.feasibility import Light
-from experiments.preview.rank_light import lights
+from experiments.preview.feasibility import feasible
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
+from fedsim.models.mode import has_train_mode
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class ShownPart:
     Attributes:
         config: the resolved experiment, as TOML.
         modeless: models in train mode that have neither dropout nor batch statistics.
-        lights: feasibility of exact attacks, by cell of the first seed.
+        feasibility: that of each exact attack, by cell of the first seed.
     """
 
     config: str
     cells: tuple[Cell, ...]
     threat: ThreatModel
     modeless: tuple[str, ...]
-    lights: dict[str, list[Light]]
+    feasibility: dict[str, dict[str, Feasibility]]
     cost: Cost
 
 
@@ -92,8 +92,8 @@ class Description:
                         "varied": part.threat.varied,
                     },
                     "limits": {
-                        cell: [asdict(light) for light in found]
-                        for cell, found in part.lights.items()
+                        cell: [{"attack": name, **asdict(one)} for name, one in found.items()]
+                        for cell, found in part.feasibility.items()
                     },
                     "cost": asdict(part.cost),
                 }
@@ -130,17 +130,18 @@ def _text(part: ShownPart) -> str:
         "",
         "# feasibility of exact attacks, from the content of a reply",
     ]
-    for same, cells in _alike(part.lights).items():
+    for same, cells in _alike(part.feasibility).items():
         lines += [*cells, *(f"  {line}" for line in same)]
     lines += ["", "# cost", part.cost.text()]
     return "\n".join(lines)
 
 
-def _alike(lights: dict[str, list[Light]]) -> dict[tuple[str, ...], list[str]]:
+def _alike(cells: dict[str, dict[str, Feasibility]]) -> dict[tuple[str, ...], list[str]]:
     """Cells grouped by their lines of feasibility."""
     alike: dict[tuple[str, ...], list[str]] = {}
-    for cell, found in lights.items():
-        alike.setdefault(tuple(light.text() for light in found), []).append(cell)
+    for cell, found in cells.items():
+        lines = tuple(one.text(attack) for attack, one in found.items())
+        alike.setdefault(lines, []).append(cell)
     return alike
 
 
@@ -154,7 +155,7 @@ def describe(plan: Plan) -> Description:
         config = tomli_w.dumps(experiment.model_dump(mode="json", exclude_none=True))
         threat = threat_model([cell.config for cell in mine])
         found = {
-            cell.name: lights(
+            cell.name: feasible(
                 cell.config, start.setting.task, start.setting.holdings.private, start.weights
             )
             for cell in mine
@@ -172,15 +173,7 @@ def _modeless(cells: list[Cell], starts: dict[str, Start]) -> tuple[str, ...]:
         for cell in cells
         if cell.config.federation.train_mode
     }
-    return tuple(name for name, task in tasks.items() if not _has_mode(task.blank()))
-
-
-def _has_mode(network: nn.Module) -> bool:
-    """True if dropout masks or batch statistics change the network's output in train mode."""
-    return any(
-        isinstance(part, nn.BatchNorm2d) or (isinstance(part, nn.Dropout) and part.p > 0)
-        for part in network.modules()
-    )
+    return tuple(name for name, task in tasks.items() if not has_train_mode(task.blank()))
 
 
 def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:

@@ -41,16 +41,16 @@ def rank_table(limits: Iterable[RankLimit], labels: SettingNames) -> Table:
         tuple(
             (
                 *_who(one, labels),
-                title(light.attack),
-                light.colour,
-                light.what,
-                median_low(light.counts),
-                max(light.counts),
-                light.limit,
-                light.reason,
+                title(one.attack),
+                found.colour,
+                found.what,
+                median_low(found.counts),
+                max(found.counts),
+                found.limit,
+                found.reason,
             )
             for one in limits
-            for light in [one.light]
+            for found in [one.feasibility]
         ),
     )
 

@@ -6,40 +6,13 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
+from fedsim.build import registry
 from fedsim.cell import CellConfig
 
 TITLES = {
-    "mse": "MSE",
-    "psnr": "PSNR",
-    "ssim": "SSIM",
-    "lpips": "LPIPS",
-    "rouge1": "ROUGE-1",
-    "rouge2": "ROUGE-2",
-    "rougeL": "ROUGE-L",
-    "rouge1_special": "ROUGE-1 with special tokens",
-    "rouge2_special": "ROUGE-2 with special tokens",
-    "rougeL_special": "ROUGE-L with special tokens",
-    "bleu": "BLEU",
-    "nerr": "NERR",
-    "nerr_rules": "NERR by rules",
-    "rouge1_best": "ROUGE-1 of the first guess",
-    "rouge2_best": "ROUGE-2 of the first guess",
-    "rougeL_best": "ROUGE-L of the first guess",
-    "nerr_best": "NERR of the first guess",
-    "nerr_rules_best": "NERR by rules of the first guess",
-    "film": "FILM",
-    "lamp": "LAMP",
-    "tag": "TAG",
-    "dlg": "DLG",
-    "idlg": "iDLG",
-    "dlg_text": "DLG (text)",
-    "lti": "LTI",
-    "gi_gip": "GI-GIP",
-    "april": "APRIL",
-    "spear": "SPEAR",
-    "dp_sgd": "DP-SGD",
     "mcc": "MCC",
     "image-classification": "image classification",
     "text-classification": "text classification",
@@ -51,11 +24,31 @@ TITLES = {
     "other_client": "other client's update",
     "second_client": "a second other client's update",
 }
+"""What is no attack, defense or metric; those have titles of their own."""
 
 
 def title(name: str) -> str:
-    """A metric, protocol or control as a reader knows it; else the name with spaces."""
-    return TITLES.get(name, name.replace("_", " "))
+    """A metric, attack, defense, protocol or control as a reader knows it; else with spaces."""
+    return TITLES.get(name) or own_titles().get(name) or name.replace("_", " ")
+
+
+@cache
+def own_titles() -> dict[str, str]:
+    """By name, of the attacks, defenses and metrics here and in installed packages.
+
+    A class that is derived from another one does not inherit its title.
+    """
+    # Not imported before something is shown, so that the command line answers at once.
+    from attacks import attack_classes
+    from fedsim.defenses import DEFENSES
+    from fedsim.metrics import METRICS
+
+    classes: dict[str, type] = {
+        **registry(DEFENSES, "fedsim.defenses"),
+        **registry(METRICS, "fedsim.metrics"),
+        **attack_classes(),
+    }
+    return {name: str(vars(cls).get("title", "")) for name, cls in classes.items()}
 
 
 def show(value: float | None, unit: str = "") -> str:

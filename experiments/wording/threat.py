@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from experiments.plan.levels import level_of
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, title
-from fedsim.cell import CellConfig
+from fedsim.cell import CellConfig, TaskConfig
 from fedsim.knowledge import FACTS, Fact
-from fedsim.models import IMAGE_MODELS
+from fedsim.models import IMAGE_MODELS, TEXT_MODELS, transformer
+from fedsim.models.mode import has_train_mode
+from fedsim.tasks import task_kind
 
 WORDS: dict[Fact, str] = {
     "labels": "the classes of the client's examples, unordered",
@@ -150,9 +152,21 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
 def _mode(cell: CellConfig) -> str:
     if not cell.federation.train_mode:
         return "eval"
-    if cell.task.model in ("lenet", "mlp"):
+    if not _has_train_mode(cell.task):
         return "train, which is eval of a model without dropout and batch statistics"
     return "train (dropout and batch statistics on)"
+
+
+def _has_train_mode(task: TaskConfig) -> bool:
+    """Read off a built-in model; one of the hub is taken to have dropout."""
+    if task.model in IMAGE_MODELS:
+        made = IMAGE_MODELS[task.model]
+        side = made.smallest
+        return has_train_mode(made((3, side, side), 2, **made.options))
+    if task.model in TEXT_MODELS:
+        architecture = transformer.architecture(transformer.locate(task.model), 2, 0)
+        return has_train_mode(transformer.blank(architecture, task_kind(task)))
+    return True
 
 
 def _listed(numbers: Sequence[int]) -> str:

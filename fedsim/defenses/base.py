@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -31,7 +31,12 @@ class Defense:
 
     Under FedSGD the client sends ``on_update(gradient)``. Under FedAvg it sends
     ``sent - on_update(sent - trained)``, ``trained`` being the weights after its local steps.
+
+    Attributes:
+        title: its name in tables and figures; empty for its name in experiment files, with spaces.
     """
+
+    title: ClassVar[str] = ""
 
     def fit(self, schedule: Schedule) -> Defense:
         """The same defense, its noise set for a client with this schedule."""

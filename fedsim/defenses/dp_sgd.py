@@ -43,6 +43,7 @@ class DpSgd(Budgeted):
             by the number of a client's rows.
     """
 
+    title: ClassVar[str] = "DP-SGD"
     name: ClassVar[str] = "dp_sgd"
     depends: ClassVar[str] = "the client's rows and steps"
 

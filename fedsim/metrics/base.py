@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -43,12 +43,14 @@ class Metric(ABC):
 
     Attributes:
         name: name of the metric in result rows and in the experiment file.
+        title: its name in tables and figures; empty for the name with spaces.
         unit: ``1`` for a ratio in [0, 1], ``dB``, ``squared pixel``, ``points``.
         attacker_wants: the direction in which more leaks.
         modality: the inputs that the metric applies to.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""
     unit: ClassVar[str]
     attacker_wants: ClassVar[Literal["higher", "lower"]]
     modality: ClassVar[Literal["image", "text", "any"]]
@@ -60,8 +62,3 @@ class Metric(ABC):
     def available(self) -> str:
         """Reason why the metric cannot be computed on this machine; empty if it can."""
         return ""
-
-
-def describe(metric: type[Metric]) -> dict[str, Any]:
-    """Name, unit and direction of a metric, for tables and ``fedsim list metrics``."""
-    return {"name": metric.name, "unit": metric.unit, "attacker_wants": metric.attacker_wants}

@@ -21,6 +21,7 @@ class Bleu(TextMetric):
     """
 
     name: ClassVar[str] = "bleu"
+    title: ClassVar[str] = "BLEU"
 
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]."""

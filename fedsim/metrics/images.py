@@ -26,6 +26,7 @@ class MeanSquaredError(ImageMetric):
     """Mean squared error over channels and pixels; pixels are in [0, 1]."""
 
     name: ClassVar[str] = "mse"
+    title: ClassVar[str] = "MSE"
     unit: ClassVar[str] = "squared pixel"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "lower"
 
@@ -43,6 +44,7 @@ class PeakSignalToNoise(ImageMetric):
     """
 
     name: ClassVar[str] = "psnr"
+    title: ClassVar[str] = "PSNR"
     unit: ClassVar[str] = "dB"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
 
@@ -66,6 +68,7 @@ class StructuralSimilarity(ImageMetric):
     """
 
     name: ClassVar[str] = "ssim"
+    title: ClassVar[str] = "SSIM"
     unit: ClassVar[str] = "1"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
 

@@ -29,6 +29,7 @@ class PerceptualDistance(ImageMetric):
     """
 
     name: ClassVar[str] = "lpips"
+    title: ClassVar[str] = "LPIPS"
     unit: ClassVar[str] = "1"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "lower"
 

@@ -67,6 +67,7 @@ class NamedEntityRecovery(EntityRecovery):
     """
 
     name: ClassVar[str] = "nerr"
+    title: ClassVar[str] = "NERR"
 
     def available(self) -> str:
         """What has to be installed first; empty if nothing."""
@@ -107,6 +108,7 @@ class RuledEntityRecovery(EntityRecovery):
     """
 
     name: ClassVar[str] = "nerr_rules"
+    title: ClassVar[str] = "NERR by rules"
 
     def entities(self, text: str) -> frozenset[Entity]:
         """The entities that the rules find."""

@@ -42,6 +42,7 @@ class Rouge1(Rouge):
     """ROUGE-1: overlap of single words."""
 
     name: ClassVar[str] = "rouge1"
+    title: ClassVar[str] = "ROUGE-1"
     kind: ClassVar[str] = "rouge1"
 
 
@@ -50,6 +51,7 @@ class Rouge2(Rouge):
     """ROUGE-2: overlap of pairs of adjacent words."""
 
     name: ClassVar[str] = "rouge2"
+    title: ClassVar[str] = "ROUGE-2"
     kind: ClassVar[str] = "rouge2"
 
 
@@ -58,6 +60,7 @@ class RougeL(Rouge):
     """ROUGE-L: longest common subsequence of words."""
 
     name: ClassVar[str] = "rougeL"
+    title: ClassVar[str] = "ROUGE-L"
     kind: ClassVar[str] = "rougeL"
 
 
@@ -79,6 +82,7 @@ class Rouge1Special(RougeSpecial):
     """ROUGE-1 including special tokens: overlap of single words."""
 
     name: ClassVar[str] = "rouge1_special"
+    title: ClassVar[str] = "ROUGE-1 with special tokens"
     kind: ClassVar[str] = "rouge1"
 
 
@@ -87,6 +91,7 @@ class Rouge2Special(RougeSpecial):
     """ROUGE-2 including special tokens: overlap of pairs of adjacent words."""
 
     name: ClassVar[str] = "rouge2_special"
+    title: ClassVar[str] = "ROUGE-2 with special tokens"
     kind: ClassVar[str] = "rouge2"
 
 
@@ -95,4 +100,5 @@ class RougeLSpecial(RougeSpecial):
     """ROUGE-L including special tokens: longest common subsequence of words."""
 
     name: ClassVar[str] = "rougeL_special"
+    title: ClassVar[str] = "ROUGE-L with special tokens"
     kind: ClassVar[str] = "rougeL"

@@ -81,6 +81,7 @@ class Rouge1Best(FirstGuess):
     """ROUGE-1 of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "rouge1_best"
+    title: ClassVar[str] = "ROUGE-1 of the first guess"
     metric: ClassVar[type[TextMetric]] = Rouge1
 
 
@@ -89,6 +90,7 @@ class Rouge2Best(FirstGuess):
     """ROUGE-2 of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "rouge2_best"
+    title: ClassVar[str] = "ROUGE-2 of the first guess"
     metric: ClassVar[type[TextMetric]] = Rouge2
 
 
@@ -97,6 +99,7 @@ class RougeLBest(FirstGuess):
     """ROUGE-L of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "rougeL_best"
+    title: ClassVar[str] = "ROUGE-L of the first guess"
     metric: ClassVar[type[TextMetric]] = RougeL
 
 
@@ -105,6 +108,7 @@ class NamedEntityRecoveryBest(FirstGuess):
     """NERR of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "nerr_best"
+    title: ClassVar[str] = "NERR of the first guess"
     metric: ClassVar[type[TextMetric]] = NamedEntityRecovery
 
 
@@ -113,6 +117,7 @@ class RuledEntityRecoveryBest(FirstGuess):
     """``nerr_rules`` of the first guess and the private sentence most similar to it."""
 
     name: ClassVar[str] = "nerr_rules_best"
+    title: ClassVar[str] = "NERR by rules of the first guess"
     metric: ClassVar[type[TextMetric]] = RuledEntityRecovery
 
 

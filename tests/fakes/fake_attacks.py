@@ -50,7 +50,6 @@ class Fake(Attack):
         task: Task,
         rngs: Sequence[torch.Generator],
         job: Job,
-        prepared: Tensors | None = None,
     ) -> list[Reconstruction]:
         keys = "+".join(str(o.key) for o in observations)
         begin = time.time()
@@ -60,7 +59,7 @@ class Fake(Attack):
         time.sleep(self.pause)
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._log("spans", f"{begin} {time.time()} {gpu} {job.device}\n")
-        guesses = [self._draw(rng, prepared) for rng in rngs]
+        guesses = [self._draw(rng, job.prepared) for rng in rngs]
         return guesses[1:] if self.act == "few" else guesses
 
     def _misbehave(self, first: bool, job: Job) -> None:
@@ -68,7 +67,7 @@ class Fake(Attack):
             case "raise":
                 raise RuntimeError("singular\nmatrix")
             case "cannot":
-                raise CannotAttack("the embedding is frozen. Train it.")
+                raise CannotAttack("the embedding is frozen", "Train it.")
             case "exit":
                 os._exit(3)
             case "exit-once" if first:

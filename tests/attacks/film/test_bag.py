@@ -140,16 +140,14 @@ def refused(victim: Victim, seen: Observation, reason: str) -> None:
 
 def test_frozen_and_unreadable_words(gpt2: Victim, untied: Victim) -> None:
     frozen, _ = gpt2.capture([5], {"name": "freeze_embeddings"})
-    refused(
-        gpt2, frozen, f"film: the word embeddings were not sent (frozen); the reply has no {WORD!r}"
-    )
+    refused(gpt2, frozen, f"does not send the word embeddings (frozen); the reply has no {WORD!r}")
     seen, truth = untied.capture([5])
     assert tokens(truth)
     still = {**seen.received, WORD: torch.zeros_like(seen.received[WORD])}
     refused(
         untied,
         replace(seen, received=still),
-        f"film: no row of {WORD!r} stands out by bag = 'rows'",
+        "no row of the word embeddings stands out by bag = 'rows'",
     )
     broken = {**seen.received, PLACE: torch.full_like(seen.received[PLACE], torch.nan)}
-    refused(untied, replace(seen, received=broken), f"film: {PLACE!r} holds NaN or infinite values")
+    refused(untied, replace(seen, received=broken), f"{PLACE!r} holds NaN or infinite values")

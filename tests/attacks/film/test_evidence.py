@@ -96,11 +96,11 @@ def test_without_room_in_the_span_it_says_so(fresh: Victim) -> None:
     seen, truth = fresh.capture(many)
     assert sum(map(len, lines(truth))) > 128
     guess = attack(fresh, seen, quick)
-    assert re.match(r"Log-probability alone, since span: .* has rank 12[678] at", guess.note)
+    assert re.match(r"Log-probability alone, since .* has rank 12[678] at", guess.note)
     assert guess.confidence == ("guess",)
     frozen, _ = fresh.capture(many, BARE)
     guess = attack(fresh, frozen, replace(quick, max_tokens=12))
-    assert "All words, since film: the word embeddings were not sent (frozen)" in guess.note
+    assert "All words, since the client does not send the word embeddings (frozen)" in guess.note
     with pytest.raises(CannotAttack, match="at width 128"):
         attack(fresh, seen, replace(quick, bag="span"))
     dropped, _ = fresh.capture([5], train_mode=True)
@@ -114,7 +114,7 @@ def test_evidence_takes_an_end_token(fresh: Victim) -> None:
     tokenizer = type(whole)(tokenizer_object=whole.backend_tokenizer)
     victim = Victim(replace(task_of(fresh), tokenizer=tokenizer), fresh.rows, fresh.sent)
     guess = attack(victim, victim.capture([3])[0], SPAN)
-    assert "since span: the tokenizer of 'tiny-gpt2' has no end token" in guess.note
+    assert "since the tokenizer of 'tiny-gpt2' has no end token" in guess.note
 
 
 class Told:

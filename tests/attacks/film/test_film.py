@@ -156,16 +156,16 @@ def refused(victim: Victim, seen: Observation, film: FILM, reason: str) -> None:
 
 def test_what_film_cannot_attack(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([3], FROZEN)
-    refused(gpt2, seen, QUICK, "film: the word embeddings were not sent (frozen)")
+    refused(gpt2, seen, QUICK, "the client does not send the word embeddings (frozen)")
     assert len(attack(gpt2, seen, replace(QUICK, bag="none")).guess) == 1
     bert = trained("tiny-bert", 0)
     seen, _ = bert.capture([3])
-    refused(bert, seen, QUICK, "film: 'tiny-bert' is trained for text-classification")
+    refused(bert, seen, QUICK, "'tiny-bert' is trained for text-classification")
     marked = {**gpt2.sent, "transformer.wte.weight": torch.zeros(2000, 128)}
     marked["transformer.wte.weight"][0] = 1.0
     refused(
         gpt2,
         replace(gpt2.capture([3])[0], received=marked),
         replace(QUICK, bag="rows"),
-        "film: the bag holds no word beside special tokens",
+        "the bag holds no word beside special tokens",
     )

@@ -85,7 +85,7 @@ def test_recovers_an_image(victim: Victim, pictures: Pictures, auxiliary: Batch)
     task, seen = defended(victim, batch, ())
     attack = GIGIP(latent=32, latent_steps=60, weight_steps=20)
     learned = prepared(attack, task, seen, auxiliary)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job(), learned)
+    (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=learned))
     grey = (batch.inputs - 0.5).square().mean()
     assert found.guess.labels.tolist() == [6]
     assert (found.guess.inputs - batch.inputs).square().mean() < 0.2 * grey
@@ -99,7 +99,7 @@ def test_the_second_stage_goes_on_where_the_first_ended(
     before = {name: value.clone() for name, value in learned.items()}
 
     def run(attack: GIGIP) -> tuple[float, Tensor]:
-        (found,) = attack.reconstruct([seen], task, [rng()], Job(), learned)
+        (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=learned))
         assert found.steps == attack.latent_steps + attack.weight_steps
         assert [step for step, _, _ in found.trace][-1] == found.steps
         seconds = [second for _, second, _ in found.trace]
@@ -132,10 +132,10 @@ def test_guess_does_not_depend_on_the_group(
     task = victim(batches[0])[0]
     learned = prepared(QUICK, task, seen[0], auxiliary)
     attack = replace(QUICK, restarts=2, lanes=3)
-    together = attack.reconstruct(seen, task, [rng(i) for i in range(3)], Job(), learned)
+    together = attack.reconstruct(seen, task, [rng(i) for i in range(3)], Job(prepared=learned))
     assert [found.guess.labels.tolist() for found in together] == [[6], [2], [3, 3]]
     for i, found in enumerate(together):
-        (alone,) = attack.reconstruct([seen[i]], task, [rng(i)], Job(), learned)
+        (alone,) = attack.reconstruct([seen[i]], task, [rng(i)], Job(prepared=learned))
         torch.testing.assert_close(alone.guess.inputs, found.guess.inputs, atol=1e-3, rtol=0)
 
 
@@ -148,7 +148,10 @@ def test_signs_give_more_to_those_who_know_them_and_a_prior(
     learned = prepared(aware, task, seen, auxiliary)
     pixels = Inverting(steps=60, adaptive=True)
     first, *others = (
-        (attack.reconstruct([seen], task, [rng()], Job(), learned)[0].guess.inputs - batch.inputs)
+        (
+            attack.reconstruct([seen], task, [rng()], Job(prepared=learned))[0].guess.inputs
+            - batch.inputs
+        )
         .square()
         .mean()
         for attack in (aware, replace(aware, adaptive=False), pixels)
@@ -166,7 +169,7 @@ def test_weights_from_a_file(
     given = replace(QUICK, generator_weights=path)
     assert given.prepare(seen, task, Job(), 0) is None
     (found,) = given.reconstruct([seen], task, [rng()], Job())
-    (expected,) = QUICK.reconstruct([seen], task, [rng()], Job(), learned)
+    (expected,) = QUICK.reconstruct([seen], task, [rng()], Job(prepared=learned))
     assert torch.equal(found.guess.inputs, expected.guess.inputs)
 
 
@@ -190,7 +193,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     wide = state(Principal((1, 8, 8), 5))
     with pytest.raises(CannotAttack, match=re.escape("linear.weight: the network's tensor has")):
         load_weights(model, wide, "w.st")
-    with pytest.raises(CannotAttack, match=re.escape("gi_gip.generator: 'principle' is not known")):
+    with pytest.raises(CannotAttack, match=re.escape("generator: 'principle' is not known")):
         build_generator("principle", (1, 8, 8), 4)
 
 
@@ -227,6 +230,6 @@ def test_deadline_returns_the_best_so_far(
     task, seen = victim(pictures(1, 6))
     learned = prepared(QUICK, task, seen, auxiliary)
     job = Job(deadline=time.monotonic())
-    (found,) = QUICK.reconstruct([seen], task, [rng()], job, learned)
+    (found,) = QUICK.reconstruct([seen], task, [rng()], replace(job, prepared=learned))
     assert (found.expired, found.steps) == (True, 0)
     assert found.guess.inputs.isfinite().all()

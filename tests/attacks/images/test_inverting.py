@@ -288,7 +288,7 @@ def test_who_knows_the_defense_sees_more(
 def test_adaptive_needs_the_defense(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6))
     message = (
-        "round-0001-client-0000: an adaptive attack needs the client's defense, which the server "
+        "an adaptive attack needs the client's defense, which the server "
         "does not know. Grant server_knows.defense, or set adaptive = false."
     )
     with pytest.raises(CannotAttack, match=re.escape(message)):

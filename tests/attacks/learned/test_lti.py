@@ -271,7 +271,10 @@ def test_a_cohort_of_unknown_shares_is_noted(victim: Victim, rows: Batch) -> Non
     ):
         task, seen = victim(rows[:count], classes=4, defense=(SIGN,), cohort=2)
         prepared = attack.prepare(seen, task, job, 0)
-        assert attack.reconstruct([seen], task, [rng()], job, prepared)[0].note == note
+        assert (
+            attack.reconstruct([seen], task, [rng()], replace(job, prepared=prepared))[0].note
+            == note
+        )
 
 
 def test_the_best_of_all_assignments() -> None:
@@ -369,7 +372,7 @@ def test_inverts_updates_of_a_trained_model(
     private, public = rows[280:], rows[100:280]
     seen = [client(task, weights, private[i], *tables) for i in range(20)]
     prepared = attack.prepare(seen[0], task, owning(public), 0)
-    found = attack.reconstruct(seen, task, [rng()] * 20, owning(public), prepared)
+    found = attack.reconstruct(seen, task, [rng()] * 20, replace(owning(public), prepared=prepared))
     guesses = torch.cat([own.guess.inputs for own in found])
     error = (guesses - private.inputs).square().mean()
     mean = (public.inputs.mean(0) - private.inputs).square().mean()
@@ -389,8 +392,8 @@ def test_tokens_of_a_language_model_beyond_the_usual_ones() -> None:
     seen = [client(task, weights, rows[i], frozen) for i in range(200, 208)]
     attack, public = LTI(bins=0.005, width=64, channels=16, epochs=20, updates=16), rows[:200]
     prepared = attack.prepare(seen[0], task, owning(public), 0)
-    found = attack.reconstruct(seen, task, [rng()] * 8, Job(), prepared)
-    usual = PriorOnly().reconstruct(seen, task, [], owning(public))
+    found = attack.reconstruct(seen, task, [rng()] * 8, Job(prepared=prepared))
+    usual = PriorOnly().reconstruct(seen, task, [rng()] * 8, owning(public))
     scores = [
         sum(
             float((own.guess.inputs[0, 1:5] == rows.inputs[i, 1:5]).float().mean())
@@ -409,7 +412,7 @@ def test_several_images_come_back_in_any_order(victim: Victim, rows: Batch) -> N
     for start in range(280, 300, 2):
         batch = rows[start : start + 2]
         _, seen = victim(batch, classes=4)
-        (found,) = attack.reconstruct([seen], task, [rng()], Job(), prepared)
+        (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
         costs = Pixels((3, 16, 16)).costs(
             found.guess.inputs.flatten(1)[None], batch.inputs.flatten(1)[None]
         )
@@ -502,7 +505,7 @@ def test_patience_ends_the_training(victim: Victim, rows: Batch) -> None:
     epochs: list[int] = []
     job = owning(rows[:60], report=lambda epoch, *_: epochs.append(epoch))
     prepared = attack.prepare(seen, task, job, 0)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job(), prepared)
+    (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
     assert epochs[-1] == found.steps + 2 < 20
     assert found.note == ""
 
@@ -511,7 +514,7 @@ def test_the_budget_ends_the_training(victim: Victim, rows: Batch) -> None:
     task, seen = victim(rows[100], classes=4)
     attack = replace(QUICK, adaptive=False, epochs=50)
     prepared = attack.prepare(seen, task, owning(rows[:60], deadline=0.0), 0)
-    (found,) = attack.reconstruct([seen], task, [rng()], Job(), prepared)
+    (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
     assert found.note == "the time budget ended the training, best in epoch 0 of 50"
     assert found.steps == 0
 
@@ -526,19 +529,19 @@ def test_what_cannot_be_attacked(victim: Victim, rows: Batch) -> None:
     oblivious, job = replace(QUICK, adaptive=False), owning(rows[:60])
     refused(QUICK, seen, task, job, "an adaptive attack needs the client's defense")
     refused(oblivious, seen, task, Job(), "the attack needs auxiliary rows")
-    few = "lti: 2 auxiliary rows are too few for batches of 1 to learn from and to be held out."
+    few = "2 auxiliary rows are too few for batches of 1 to learn from and to be held out."
     refused(replace(oblivious, size=2), seen, task, job, few)
-    slope = "lti.features: slopes are of a single image whose last weight and bias are sent, and "
+    slope = "features: slopes are of a single image whose last weight and bias are sent, and "
     pair = replace(seen, knowledge=Knowledge(num_examples=2))
     refused(replace(oblivious, features="slope"), pair, task, job, slope + "here are 2 images")
-    unigram = "lti.auxiliary: 'unigram' rows are no images. Choose 'dct', or 'rows'."
+    unigram = "auxiliary: 'unigram' rows are no images. Choose 'dct', or 'rows'."
     refused(replace(oblivious, auxiliary="unigram"), seen, task, job, unigram)
     budget = ({"name": "dp_sgd", "clip": 1.0, "epsilon": 3.0},)
     _, private = victim(rows[100], classes=4, defense=budget)
-    refused(QUICK, private, task, job, "lti: dp_sgd.epsilon: 3.0 is a budget")
+    refused(QUICK, private, task, job, "cannot be simulated (dp_sgd.epsilon: 3.0 is a budget")
     _, weights = victim(rows[100], classes=4, step_size=0.1, local_steps=None)
     refused(oblivious, weights, task, job, "the scale of a FedAvg update needs local_steps")
     prepared = oblivious.prepare(seen, task, job, 0)
     _, pair = victim(rows[100:102], classes=4)
     with pytest.raises(CannotAttack, match="an update of 8 tensors and 2 examples is not what the"):
-        oblivious.reconstruct([pair], task, [rng()], job, prepared)
+        oblivious.reconstruct([pair], task, [rng()], replace(job, prepared=prepared))

@@ -65,7 +65,7 @@ def test_an_unknown_defense_is_no_empty_one(bert: Victim, plain: Observation) ->
     assert declared(told(plain)).names == ()
     unknown = replace(plain, knowledge=Knowledge(num_examples=1))
     reason = re.escape(
-        "round-0001-client-0000: an adaptive attack needs the client's defense, which the server "
+        "an adaptive attack needs the client's defense, which the server "
         "does not know. Grant server_knows.defense, or set adaptive = false."
     )
     with pytest.raises(CannotAttack, match=reason):

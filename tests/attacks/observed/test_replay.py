@@ -42,7 +42,7 @@ def test_frozen_parameters_are_left_out(victim: Victim, pictures: Pictures) -> N
     kept = {name: value for name, value in seen.received.items() if name.startswith("fc")}
     gradient = replay(replace(seen, received=kept), task, CPU).gradient(batch)
     torch.testing.assert_close(gradient, kept)
-    with pytest.raises(CannotAttack, match="round-0001-client-0000: the client sent no parameter"):
+    with pytest.raises(CannotAttack, match="the client sent no parameter"):
         replay(replace(seen, received={}), task, CPU)
 
 

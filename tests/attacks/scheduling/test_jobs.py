@@ -13,8 +13,9 @@ import torch
 
 from attacks.scheduling.jobs import Demand, Event, JobSpec, settled
 from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.outcomes import thin
 from attacks.scheduling.prepared import PreparedRecord
-from attacks.scheduling.worker import run_job, run_serial, thin
+from attacks.scheduling.worker import run_job, run_serial
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_record
@@ -75,7 +76,7 @@ def test_done(jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     ("act", "status", "reason"),
     [
-        ("cannot", "skipped", r"the embedding is frozen\. Train it\."),
+        ("cannot", "skipped", r"fake: the embedding is frozen\. Train it\."),
         ("raise", "failed", r"RuntimeError: singular matrix \(fake_attacks\.py:\d+\)"),
         ("nan", "failed", "non-finite guess"),
         ("words", "failed", r"ValidationError: .* objective Input should be a valid number.*"),
@@ -121,7 +122,9 @@ def test_withheld_fact_is_skipped(jobs: Jobs, captures: Path) -> None:
     path.write_text(re.sub(r'"labels": \[.*?\]', '"labels": null', path.read_text(), flags=re.S))
     records = run_job(jobs("fake_client")[0])
     assert [record.status for record in records] == ["skipped", "done"]
-    assert records[0].reason.startswith("fake_client needs labels, which the server does not know")
+    assert records[0].reason.startswith(
+        "fake_client: it needs labels, which the server does not know"
+    )
 
 
 def test_guess_depends_on_key_and_label_only(jobs: Jobs) -> None:
@@ -199,7 +202,7 @@ def test_auxiliary_needs_the_fact(jobs: Jobs, captures: Path) -> None:
         path.write_text(path.read_text().replace('"auxiliary": true', '"auxiliary": false'))
     (record,) = run_job(jobs("fake_learner")[0])
     assert record.status == "skipped"
-    assert record.reason.startswith("the attack needs auxiliary rows")
+    assert record.reason.startswith("fake_learner: it needs auxiliary rows")
 
 
 def test_thin() -> None:

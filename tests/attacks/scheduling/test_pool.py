@@ -86,7 +86,7 @@ def test_one_that_cannot_be_attacked_does_not_keep_its_group_from_it(
 ) -> None:
     records = run(jobs("fake_weights", round=1, act="cannot", since=2))
     assert [record.status for record in records] == ["done", "done", "skipped"]
-    assert records[2].reason == "the embedding is frozen. Train it."
+    assert records[2].reason == "fake_weights: the embedding is frozen. Train it."
     assert runs() == 4
 
 

@@ -55,7 +55,9 @@ class Victim:
         return Observation(KEY, self.sent, update.tensors, update.kind, knowledge), update.batch
 
     def attack(self, seen: Observation, attack: EmbeddingRows | None = None) -> Reconstruction:
-        (guess,) = (attack or EmbeddingRows()).reconstruct([seen], self.task, [], Job())
+        (guess,) = (attack or EmbeddingRows()).reconstruct(
+            [seen], self.task, [torch.Generator()], Job()
+        )
         return guess
 
 
@@ -214,7 +216,7 @@ def refused(victim: Victim, seen: Observation, reason: str) -> None:
 
 
 def test_frozen_word_embeddings(bert: Victim, gpt2: Victim) -> None:
-    frozen = "embedding_rows: the client does not send the word embeddings (frozen)"
+    frozen = "the client does not send the word embeddings (frozen)"
     refused(bert, bert.capture([0], {"name": "freeze_embeddings"})[0], f"{frozen}; the reply has")
     refused(
         gpt2, gpt2.capture([0], {"name": "freeze_embeddings"})[0], "no 'transformer.wte.weight'"
@@ -224,7 +226,7 @@ def test_frozen_word_embeddings(bert: Victim, gpt2: Victim) -> None:
 def test_unreadable_rows(bert: Victim) -> None:
     seen, _ = bert.capture([0])
     still = {**seen.received, WORD: torch.zeros_like(seen.received[WORD])}
-    refused(bert, replace(seen, received=still), "embedding_rows: 0 rows of the word embeddings")
+    refused(bert, replace(seen, received=still), "0 rows of the word embeddings")
     broken = {**seen.received, PLACE: torch.full_like(seen.received[PLACE], torch.nan)}
     refused(bert, replace(seen, received=broken), f"{PLACE!r} holds NaN or infinite values")
     many = {**seen.received, WORD: seen.received[WORD].clone()}

@@ -229,19 +229,15 @@ def test_updates_of_full_rank_are_refused(mlp: Victim) -> None:
     spoilt: list[dict[str, object]] = [{"name": "sign"}, {"name": "prune", "fraction": 0.9}]
     for defense in spoilt:
         seen, _ = mlp.capture(list(range(8)), defense)
-        with pytest.raises(
-            CannotAttack, match=r"spear: the (\d+ singular|first layer's update has)"
-        ):
+        with pytest.raises(CannotAttack, match=r"the (\d+ singular|first layer's update has)"):
             mlp.attack(seen)
     noisy, _ = mlp.capture(list(range(8)), {"name": "gaussian_noise", "std": 0.1})
-    refused(
-        mlp, noisy, "spear: the 256 singular values of the first layer's update fall by no more"
-    )
+    refused(mlp, noisy, "the 256 singular values of the first layer's update fall by no more")
     seen, _ = mlp.capture(list(range(8)))
     fewer = replace(seen, knowledge=Knowledge(num_examples=5))
     refused(mlp, fewer, "the first layer's update has rank 8, and 5 examples make no more than 5.")
     still = {name: torch.zeros_like(value) for name, value in seen.received.items()}
-    refused(mlp, replace(seen, received=still), "spear: the first layer's update is zero.")
+    refused(mlp, replace(seen, received=still), "the first layer's update is zero.")
 
 
 def test_broken_updates_are_refused(mlp: Victim) -> None:
@@ -249,7 +245,7 @@ def test_broken_updates_are_refused(mlp: Victim) -> None:
     broken = {**seen.received, FIRST: torch.full_like(seen.received[FIRST], torch.nan)}
     refused(mlp, replace(seen, received=broken), f"the update of {FIRST!r} holds NaN or infinite")
     absent = {name: value for name, value in seen.received.items() if name != FIRST}
-    refused(mlp, replace(seen, received=absent), f"first layer: {FIRST!r} was not sent")
+    refused(mlp, replace(seen, received=absent), f"{FIRST!r} was not sent")
 
 
 class Custom(ImageClassification):
@@ -270,10 +266,10 @@ class Custom(ImageClassification):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("sigmoid", "first layer: '1' of Sequential is not followed by ReLU"),
-        ("linear", "first layer: '1' of Sequential is not followed by ReLU"),
-        ("no-bias", "first layer: '1' of Sequential has no bias"),
-        ("shifted", "first layer: Sequential has no linear layer that takes the pixels as they"),
+        ("sigmoid", "'1' of Sequential is not followed by ReLU"),
+        ("linear", "'1' of Sequential is not followed by ReLU"),
+        ("no-bias", "'1' of Sequential has no bias"),
+        ("shifted", "Sequential has no linear layer that takes the pixels as they"),
         ("relu", ""),
     ],
 )
@@ -291,9 +287,7 @@ def test_the_first_layer_is_found_by_what_it_does(mlp: Victim, model: str, reaso
 def test_convolutions_are_refused() -> None:
     victim = trained("lenet", "shapes", 0)
     seen, _ = victim.capture([0])
-    refused(
-        victim, seen, "first layer: LeNet has no linear layer that takes the pixels as they are"
-    )
+    refused(victim, seen, "LeNet has no linear layer that takes the pixels as they are")
 
 
 def synthetic(count: int = 4, units: int = 60) -> tuple[Tensor, Tensor, nn.Linear]:

@@ -33,7 +33,7 @@ def gpt2() -> Victim:
 
 
 def solve(victim: Victim, seen: Observation) -> Reconstruction:
-    (guess,) = APRIL().reconstruct([seen], victim.task, [], Job())
+    (guess,) = APRIL().reconstruct([seen], victim.task, [torch.Generator()], Job())
     return guess
 
 
@@ -106,8 +106,8 @@ def refused(victim: Victim, seen: Observation, reason: str) -> None:
 
 def test_what_april_cannot_attack(bert: Victim, gpt2: Victim) -> None:
     seen, _ = bert.capture([3, 4])
-    refused(bert, seen, "april: the batch holds 2 examples")
-    refused(bert, replace(seen, knowledge=Knowledge()), "april: the batch holds None examples")
+    refused(bert, seen, "the batch holds 2 examples")
+    refused(bert, replace(seen, knowledge=Knowledge()), "the batch holds None examples")
     seen, _ = bert.capture([3], {**FROZEN, "position": True})
     refused(bert, seen, f"(frozen); the reply has no {PLACE!r}")
     seen, _ = bert.capture([3])

@@ -132,8 +132,7 @@ def test_a_frozen_bias_of_the_head_is_named(masked: Victim) -> None:
     frozen = {name: value for name, value in seen.received.items() if name != BIAS}
     assert len(frozen) == len(seen.received) - 1
     reason = re.escape(
-        "round-0001-client-0000: a masked language model's targets are read off the bias of its "
-        "head, which was not sent."
+        "a masked language model's targets are read off the bias of its head, which was not sent."
     )
     with pytest.raises(CannotAttack, match=reason):
         attack(masked, LAMP_COS, [replace(seen, received=frozen)])

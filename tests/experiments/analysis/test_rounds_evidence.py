@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from attacks.feasibility import Feasibility
 from experiments.analysis.findings import TaskFindings
 from experiments.bounds.records import LimitsRecord, RankLimit
-from experiments.preview.feasibility import Light
 from experiments.report.appendix import APPENDIX, appendix
 from experiments.report.recovered_rows import union_figures, union_table, unions
 from experiments.report.tables import Number, Table
@@ -133,8 +133,10 @@ def test_norms_by_class_are_of_single_examples(tmp_path: Path) -> None:
 
 def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
     who = {"run": "r", "defense": "sign", "defense_options": "{}"}
-    light = Light("span", "red", "tokens", (9, 4, 5), 3, "3 of 3 replies hold more")
-    ranks = tuple(RankLimit(**who, cell=name, light=light) for name in ("c0", "gone"))
+    found = Feasibility("red", "tokens", (9, 4, 5), 3, "3 of 3 replies hold more")
+    ranks = tuple(
+        RankLimit(**who, cell=name, attack="span", feasibility=found) for name in ("c0", "gone")
+    )
     write_json(tmp_path / "limits.json", LimitsRecord(ranks=ranks, successes=(), ceilings=()))
     # c1 differs in its seed alone, and limits are those of the first one.
     (table,) = appendix(tmp_path, {"c0": cell(0), "c1": cell(1)}, "1-x").values()

@@ -225,7 +225,7 @@ def test_a_row_sums_up() -> None:
 
 
 def test_a_reason_is_a_few_words() -> None:
-    message = "span: the gradient of 'h.0.attn' has rank 128 at width 128. The batch has as many."
+    message = "the gradient of 'h.0.attn' has rank 128 at width 128, and so on"
     assert reason(message) == "the gradient of 'h.0.attn' has rank 128 at width 128"
 
 

@@ -1,16 +1,17 @@
-"""Traffic lights against what the attacks themselves then say."""
+"""What is said to be feasible, against what the attacks themselves then say."""
 
 from typing import Any
 
 import pytest
 
 from attacks import ATTACKS
-from attacks.base import Job
+from attacks.base import Attack, Job
+from attacks.feasibility import Feasibility, Prospect
 from experiments.plan.cells import Cell
 from experiments.plan.rehearsal import rehearse
-from experiments.preview.feasibility import Light
-from experiments.preview.rank_light import lights
+from experiments.preview.feasibility import feasible
 from experiments.preview.replies import replies
+from experiments.wording.names import own_titles, title
 from fedsim.errors import CannotAttack
 from fedsim.seeds import generator
 from fedsim.tasks import load_task
@@ -19,10 +20,9 @@ from tests.apps.cases import IMAGES, TEXT, Make, simulate
 MLP = {**IMAGES, "task": {"model": "mlp", "dataset": "shapes", "heldout_rows": 8}}
 
 
-def lit(cell: Cell) -> dict[str, Light]:
+def told(cell: Cell) -> dict[str, Feasibility]:
     start = rehearse([cell])[cell.name]
-    found = lights(cell.config, start.setting.task, start.setting.holdings.private, start.weights)
-    return {light.attack: light for light in found}
+    return feasible(cell.config, start.setting.task, start.setting.holdings.private, start.weights)
 
 
 def test_replies_are_those_that_are_captured(make_run: Make) -> None:
@@ -43,7 +43,7 @@ def test_replies_are_those_that_are_captured(make_run: Make) -> None:
 
 def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
     run = make_run(TEXT, federation={"clients": 4, "rounds": 1, "secure_aggregation": 4})
-    assert lit(run.cells[0])["april"].counts == (4,)
+    assert told(run.cells[0])["april"].counts == (4,)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
 def test_colours(
     base: dict[str, Any], changes: dict[str, Any], colours: dict[str, str], make_run: Make
 ) -> None:
-    found = lit(make_run(base, **changes).cells[0])
+    found = told(make_run(base, **changes).cells[0])
     assert {name: found[name].colour for name in colours} == colours
 
 
@@ -98,8 +98,8 @@ def test_more_words_than_the_width_leave_no_room(make_run: Make) -> None:
         )
         simulate(run)
         cell = run.cells[0]
-        light = lit(cell)["span"]
-        assert light.colour == colour, light.text()
+        found = told(cell)["span"]
+        assert found.colour == colour, found.text("span")
         seen = cell.captures.load(cell.captures.keys()[0])
         job = Job(deadline=0.0)
         try:
@@ -112,6 +112,29 @@ def test_more_words_than_the_width_leave_no_room(make_run: Make) -> None:
 
 
 def test_a_line_has_the_number_that_decides() -> None:
-    light = Light("span", "amber", "tokens", (9, 4, 230), 125, "1 of 3 replies hold more")
+    found = Feasibility("amber", "tokens", (9, 4, 230), 125, "1 of 3 replies hold more")
     line = "span           amber  tokens 9 (4 to 230) of 125: 1 of 3 replies hold more"
-    assert light.text() == line
+    assert found.text("span") == line
+
+
+class Halves(Attack):
+    """An attack of somebody else that takes at most one example."""
+
+    title = "Halves"
+
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Examples against one."""
+        return prospect.judge("examples", prospect.examples, 1)
+
+
+def test_an_attack_of_a_package_is_asked_too(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ATTACKS, "halves", Halves)
+    own_titles.cache_clear()
+    found = told(make_run(TEXT, federation={"batch_size": 2}).cells[0])
+    assert found["halves"].text("halves").startswith("halves         red    examples 2 of 1")
+    assert (title("halves"), title("prior_only")) == ("Halves", "prior only")
+    assert "lamp" not in found
+    assert "spear" not in found
+    own_titles.cache_clear()

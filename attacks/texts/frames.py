@@ -1,4 +1,4 @@
-"""What a text search keeps of each lane, and how it compares candidates."""
+"""What is settled of each text before a search, and how candidates are compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attacks.texts.label_search import LabelSearch
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class Frames:
     """What is settled before the search. A lane is one start of one victim.
 
     Attributes:

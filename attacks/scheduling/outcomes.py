@@ -1,0 +1,93 @@
+"""What a job leaves behind for each key: the guess, and the record that says how it ended."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import TypeAlias
+
+from attacks.base import Reconstruction, Trace
+from attacks.scheduling.jobs import JobSpec
+from fedsim.capture import CaptureKey, batch_tensors
+from fedsim.errors import CannotAttack
+from fedsim.files import save_tensors, write_json
+from fedsim.records import JobRecord
+from fedsim.types import Tensors
+
+AttackOutcome: TypeAlias = Reconstruction | Exception
+_TRACE_POINTS = 200
+
+
+class _NonFinite(Exception):
+    pass
+
+
+def write_outcome(
+    spec: JobSpec, key: CaptureKey, outcome: AttackOutcome, seconds: float, peak: int
+) -> JobRecord:
+    """Write the guess, if there is one, and then the record."""
+    record = JobRecord(
+        attack=spec.label,
+        key=key,
+        status="failed",
+        seconds=seconds,
+        peak_bytes=peak,
+        attempts=spec.attempt,
+    )
+    if isinstance(outcome, Reconstruction):
+        try:
+            tensors = _finite(outcome)
+            record = JobRecord.model_validate({**dict(record), **_told(outcome)})
+        except Exception as error:  # a malformed guess is a failed attack, too
+            outcome = error
+        else:
+            sha256 = save_tensors(spec.guess_path(key), tensors)
+            record = record.model_copy(update={"sha256": sha256})
+    if isinstance(outcome, Exception):
+        spec.guess_path(key).unlink(missing_ok=True)
+        skipped = isinstance(outcome, CannotAttack)
+        status = "skipped" if skipped else "failed"
+        record = record.model_copy(
+            update={"status": status, "reason": _reason(outcome, spec.label)}
+        )
+    write_json(spec.record_path(key), record)
+    return record
+
+
+def _told(outcome: Reconstruction) -> dict[str, object]:
+    """What the attack says of its guess; checked, since anybody may write an attack."""
+    return {
+        "status": "timeout" if outcome.expired else "done",
+        "reason": "the time budget ended the attack" if outcome.expired else outcome.note,
+        "objective": outcome.objective,
+        "steps": outcome.steps,
+        "confidence": outcome.confidence,
+        "trace": thin(outcome.trace),
+    }
+
+
+def _finite(outcome: Reconstruction) -> Tensors:
+    """The guess on the CPU, each tensor with memory of its own, as safetensors wants it."""
+    tensors = {k: v.detach().cpu().clone() for k, v in batch_tensors(outcome.guess).items()}
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise _NonFinite("non-finite guess")
+    return tensors
+
+
+def _reason(error: Exception, label: str) -> str:
+    """On one line: ``<label>: <reason>. <advice>``, or else ``Type: message (file:line)``."""
+    if isinstance(error, CannotAttack):
+        return f"{label}: {error}"
+    if isinstance(error, _NonFinite):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join(str(error).split())[:500]
+    return f"{type(error).__name__}: {message} ({Path(frame.filename).name}:{frame.lineno})"
+
+
+def thin(trace: Trace, most: int = _TRACE_POINTS) -> Trace:
+    """At most ``most`` points, evenly spaced, the first and the last among them."""
+    if len(trace) <= most:
+        return tuple(trace)
+    last = len(trace) - 1
+    return tuple(trace[round(i * last / (most - 1))] for i in range(most))

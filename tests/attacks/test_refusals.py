@@ -1,0 +1,65 @@
+"""What an attack says where it cannot attack, and under whose name the record has it."""
+
+import ast
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+import attacks
+from attacks import ATTACKS
+from attacks.scheduling.jobs import plan
+from attacks.scheduling.worker import run_job
+from fedsim.errors import CannotAttack
+from tests.apps.cases import TEXT, Make, simulate
+
+REFUSALS = [
+    (f"{path.name}:{call.lineno}", call)
+    for path in sorted(Path(attacks.__file__).parent.rglob("*.py"))
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "CannotAttack"
+]
+
+
+def written(part: ast.expr) -> str:
+    """A literal's text, with ``{}`` where a value goes."""
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    if isinstance(part, ast.JoinedStr):
+        return "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in part.values)
+    return "{}."
+
+
+def test_all_refusals_are_looked_at() -> None:
+    assert len(REFUSALS) > 60
+
+
+@pytest.mark.parametrize(("where", "call"), REFUSALS, ids=[where for where, _ in REFUSALS])
+def test_a_refusal_has_a_reason_and_advice_and_names_no_attack(where: str, call: ast.Call) -> None:
+    reason, advice = map(written, call.args)
+    assert not reason.endswith("."), where
+    assert advice.endswith("."), where
+    first = re.split(r"[^a-z_]", reason.lower(), maxsplit=1)[0]
+    assert first not in {*ATTACKS, *(cls.__name__.lower() for cls in ATTACKS.values())}, reason
+    assert "observation.key" not in ast.unparse(call.args[0])
+
+
+def test_a_refusal_reads_as_two_parts_and_travels_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(CannotAttack("the head is frozen", "Send it.")))
+    assert (error.reason, error.advice) == ("the head is frozen", "Send it.")
+    assert str(error) == "the head is frozen. Send it."
+
+
+def test_the_record_bears_the_label_of_the_attack_that_ran(make_run: Make) -> None:
+    """LAMP reads word rows by what ``embedding_rows`` reads them by, and is still LAMP."""
+    frozen = {"name": "freeze_embeddings", "word": True}
+    run = make_run(TEXT, defenses=[frozen], federation={"rounds": 1, "clients": 2})
+    simulate(run)
+    cell = run.cells[0]
+    table = {"name": "lamp", "tokens": "rows", "steps": 1, "starts": 1}
+    for label in ("lamp", "lamp-rows"):
+        first = plan(cell.captures.root, cell.folder / "guesses", label, table, 0)[0]
+        (record, *_) = run_job(first)
+        assert record.status == "skipped"
+        assert record.reason.startswith(f"{label}: the client does not send the word embeddings")
