@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +49,7 @@ Workers = Annotated[int | None, typer.Option(help="client workers and attack wor
 Gpus = Annotated[float | None, typer.Option(help="GPU share of each worker; 0 for the CPU")]
 Engine = Annotated[str | None, typer.Option(help="ray or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print errors and the last line only")]
+Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
@@ -61,15 +63,19 @@ def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
         gpus: Gpus = None,
         engine: Engine = None,
         quiet: Quiet = False,
+        full: Full = False,
         as_json: Json = False,
     ) -> None:
         run = Invocation(experiment, sets or [], out, seed, workers, engine, gpus).run(stages)
         from experiments.pipeline import execute
 
-        outcome = execute(run, stages, quiet=quiet or as_json)
+        outcome = execute(run, stages, quiet=quiet or as_json, full=full)
         print(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 
+    if "report" not in stages:  # there is nothing to write in full
+        kept = [one for name, one in signature(command).parameters.items() if name != "full"]
+        vars(command)["__signature__"] = Signature(kept)
     return command
 
 

@@ -63,8 +63,17 @@ class RunOutcome:
         return "; ".join(words)
 
 
-def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool) -> RunOutcome:
-    """Run the stages; what is done already is not done again."""
+def execute(
+    run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = False
+) -> RunOutcome:
+    """Run the stages; what is done already is not done again.
+
+    Args:
+        run: the run.
+        stages: in their order.
+        quiet: print nothing.
+        full: report every table and guess.
+    """
     outcome = RunOutcome(run.root, tuple(stages))
     started = time.monotonic()
     with Console(quiet) as console, Ledger(run.root / "jobs.sqlite") as ledger:
@@ -81,7 +90,7 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool) -> RunOutcome:
             from experiments.report.report import write_report
             from experiments.report.victims import victims
 
-            _timed(run, "report", lambda: write_report(run.root, victims(run)))
+            _timed(run, "report", lambda: write_report(run.root, victims(run), full=full))
             outcome.page = run.root / "report" / "index.html"
     outcome.seconds = time.monotonic() - started
     return outcome

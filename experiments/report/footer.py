@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.plan.folder import STAGES
-from experiments.wording.names import duration
+from experiments.wording.names import duration, flatten, option
 from fedsim.errors import StoreError
 from fedsim.metrics.base import Metric
 
@@ -22,6 +22,16 @@ def definition(metric: type[Metric]) -> str:
         if "score" in vars(kind):
             break
     return " ".join(texts)
+
+
+def provenance_lines(provenance: Mapping[str, Any], *, full: bool) -> list[tuple[str, str]]:
+    """Where the run comes from, by dotted key; packages in one line unless in full."""
+    table = dict(provenance)
+    packages = {} if full else table.pop("packages", {})
+    lines = [(key, option(value)) for key, value in flatten(table).items()]
+    if packages:
+        lines.append(("packages", ", ".join(f"{k} {option(v)}" for k, v in packages.items())))
+    return lines
 
 
 def cost(provenance: Mapping[str, Any]) -> str:
