@@ -64,19 +64,19 @@ def overall(sections: Iterable[TaskFindings]) -> str:
     if not worst:
         return "No defense was tested."
     groups = {word: [name for name, w in worst.items() if w == word] for word in _SEVERITY}
-    holding = groups["no leak found"]
+    holding, leaking = groups["no leak found"], groups["leaks"]
     parts = [
-        f"{names(holding)} held everywhere, as far as these attacks tell"
+        f"{names(holding)} held wherever tested, as far as these attacks tell"
         if holding
         else "No defense was shown to hold",
-        _plural(groups["leaks"], "leaks somewhere", "leak somewhere"),
-        _plural(groups["inconclusive"], "remains an open question", "remain open questions"),
-        _plural(groups["not attacked"], "was not fully tested", "were not fully tested"),
+        f"a leak was found under {names(leaking)}" if leaking else "",
+        _plural(groups["inconclusive"], "is undecided", "are undecided"),
+        _plural(groups["not attacked"], "was not tested", "were not tested"),
     ]
-    return _capital(". ".join(map(_capital, filter(None, parts)))) + "."
+    return ". ".join(map(_capital, filter(None, parts))) + "."
 
 
-_SEVERITY: tuple[Word, ...] = ("leaks", "inconclusive", "not attacked", "no leak found")
+_SEVERITY: tuple[Word, ...] = ("leaks", "inconclusive", "no leak found", "not attacked")
 
 
 def names(defenses: Sequence[str]) -> str:
@@ -95,9 +95,9 @@ def certainty(sections: Iterable[TaskFindings], seeds: Collection[int]) -> str:
     few = min(clients) < FEW
     return (
         f"Each verdict rests on {_range(victims)} victims of {_range(clients)} "
-        f"client{'' if max(clients) == 1 else 's'}, in {len(seeds)} "
-        f"training{'' if len(seeds) == 1 else 's'} per defense. Brackets hold 95 % intervals over "
-        f"clients. {_FEW_CLIENTS if few else ''}As far as these attacks tell means that a "
+        f"client{'' if max(clients) == 1 else 's'}, in "
+        f"{'one training' if len(seeds) == 1 else f'{len(seeds)} trainings'} per defense. Brackets hold 95 % intervals over "
+        f"clients. {_FEW_CLIENTS if few else ''}\N{LEFT DOUBLE QUOTATION MARK}As far as these attacks tell\N{RIGHT DOUBLE QUOTATION MARK} means that a "
         "stronger attack, or one that knows more, may still succeed."
     )
 
@@ -137,14 +137,16 @@ def _without(section: TaskFindings, bare: Verdict) -> str:
     if bare.word == "not attacked":
         return "no attack could run even without a defense"
     if bare.word == "inconclusive":
-        return f"it is open whether the {them} leak without a defense{labels}"
+        return f"whether the {them} leak without a defense is undecided{labels}"
     if bare.word == "no leak found":
         return f"these attacks recover no {them} even without a defense{labels}"
     if not beats_by_main(bare):
         return "an eavesdropper learns words of the batch, but no whole text is shown to leak"
     count = recovered(section, bare)
     if count and count[0]:
-        return f"an eavesdropper recovers {count[0]} of {count[1]} {them}"
+        few = 2 * count[0] < count[1]
+        rest = ", and gets closer to them than a blind guess on average" if few else ""
+        return f"an eavesdropper recovers {count[0]} of {count[1]} {them}{rest}"
     return f"an eavesdropper comes closer to the {them} than a blind guess, but recovers none"
 
 
@@ -163,7 +165,9 @@ def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None
     if word == "not attacked":
         return f"{who} {'was' if one else 'were'} not tested, as no attack could run"
     if word == "inconclusive":
-        doubt = f"whether {who} {'hides' if one else 'hide'} the {things(section)} is open"
+        found = recovered(section, group[0]) if one else None
+        count = f" ({found[0]} of {found[1]} recovered)" if found and found[0] else ""
+        doubt = f"whether {who} {'hides' if one else 'hide'} the {things(section)} is undecided{count}"
         return f"{doubt}, and {labels}" if labels else doubt
     if word == "leaks":
         leaking = bare is None or bare.word == "leaks"

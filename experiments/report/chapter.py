@@ -32,6 +32,9 @@ from fedsim.cell import CellConfig
 BRIEF = ("leakage", "rounds", "utility", "jobs", "problems")
 """The kinds of tables that are written, beside that of the defenses, unless all are."""
 
+MANY = 4
+"""From so many defenses on a picture of what utility buys tells more than their table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
@@ -124,6 +127,7 @@ def chapter(
         ),
         stem,
     )
+    many = len(section.evidence.verdicts) >= MANY
     shown = full or (run / "limits.json").exists()
     others = extras(run, mine, stem) if shown else {}
     limits = {table.name.removeprefix(f"{stem}-"): table for table in others.values()}
@@ -139,9 +143,9 @@ def chapter(
         tables=made,
         brief={"defenses": defense_table(section)} | {k: made[k] for k in BRIEF} | limits,
         extras=others,
-        pictures=pictures(section, f"{stem}-pareto"),
+        pictures=pictures(section, f"{stem}-pareto") if full or many else [],
         heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
-        figures=curves(section, f"{stem}-rounds"),
+        figures=curves(section, f"{stem}-rounds", None if full else (section.main,)),
         unions=union_figures(section, recovered, f"{stem}-coverage"),
     )
 

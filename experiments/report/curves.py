@@ -29,11 +29,18 @@ Panels = dict[str, list[Result]]
 """Attack -> what it found under each defense."""
 
 
-def curves(section: TaskFindings, stem: str) -> list[Figure]:
+def curves(
+    section: TaskFindings, stem: str, metrics: Sequence[str] | None = None
+) -> list[Figure]:
     """A figure for each setting and metric that was observed in two rounds or more.
 
     Where there are probes, they are drawn and the clients are not: only their rows are the same in
     each round.
+
+    Args:
+        section: what was found.
+        stem: begins the names.
+        metrics: those to draw; all that are drawn by round if not given.
     """
     settings: dict[str, Panels] = {}
     for result in section.results:
@@ -46,7 +53,7 @@ def curves(section: TaskFindings, stem: str) -> list[Figure]:
             attack: [result for result in results if result.probe != "none"] or results
             for attack, results in panels.items()
         }
-        for metric in CURVES[section.modality]:
+        for metric in metrics or CURVES[section.modality]:
             shown = {
                 attack: results
                 for attack, results in drawn.items()

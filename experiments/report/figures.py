@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -101,7 +102,7 @@ def figure(name: str, caption: str, draw: Callable[[Canvas], None], size: Size) 
         draw(canvas)
         canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
         canvas.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
-    text = svg.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", svg.getvalue(), flags=re.DOTALL)
     return Figure(name, caption, text[text.index("<svg") :], png.getvalue(), size[0])
 
 

@@ -25,12 +25,17 @@ def definition(metric: type[Metric]) -> str:
 
 
 def provenance_lines(provenance: Mapping[str, Any], *, full: bool) -> list[tuple[str, str]]:
-    """Where the run comes from, by dotted key; packages in one line unless in full."""
-    table = dict(provenance)
-    packages = {} if full else table.pop("packages", {})
-    lines = [(key, option(value)) for key, value in flatten(table).items()]
-    if packages:
-        lines.append(("packages", ", ".join(f"{k} {option(v)}" for k, v in packages.items())))
+    """Where the run comes from, by dotted key; unless in full, what stages share in one line."""
+    if full:
+        return [(key, option(value)) for key, value in flatten(provenance).items()]
+    lines = []
+    for key, value in provenance.items():
+        if not isinstance(value, Mapping):
+            lines.append((key, option(value)))
+        elif key == "packages":
+            lines.append((key, ", ".join(f"{k} {option(v)}" for k, v in value.items())))
+        elif key != "seconds":  # the wall time says them
+            lines.append((key, "; ".join(dict.fromkeys(map(option, value.values())))))
     return lines
 
 

@@ -39,6 +39,11 @@ TERMS: tuple[tuple[str, str, str], ...] = (
         "All examples belong to one client, so the interval says nothing about other clients.",
     ),
     (
+        "Recovered",
+        "recovers",
+        "A PSNR of at least 25 dB, or a ROUGE-L of at least 0.9.",
+    ),
+    (
         "Victims",
         "victims",
         "An example counts once for every round in which it was attacked. In the defense table a "
@@ -106,21 +111,15 @@ def glossary(page: str, *, full: bool) -> list[tuple[str, str]]:
 
 
 def metric_terms(
-    page: str, classes: Mapping[str, type[Metric]], measured: Iterable[str], *, full: bool
+    classes: Mapping[str, type[Metric]], measured: Iterable[str], *, full: bool
 ) -> list[tuple[str, str]]:
-    """The measured metrics: those that the page names in a sentence each, or all in full."""
+    """These metrics with all that there is to say of them in full, else their first sentence."""
     known = set(measured)
-    return [
-        (
-            title(name),
-            f"{definition(kind) if full else _first(definition(kind))} "
-            f"{kind.attacker_wants.capitalize()} leaks more.",
-        )
-        for name, kind in classes.items()
-        if name in known and (full or re.search(rf"(?<!\w){re.escape(title(name))}(?!\w)", page))
-    ]
-
-
-def _first(text: str) -> str:
-    """The first sentence."""
-    return re.split(r"(?<=[.;])\s+(?=[A-Z])", text, maxsplit=1)[0]
+    found = []
+    for name, kind in classes.items():
+        if name in known:
+            text = definition(kind)
+            unit = "a ratio" if kind.unit == "1" else kind.unit
+            more = f" {kind.attacker_wants.capitalize()} leaks more; unit: {unit}."
+            found.append((title(name), text + more if full else re.split(r"\.\s", text, maxsplit=1)[0].rstrip(".") + "."))
+    return found

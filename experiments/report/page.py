@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = (
-    *("report.html.j2", "chapter.html.j2", "attacks.html.j2", "full.html.j2", "macros.html.j2"),
-    "report.css",
+    *("report.html.j2", "chapter.html.j2", "lineup.html.j2", "attacks.html.j2", "full.html.j2"),
+    *("macros.html.j2", "report.css"),
 )
 
 
@@ -66,6 +66,8 @@ def render(
         "certainty": certainty(sections, {seed for one in chapters for seed in one.seeds}),
     }
     text = f"{_visible(body)} {' '.join(top.values())}"
+    shown = {metric for section in sections for metric in shown_metrics(section)}
+    metrics = {row.metric for row in rows} if full else shown
     said = CATALOGS["attacks"]()
     attacked = dict.fromkeys(row.attack for row in rows if row.attack != PRIOR_ONLY)
     return environment.get_template("report.html.j2").render(
@@ -79,7 +81,7 @@ def render(
         terms=[
             *glossary(text, full=full),
             *((title(name), said[name].replace("``", "")) for name in said if name in attacked),
-            *metric_terms(text, classes, {row.metric for row in rows}, full=full),
+            *metric_terms(classes, metrics, full=full),
         ],
         attacks=sorted({(row.attack, row.attack_options) for row in rows}),
         defenses=sorted(

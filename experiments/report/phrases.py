@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from experiments.analysis.findings import Problem, Result, TaskFindings
 from experiments.report.chapter import Chapter
@@ -27,7 +28,7 @@ def attackers(chapters: Sequence[Chapter]) -> str:
     hidden = withheld([one.threat for one in chapters])
     parts = (
         WHO,
-        f"It was not told {listed(hidden)}." if hidden else "",
+        f"It was not told {', nor '.join(hidden)}." if hidden else "",
         f"It ran {_count(len(names), 'attack')}: {listed(list(names))}." if names else "",
     )
     return " ".join(filter(None, parts))
@@ -36,13 +37,14 @@ def attackers(chapters: Sequence[Chapter]) -> str:
 def threats(chapters: Sequence[Chapter]) -> list[tuple[str, ThreatModel]]:
     """The cards that differ in what the server was told, each with the tasks that it is of."""
     groups: dict[tuple[tuple[str, ...], ...], list[Chapter]] = {}
-    for one in chapters:
-        card = one.threat
-        groups.setdefault((card.granted, card.withheld, card.varied), []).append(one)
-    return [
-        ("; ".join(one.heading for one in group) if len(groups) > 1 else "", group[0].threat)
-        for group in groups.values()
-    ]
+    for one in chapters:  # a task of pictures has fewer facts to withhold, such as no token count
+        groups.setdefault((one.threat.granted, one.threat.varied), []).append(one)
+    found = []
+    for group in groups.values():
+        hidden = withheld([one.threat for one in group])
+        whose = "; ".join(one.heading for one in group) if len(groups) > 1 else ""
+        found.append((whose, replace(group[0].threat, withheld=hidden)))
+    return found
 
 
 def simulated(chapters: Sequence[Chapter]) -> tuple[Lines, list[Lines]]:

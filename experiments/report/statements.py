@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Verdict, Word
-from experiments.analysis.findings import MARGINS, THRESHOLDS, UTILITY, TaskFindings
+from experiments.analysis.findings import MARGINS, UTILITY, TaskFindings
+from experiments.analysis.verdicts import WORDS
 from experiments.report.matrix import null_of, number, reached, told_labels, unit_of_main, useful
+from experiments.report.results import attack_label
 from experiments.report.tables import Number
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title
-from fedsim.records import OTHER_CLIENT, PRIOR_ONLY
 
-BASELINES = {
-    PRIOR_ONLY: "a guess made without any update",
-    OTHER_CLIENT: "a guess made from another client's update",
-}
 _ROUNDING = 1e-9
 
 
@@ -42,9 +40,9 @@ def undefended(section: TaskFindings, verdict: Verdict) -> Statement:
     lead = {
         "leaks": f"Without a defense the {them} leak."
         if beats_by_main(verdict)
-        else "Without a defense words leak, but no whole text is shown to.",
+        else "Without a defense words leak, though no whole text is shown to.",
         "no leak found": "Without a defense these attacks find no leak.",
-        "inconclusive": f"Whether the {them} leak without a defense is open.",
+        "inconclusive": f"Whether the {them} leak without a defense is undecided.",
         "not attacked": f"Whether the {them} leak without a defense was not tested.",
     }[verdict.word]
     return Statement(verdict.word, lead, _detail(section, verdict))
@@ -53,23 +51,23 @@ def undefended(section: TaskFindings, verdict: Verdict) -> Statement:
 def defended(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> Statement:
     """What the attacks show under a defense, and what it costs."""
     name = defense_name(verdict.defense, verdict.defense_options)
-    name = name[:1].upper() + name[1:]
+    start = name[:1].upper() + name[1:]
     leaking = bare is None or bare.word == "leaks"
     lead = {
-        "leaks": f"{name} does not stop the leak."
+        "leaks": f"{start} does not stop the leak."
         if beats_by_main(verdict)
-        else f"{name} does not keep the words of the batch from leaking.",
-        "no leak found": f"{name} holds, as far as these attacks tell."
+        else f"{start} does not keep the words of the batch from leaking.",
+        "no leak found": f"{start} holds, as far as these attacks tell."
         if leaking
-        else f"{name}: no leak found, but none was shown without a defense either.",
-        "inconclusive": f"{name}: it is open whether it holds.",
-        "not attacked": f"{name} was not tested.",
+        else f"{start}: no leak found, but none was shown without a defense either.",
+        "inconclusive": f"Whether {name} holds is undecided.",
+        "not attacked": f"{start} was not tested.",
     }[verdict.word]
-    adapted = verdict.word in ("no leak found", "inconclusive") and verdict.adaptive is None
+    adapted = verdict.word == "no leak found" and verdict.adaptive is None
     parts = (
         _detail(section, verdict),
         "No attack was adapted to this defense." if adapted else "",
-        cost(section, verdict),
+        cost(section, verdict) if verdict.word in ("no leak found", "inconclusive") else "",
     )
     return Statement(verdict.word, lead, " ".join(filter(None, parts)))
 
@@ -110,7 +108,7 @@ def cost(section: TaskFindings, verdict: Verdict) -> str:
     if not math.isfinite(change.value):
         return f"The training diverged.{spent}"
     if change.low is None or change.high is None:
-        said = f"The {name} changes by {_signed(change)} in one training, which may be chance."
+        said = f"The {name} changes by {_signed(change)} in one training."
     elif change.low <= 0 <= change.high:
         said = f"The {name} does not change measurably: {_signed(change)}."
     else:
@@ -146,22 +144,33 @@ def _detail(section: TaskFindings, verdict: Verdict) -> str:
 
 def _leakage(section: TaskFindings, verdict: Verdict) -> str:
     """What the strongest attack reaches, and what guessing blindly does."""
+    if verdict.word == "leaks" and not beats_by_main(verdict):
+        return _words(section, verdict)
     name, found = reached(section, verdict.strongest)
     if found is None:
         return ""
     metric, unit = title(section.main), _unit(section)
     null = null_of(section, verdict, verdict.null) if verdict.null else None
-    blind = BASELINES[verdict.null] if verdict.null else ""
     count = recovered(section, verdict)
-    whole = ""
-    if count is not None:
-        least = show(THRESHOLDS[section.main], unit_of_main(section))
-        whole = (
-            f"recovers {count[0]} of {count[1]} {things(section)} ({metric} of at least "
-            f"{least}{unit}) and "
-        )
-    against = f", {blind} {show(null.value, null.unit)}{unit}" if null else ""
-    return f"The strongest attack, {name}, {whole}reaches a mean {metric} of {found}{unit}{against}."
+    whole = f"recovers {count[0]} of {count[1]} {things(section)} and " if count else ""
+    against = f", against {show(null.value, null.unit)}{unit} for a blind guess" if null else ""
+    mean = show(found.value, found.unit)
+    return f"{name[:1].upper()}{name[1:]} {whole}reaches {mean}{unit} of {metric}{against}."
+
+
+def _words(section: TaskFindings, verdict: Verdict) -> str:
+    """How many words of a batch an attack names, which can leak without their order."""
+    results = [section.result(verdict.place, attacker) for attacker in verdict.beating]
+    known = [one for one in results if one is not None and set(WORDS) <= one.leakage.keys()]
+    if not known:
+        return ""
+    best = max(known, key=lambda one: min(one.leakage[name].mean for name in WORDS))
+    precision, recall = (f"{100 * best.leakage[name].mean:.0f} %" for name in WORDS)
+    name = attack_label(section, best.attacker)
+    return (
+        f"{name[:1].upper()}{name[1:]} names {recall} of the words of a batch, and {precision} of "
+        "those that it names are right."
+    )
 
 
 def _doubt(section: TaskFindings, verdict: Verdict) -> str:
@@ -180,7 +189,7 @@ def _doubt(section: TaskFindings, verdict: Verdict) -> str:
     if over is None:
         return "There is no blind guess to compare it with."
     if verdict.clients < FEW:
-        return f"With {_clients(verdict)} a leak can be shown, but not that there is none."
+        return f"{_clients(verdict)} are too few to tell."
     if broken:
         return f"{_jobs(broken)} failed or ran out of time."
     return f"Its lead over a blind guess, {over}{unit}, does not settle it."
@@ -197,19 +206,16 @@ def _why_untested(section: TaskFindings, verdict: Verdict) -> str:
         for problem in result.problems
         if problem.status == "skipped"
     ]
-    reason = reasons[0] if reasons else ""
-    reason = f"{reason[:157]}…" if len(reason) > 158 else reason
-    return (
-        f"{_jobs(skipped)} could not attack{f': {reason}' if reason else '.'} That does not show "
-        "that another attack would fail."
-    )
+    reason = re.split(r"[;.]\s", reasons[0], maxsplit=1)[0].rstrip(".") if reasons else ""
+    reason = f": {reason[:120]}" if reason else ""
+    return f"No attack could run ({_jobs(skipped)} skipped){reason}. Another one may succeed."
 
 
 def _labels(section: TaskFindings, verdict: Verdict) -> str:
     told = told_labels(section, verdict)
     if told is None:
         return ""
-    return f"The labels leak: an attack tells {show(100 * told.value, 'points')} % of them."
+    return f"The labels leak: {100 * told.value:.0f} % are guessed right."
 
 
 def _refused(verdict: Verdict) -> str:

@@ -13,7 +13,7 @@ from fedsim.knowledge import FACTS, Fact
 from fedsim.models import IMAGE_MODELS
 
 WORDS: dict[Fact, str] = {
-    "labels": "the classes of the client's examples, unordered",
+    "labels": "which classes occur among the client's examples",
     "num_examples": "how many examples a client used",
     "lengths": "the token count of each example",
     "batch_size": "the batch size",
