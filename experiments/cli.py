@@ -31,14 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN_OR_EXPERIMENT",
-        help="a run folder, an experiment file, or the name of a shipped experiment",
-        show_default=False,
-    ),
-]
+RUN = "a run folder, an experiment file, or the name of a shipped experiment"
+Target = Annotated[str, typer.Argument(metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False)]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override, as federation.rounds=5"),
@@ -129,9 +123,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """The resolved experiment, its cells, the threat model and the cost; nothing is run."""
-    invocation = Invocation(experiment, sets or [], None, seed, workers)
-    opened = invocation.opened()
-    plan = invocation.plan() if opened is None else opened.plan
+    plan = Invocation(experiment, sets or [], None, seed, workers).resolved()
     from experiments.preview.show import describe
 
     description = describe(plan)
@@ -159,9 +151,7 @@ def prior(
     quiet: Quiet = False,
 ) -> None:
     """Train a language prior for text attacks on the auxiliary rows alone."""
-    invocation = Invocation(experiment, sets or [], None, seed)
-    opened = invocation.opened()
-    plan = invocation.plan() if opened is None else opened.plan
+    plan = Invocation(experiment, sets or [], None, seed).resolved()
     from experiments.priors.prior import train_prior
 
     folder = out or Path("priors") / plan.name

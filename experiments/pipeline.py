@@ -63,9 +63,7 @@ class RunOutcome:
         return "; ".join(words)
 
 
-def execute(
-    run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = False
-) -> RunOutcome:
+def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = False) -> RunOutcome:
     """Run the stages; what is done already is not done again.
 
     Args:

@@ -92,16 +92,18 @@ def certainty(sections: Iterable[TaskFindings], seeds: Collection[int]) -> str:
     if not verdicts:
         return "No victim was scored, so nothing is known."
     victims, clients = ([getattr(v, n) for v in verdicts] for n in ("victims", "clients"))
-    few = min(clients) < FEW
+    trainings = "one training" if len(seeds) == 1 else f"{len(seeds)} trainings"
     return (
         f"Each verdict rests on {_range(victims)} victims of {_range(clients)} "
-        f"client{'' if max(clients) == 1 else 's'}, in "
-        f"{'one training' if len(seeds) == 1 else f'{len(seeds)} trainings'} per defense. Brackets hold 95 % intervals over "
-        f"clients. {_FEW_CLIENTS if few else ''}\N{LEFT DOUBLE QUOTATION MARK}As far as these attacks tell\N{RIGHT DOUBLE QUOTATION MARK} means that a "
-        "stronger attack, or one that knows more, may still succeed."
+        f"client{'' if max(clients) == 1 else 's'}, in {trainings} per defense. Brackets hold 95 % "
+        f"intervals over clients. {_FEW_CLIENTS if min(clients) < FEW else ''}{_AS_FAR}"
     )
 
 
+_AS_FAR = (
+    "\N{LEFT DOUBLE QUOTATION MARK}As far as these attacks tell\N{RIGHT DOUBLE QUOTATION MARK} "
+    "means that a stronger attack, or one that knows more, may still succeed."
+)
 _FEW_CLIENTS = (
     f"Fewer than {FEW} clients can show that there is a leak, but not that there is none, and say "
     "little about other clients. "
@@ -154,20 +156,15 @@ def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None
     """What is to be said of defenses that share a verdict."""
     word, one = group[0].word, len(group) == 1
     who = names([defense_name(v.defense, v.defense_options) for v in group])
-    telling = [v for v in group if v.labels]
-    labels = (
-        ""
-        if not telling
-        else "the labels leak"
-        if len(telling) == len(group)
-        else f"the labels leak under {len(telling)} of them"
-    )
+    labels = _told(group)
     if word == "not attacked":
         return f"{who} {'was' if one else 'were'} not tested, as no attack could run"
     if word == "inconclusive":
         found = recovered(section, group[0]) if one else None
         count = f" ({found[0]} of {found[1]} recovered)" if found and found[0] else ""
-        doubt = f"whether {who} {'hides' if one else 'hide'} the {things(section)} is undecided{count}"
+        doubt = (
+            f"whether {who} {'hides' if one else 'hide'} the {things(section)} is undecided{count}"
+        )
         return f"{doubt}, and {labels}" if labels else doubt
     if word == "leaks":
         leaking = bare is None or bare.word == "leaks"
@@ -180,6 +177,13 @@ def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None
         hides = f"{who} {'hides' if one else 'hide'} the {things(section)}{cost}"
         said = f"{hides}, as far as these attacks tell"
     return f"{said}, but {labels}" if labels else said
+
+
+def _told(group: Sequence[Verdict]) -> str:
+    telling = sum(verdict.labels is not None for verdict in group)
+    if telling in (0, len(group)):
+        return "the labels leak" if telling else ""
+    return f"the labels leak under {'one' if telling == 1 else telling} of them"
 
 
 def _what(group: Sequence[Verdict]) -> str:

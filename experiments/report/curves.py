@@ -29,9 +29,7 @@ Panels = dict[str, list[Result]]
 """Attack -> what it found under each defense."""
 
 
-def curves(
-    section: TaskFindings, stem: str, metrics: Sequence[str] | None = None
-) -> list[Figure]:
+def curves(section: TaskFindings, stem: str, metrics: Sequence[str] | None = None) -> list[Figure]:
     """A figure for each setting and metric that was observed in two rounds or more.
 
     Where there are probes, they are drawn and the clients are not: only their rows are the same in

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from experiments.analysis.comparison import FEW
+from experiments.analysis.findings import MARGINS, THRESHOLDS
 from experiments.report.footer import definition
 from experiments.wording.names import title
 from fedsim.metrics.base import Metric
@@ -14,9 +16,10 @@ TERMS: tuple[tuple[str, str, str], ...] = (
         "Verdicts",
         "leaks|no leak found|inconclusive",
         "Leaks: an attack beats every blind guess on the same victims, with an interval above 0. "
-        "No leak found: the interval of every attack, over five clients or more, ends below a small "
-        "margin (1 dB of PSNR, or 0.05 of ROUGE-L and of words), and no job failed. Inconclusive: "
-        "neither. The level of the intervals is corrected for the number of attacks.",
+        f"No leak found: the interval of every attack, over {FEW} clients or more, ends below a "
+        f"small margin ({MARGINS['image']:g} dB of PSNR, or {MARGINS['text']:g} of ROUGE-L and of "
+        "words), and no job failed. Inconclusive: neither. Intervals are corrected for the "
+        "number of attacks.",
     ),
     (
         "Blind guess",
@@ -41,7 +44,8 @@ TERMS: tuple[tuple[str, str, str], ...] = (
     (
         "Recovered",
         "recovers",
-        "A PSNR of at least 25 dB, or a ROUGE-L of at least 0.9.",
+        f"A PSNR of at least {THRESHOLDS['psnr']:g} dB, or a ROUGE-L of at least "
+        f"{THRESHOLDS['rougeL']:g}.",
     ),
     (
         "Victims",
@@ -121,5 +125,12 @@ def metric_terms(
             text = definition(kind)
             unit = "a ratio" if kind.unit == "1" else kind.unit
             more = f" {kind.attacker_wants.capitalize()} leaks more; unit: {unit}."
-            found.append((title(name), text + more if full else re.split(r"\.\s", text, maxsplit=1)[0].rstrip(".") + "."))
+            found.append(
+                (
+                    title(name),
+                    text + more
+                    if full
+                    else re.split(r"\.\s", text, maxsplit=1)[0].rstrip(".") + ".",
+                )
+            )
     return found

@@ -69,6 +69,7 @@ def lineups(
     """One for each setting with a guess to show, no defense first.
 
     Args:
+        section: what was found.
         examples: of any section.
         cells: the cells of this section by name.
     """
@@ -126,7 +127,9 @@ def _lineup(
     )
 
 
-def _same(truth: Example, position: Position, guessed: Mapping[Position, Example]) -> Example | None:
+def _same(
+    truth: Example, position: Position, guessed: Mapping[Position, Example]
+) -> Example | None:
     """The guess at this victim; None if the defense changed which example stands there."""
     found = guessed.get(position)
     if found is None:

@@ -71,7 +71,7 @@ def render(
     said = CATALOGS["attacks"]()
     attacked = dict.fromkeys(row.attack for row in rows if row.attack != PRIOR_ONLY)
     return environment.get_template("report.html.j2").render(
-        body=Markup(body),  # noqa: S704  rendered with escaping above
+        body=Markup(body),  # rendered with escaping above
         chapters=chapters,
         full=full,
         attacker=ATTACKER,

@@ -178,9 +178,10 @@ def _doubt(section: TaskFindings, verdict: Verdict) -> str:
     unit = _unit(section)
     if verdict.word == "no leak found":
         margin = show(MARGINS[section.modality], unit_of_main(section))
+        skipped = verdict.jobs["skipped"]
         return (
             f"No attack's interval reaches {margin}{unit} above a blind guess, but a stronger "
-            "attack may still succeed."
+            f"attack may still succeed. {f'{_jobs(skipped)} could not attack.' if skipped else ''}"
         )
     if verdict.word != "inconclusive":
         return ""
@@ -189,7 +190,8 @@ def _doubt(section: TaskFindings, verdict: Verdict) -> str:
     if over is None:
         return "There is no blind guess to compare it with."
     if verdict.clients < FEW:
-        return f"{_clients(verdict)} are too few to tell."
+        one = verdict.clients == 1
+        return f"{'One client is' if one else f'{verdict.clients} clients are'} too few to tell."
     if broken:
         return f"{_jobs(broken)} failed or ran out of time."
     return f"Its lead over a blind guess, {over}{unit}, does not settle it."
@@ -234,10 +236,6 @@ def _signed(change: Number) -> str:
 def _unit(section: TaskFindings) -> str:
     unit = unit_of_main(section)
     return "" if unit == "1" else f" {unit}"
-
-
-def _clients(verdict: Verdict) -> str:
-    return f"{verdict.clients} client{'' if verdict.clients == 1 else 's'}"
 
 
 def _jobs(count: int) -> str:
