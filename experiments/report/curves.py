@@ -171,7 +171,7 @@ def _nulls(axes: Axes, section: TaskFindings, metric: str, results: Sequence[Res
             source = title(null.attack if null.control == "none" else null.control)
             means = [point.mean for point in at.values()]
             kind = "-." if null.probe == "fresh" else ":"
-            label = _probed(f"null: {source}", null)
+            label = _probed(f"blind guess: {source}", null)
             axes.plot(list(at), means, color=INK, alpha=0.55, ls=kind, lw=1.3, label=label)
 
 

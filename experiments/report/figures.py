@@ -18,7 +18,7 @@ INK = "#1b1b1f"
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6a3d9a")
 """Of families of defenses, after Okabe and Ito; no defense is drawn in ink."""
 MARKERS = "osD^vPX"
-LAST = ("null: ", "Pareto front")
+LAST = ("blind guess: ", "Pareto front")
 """How labels begin that stand below those of the defenses."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -31,10 +31,10 @@ TERMS: tuple[tuple[str, str, str], ...] = (
     (
         "Intervals",
         "interval",
-        "95 % bootstrap intervals of a mean that resample whole clients, because the examples of "
-        "one client are not independent. With 2, 3 and 4 clients they cover at most 50, 75 and "
-        "87 % in truth. Differences are taken on the same victims, with t intervals. An interval "
-        "without width means that all victims score alike, not that others would.",
+        "95 % bootstrap intervals of a mean, resampling whole clients. With 2, 3 and 4 clients "
+        "they cover at most 50, 75 and 87 % in truth. Leads and changes are taken on the same "
+        "victims, with t intervals. No width means that all victims score alike, not that others "
+        "would.",
     ),
     (
         "\N{DAGGER}",

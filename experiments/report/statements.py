@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Verdict, Word
 from experiments.analysis.findings import MARGINS, UTILITY, TaskFindings
+from experiments.analysis.statistics import wilson
 from experiments.analysis.verdicts import WORDS
 from experiments.report.matrix import null_of, number, reached, told_labels, unit_of_main, useful
 from experiments.report.results import attack_label
@@ -181,7 +182,9 @@ def _doubt(section: TaskFindings, verdict: Verdict) -> str:
         skipped = verdict.jobs["skipped"]
         return (
             f"No attack's interval reaches {margin}{unit} above a blind guess, but a stronger "
-            f"attack may still succeed. {f'{_jobs(skipped)} could not attack.' if skipped else ''}"
+            "attack may still succeed, and a leak in up to "
+            f"{100 * wilson(0, verdict.clients)[1]:.0f} % of clients is not ruled out. "
+            f"{f'{_jobs(skipped)} could not attack.' if skipped else ''}"
         )
     if verdict.word != "inconclusive":
         return ""

@@ -243,6 +243,7 @@ def test_holding_says_that_no_attack_was_adapted() -> None:
     noise = verdict("no leak found", "gaussian_noise", NOISE)
     told = answers(section(noise))[0].statements[0].detail
     assert "but a stronger attack may still succeed" in told
+    assert "a leak in up to 32 % of clients is not ruled out" in told  # Wilson, none of 8
     assert "No attack was adapted to this defense." in told
     reached = Reached(attacker=ADAPTIVE, leakage=estimate(20), refused=0)
     adapted = verdict("no leak found", "gaussian_noise", NOISE, adaptive=reached)
