@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments.analysis.comparison import FEW
-from experiments.analysis.evidence import Verdict, Word
+from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.report.statements import (
     Statement,
@@ -55,28 +55,42 @@ def answers(section: TaskFindings) -> list[Answer]:
 
 def overall(sections: Iterable[TaskFindings]) -> str:
     """Which defenses hold in the whole run, judged by the worst verdict on each."""
-    worst: dict[str, Word] = {}
+    worst: dict[str, str] = {}
+    labels: dict[str, None] = {}
     for section in sections:
-        for one in section.evidence.verdicts:
+        verdicts = section.evidence.verdicts
+        bare = {one.setting: one.word for one in verdicts if one.defense == "none"}
+        for one in verdicts:
             if one.defense != "none":
                 name = defense_name(one.defense, one.defense_options)
-                worst[name] = min(worst.get(name, one.word), one.word, key=_SEVERITY.index)
+                idle = one.word == "no leak found" and bare.get(one.setting, "leaks") != "leaks"
+                word = _IDLE if idle else one.word
+                worst[name] = min(worst.get(name, word), word, key=_SEVERITY.index)
+                if one.labels:
+                    labels[name] = None
     if not worst:
         return "No defense was tested."
     groups = {word: [name for name, w in worst.items() if w == word] for word in _SEVERITY}
-    holding, leaking = groups["no leak found"], groups["leaks"]
+    holding, leaking, idle_ = groups["no leak found"], groups["leaks"], groups[_IDLE]
+    telling = [name for name in holding if name in labels]
     parts = [
         f"{names(holding)} held wherever tested, as far as these attacks tell"
         if holding
         else "No defense was shown to hold",
+        f"labels leak under {names(telling)} all the same" if telling else "",
         f"a leak was found under {names(leaking)}" if leaking else "",
+        f"no leak was found under {names(idle_)}, but none was shown without a defense either"
+        if idle_
+        else "",
         _plural(groups["inconclusive"], "is undecided", "are undecided"),
         _plural(groups["not attacked"], "was not tested", "were not tested"),
     ]
     return ". ".join(map(_capital, filter(None, parts))) + "."
 
 
-_SEVERITY: tuple[Word, ...] = ("leaks", "inconclusive", "no leak found", "not attacked")
+_IDLE = "nothing to hold"
+"""No leak was found under a defense, where none was shown without one."""
+_SEVERITY: tuple[str, ...] = ("leaks", "inconclusive", _IDLE, "no leak found", "not attacked")
 
 
 def names(defenses: Sequence[str]) -> str:
@@ -173,6 +187,8 @@ def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None
     cost = brief_cost(section, group[0]) if one else ""
     if bare is not None and bare.word == "no leak found":
         said = f"they find no leak under {who} either"
+    elif bare is not None and bare.word != "leaks":
+        said = f"these attacks find no leak under {who}"
     else:
         hides = f"{who} {'hides' if one else 'hide'} the {things(section)}{cost}"
         said = f"{hides}, as far as these attacks tell"

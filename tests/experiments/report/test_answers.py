@@ -371,6 +371,26 @@ def test_a_defense_is_judged_by_its_worst_task() -> None:
     )
 
 
+def test_a_defense_gets_no_credit_where_nothing_leaked() -> None:
+    holds = verdict("no leak found", "gaussian_noise", NOISE)
+    words: tuple[Word, ...] = ("no leak found", "inconclusive", "not attacked")
+    for word in words:
+        found = section(verdict(word), holds)
+        assert overall([found]) == (
+            "No defense was shown to hold. No leak was found under gaussian noise (std=0.01), but "
+            "none was shown without a defense either."
+        )
+        assert "hides" not in short(verdict(word), holds)
+
+
+def test_labels_are_named_with_a_defense_that_holds() -> None:
+    holds = verdict("no leak found", "gaussian_noise", NOISE, labels=DLG)
+    assert overall([section(verdict("leaks"), holds)]) == (
+        "Gaussian noise (std=0.01) held wherever tested, as far as these attacks tell. "
+        "Labels leak under gaussian noise (std=0.01) all the same."
+    )
+
+
 def test_how_sure() -> None:
     many = certainty([section(verdict("leaks"))], {0})
     assert many.startswith("Each verdict rests on 8 victims of 8 clients, in one training per")
