@@ -110,10 +110,12 @@ def certainty(sections: Iterable[TaskFindings], seeds: Collection[int]) -> str:
     return (
         f"Each verdict rests on {_range(victims)} victims of {_range(clients)} "
         f"client{'' if max(clients) == 1 else 's'}, in {trainings} per defense. Brackets hold 95 % "
-        f"intervals over clients. {_FEW_CLIENTS if min(clients) < FEW else ''}{_AS_FAR}"
+        f"intervals over clients. {_FEW_CLIENTS if min(clients) < FEW else ''}"
+        f"{_AS_FAR if any(v.word == 'no leak found' for v in verdicts) else _STRONGER}"
     )
 
 
+_STRONGER = "Where these attacks fail, a stronger one, or one that knows more, may still succeed."
 _AS_FAR = (
     "\N{LEFT DOUBLE QUOTATION MARK}As far as these attacks tell\N{RIGHT DOUBLE QUOTATION MARK} "
     "means that a stronger attack, or one that knows more, may still succeed."
@@ -161,7 +163,7 @@ def _without(section: TaskFindings, bare: Verdict) -> str:
     count = recovered(section, bare)
     if count and count[0]:
         few = 2 * count[0] < count[1]
-        rest = ", and gets closer to them than a blind guess on average" if few else ""
+        rest = ", and on average comes closer to them than a blind guess" if few else ""
         return f"an eavesdropper recovers {count[0]} of {count[1]} {them}{rest}"
     return f"an eavesdropper comes closer to the {them} than a blind guess, but recovers none"
 
@@ -172,7 +174,8 @@ def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None
     who = names([defense_name(v.defense, v.defense_options) for v in group])
     labels = _told(group)
     if word == "not attacked":
-        return f"{who} {'was' if one else 'were'} not tested, as no attack could run"
+        were, it = ("was", "it") if one else ("were", "them")
+        return f"{who} {were} not tested, as no attack could run against {it}"
     if word == "inconclusive":
         found = recovered(section, group[0]) if one else None
         count = f" ({found[0]} of {found[1]} recovered)" if found and found[0] else ""

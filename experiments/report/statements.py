@@ -156,7 +156,9 @@ def _leakage(section: TaskFindings, verdict: Verdict) -> str:
     whole = f"recovers {count[0]} of {count[1]} {things(section)} and " if count else ""
     against = f", against {show(null.value, null.unit)}{unit} for a blind guess" if null else ""
     mean = show(found.value, found.unit)
-    return f"{name[:1].upper()}{name[1:]} {whole}reaches {mean}{unit} of {metric}{against}."
+    return (
+        f"{name[:1].upper()}{name[1:]} {whole}reaches {mean}{unit} of {metric} on average{against}."
+    )
 
 
 def _words(section: TaskFindings, verdict: Verdict) -> str:

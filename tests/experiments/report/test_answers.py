@@ -191,7 +191,7 @@ def test_no_defense(word: Word, said: str, lead: str) -> None:
         ),
         (
             "not attacked",
-            "gaussian noise (std=0.01) was not tested, as no attack could run",
+            "gaussian noise (std=0.01) was not tested, as no attack could run against it",
             "Gaussian noise (std=0.01) was not tested.",
         ),
     ],
@@ -207,7 +207,8 @@ def test_a_defense_beside_none(word: Word, said: str, lead: str) -> None:
 def test_the_numbers_of_a_leak() -> None:
     (answer,) = answers(section(verdict("leaks")))
     assert answer.statements[0].detail == (
-        "DLG recovers 6 of 8 images and reaches 20.0 dB of PSNR, against 12.0 dB for a blind guess."
+        "DLG recovers 6 of 8 images and reaches 20.0 dB of PSNR on average, against 12.0 dB for "
+        "a blind guess."
     )
 
 
@@ -216,8 +217,8 @@ def test_a_leak_of_the_mean_alone_recovers_none() -> None:
         "an eavesdropper comes closer to the images than a blind guess, but recovers none"
     )
     assert short(verdict("leaks"), share=0.25) == (
-        "an eavesdropper recovers 2 of 8 images, and gets closer to them than a blind guess on "
-        "average"
+        "an eavesdropper recovers 2 of 8 images, and on average comes closer to them than a "
+        "blind guess"
     )
 
 
@@ -395,6 +396,9 @@ def test_how_sure() -> None:
     many = certainty([section(verdict("leaks"))], {0})
     assert many.startswith("Each verdict rests on 8 victims of 8 clients, in one training per")
     assert "Fewer than 5 clients" not in many
+    assert many.endswith("a stronger one, or one that knows more, may still succeed.")
+    holds = verdict("no leak found", "gaussian_noise", NOISE)
+    assert "As far as these attacks tell" in certainty([section(holds)], {0})
     few = certainty([section(verdict("leaks"), verdict("leaks", clients=3))], {0, 1})
     assert "8 victims of 3 to 8 clients, in 2 trainings" in few
     assert "Fewer than 5 clients can show that there is a leak, but not that there is none" in few
