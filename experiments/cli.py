@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,14 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN_OR_EXPERIMENT",
-        help="a run folder, an experiment file, or the name of a shipped experiment",
-        show_default=False,
-    ),
-]
+RUN = "a run folder, an experiment file, or the name of a shipped experiment"
+Target = Annotated[str, typer.Argument(metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False)]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override an option: federation.rounds=5"),
@@ -48,6 +43,7 @@ Workers = Annotated[int | None, typer.Option(help="client workers and attack wor
 Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 runs on the CPU")]
 Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
+Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
@@ -61,15 +57,19 @@ def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
         gpus: Gpus = None,
         engine: Engine = None,
         quiet: Quiet = False,
+        full: Full = False,
         as_json: Json = False,
     ) -> None:
         run = Invocation(experiment, sets or [], out, seed, workers, engine, gpus).run(stages)
         from experiments.pipeline import execute
 
-        outcome = execute(run, stages, quiet=quiet or as_json)
+        outcome = execute(run, stages, quiet=quiet or as_json, full=full)
         print(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 
+    if "report" not in stages:  # there is nothing to write in full
+        kept = [one for name, one in signature(command).parameters.items() if name != "full"]
+        vars(command)["__signature__"] = Signature(kept)
     return command
 
 
@@ -123,9 +123,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print the resolved experiment, its cells, threat model and cost; run nothing."""
-    invocation = Invocation(experiment, sets or [], None, seed, workers)
-    opened = invocation.opened()
-    plan = invocation.plan() if opened is None else opened.plan
+    plan = Invocation(experiment, sets or [], None, seed, workers).resolved()
     from experiments.preview.show import describe
 
     description = describe(plan)
@@ -153,9 +151,7 @@ def prior(
     quiet: Quiet = False,
 ) -> None:
     """Train a language model on the auxiliary rows, as a prior for text attacks."""
-    invocation = Invocation(experiment, sets or [], None, seed)
-    opened = invocation.opened()
-    plan = invocation.plan() if opened is None else opened.plan
+    plan = Invocation(experiment, sets or [], None, seed).resolved()
     from experiments.priors.prior import train_prior
 
     folder = out or Path("priors") / plan.name

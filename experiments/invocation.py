@@ -53,6 +53,11 @@ class Invocation:
             )
         return Run.open(Path(self.target), self._machine())
 
+    def resolved(self) -> Plan:
+        """The plan of the run, if the target is a folder, else of the experiment."""
+        opened = self.opened()
+        return self.plan() if opened is None else opened.plan
+
     def run(self, stages: Sequence[RunStage]) -> Run:
         """The run to work on. Nothing is written unless the stages can start."""
         if (opened := self.opened()) is not None:

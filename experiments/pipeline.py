@@ -63,8 +63,15 @@ class RunOutcome:
         return "; ".join(words)
 
 
-def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool) -> RunOutcome:
-    """Run the stages; what is done already is not done again."""
+def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = False) -> RunOutcome:
+    """Run the stages; what is done already is not done again.
+
+    Args:
+        run: the run.
+        stages: in their order.
+        quiet: print nothing.
+        full: report every table and guess.
+    """
     outcome = RunOutcome(run.root, tuple(stages))
     started = time.monotonic()
     with Console(quiet) as console, Ledger(run.root / "jobs.sqlite") as ledger:
@@ -80,7 +87,7 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool) -> RunOutcome:
         if "report" in stages:
             from experiments.report.report import write_report
 
-            _timed(run, "report", lambda: write_report(run.root))
+            _timed(run, "report", lambda: write_report(run.root, full=full))
             outcome.page = run.root / "report" / "index.html"
     outcome.seconds = time.monotonic() - started
     return outcome

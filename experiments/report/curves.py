@@ -29,11 +29,16 @@ Panels = dict[str, list[Result]]
 """Attack -> what it found under each defense."""
 
 
-def curves(section: TaskFindings, stem: str) -> list[Figure]:
+def curves(section: TaskFindings, stem: str, metrics: Sequence[str] | None = None) -> list[Figure]:
     """A figure for each setting and metric that was observed in two rounds or more.
 
     Where there are probes, they are drawn and the clients are not: only their rows are the same in
     each round.
+
+    Args:
+        section: what was found.
+        stem: begins the names.
+        metrics: those to draw; all that are drawn by round if not given.
     """
     settings: dict[str, Panels] = {}
     for result in section.results:
@@ -46,7 +51,7 @@ def curves(section: TaskFindings, stem: str) -> list[Figure]:
             attack: [result for result in results if result.probe != "none"] or results
             for attack, results in panels.items()
         }
-        for metric in CURVES[section.modality]:
+        for metric in metrics or CURVES[section.modality]:
             shown = {
                 attack: results
                 for attack, results in drawn.items()
@@ -166,7 +171,7 @@ def _nulls(axes: Axes, section: TaskFindings, metric: str, results: Sequence[Res
             source = title(null.attack if null.control == "none" else null.control)
             means = [point.mean for point in at.values()]
             kind = "-." if null.probe == "fresh" else ":"
-            label = _probed(f"null: {source}", null)
+            label = _probed(f"blind guess: {source}", null)
             axes.plot(list(at), means, color=INK, alpha=0.55, ls=kind, lw=1.3, label=label)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,7 +18,7 @@ INK = "#1b1b1f"
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6a3d9a")
 """Of families of defenses, after Okabe and Ito; no defense is drawn in ink."""
 MARKERS = "osD^vPX"
-LAST = ("null: ", "Pareto front")
+LAST = ("blind guess: ", "Pareto front")
 """How labels begin that stand below those of the defenses."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -101,7 +102,7 @@ def figure(name: str, caption: str, draw: Callable[[Canvas], None], size: Size) 
         draw(canvas)
         canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
         canvas.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
-    text = svg.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", svg.getvalue(), flags=re.DOTALL)
     return Figure(name, caption, text[text.index("<svg") :], png.getvalue(), size[0])
 
 

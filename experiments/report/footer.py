@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.plan.folder import STAGES
-from experiments.wording.names import duration
+from experiments.wording.names import duration, flatten, option
 from fedsim.errors import StoreError
 from fedsim.metrics.base import Metric
 
@@ -22,6 +22,21 @@ def definition(metric: type[Metric]) -> str:
         if "score" in vars(kind):
             break
     return " ".join(texts)
+
+
+def provenance_lines(provenance: Mapping[str, Any], *, full: bool) -> list[tuple[str, str]]:
+    """Where the run comes from, by dotted key; unless in full, what stages share in one line."""
+    if full:
+        return [(key, option(value)) for key, value in flatten(provenance).items()]
+    lines = []
+    for key, value in provenance.items():
+        if not isinstance(value, Mapping):
+            lines.append((key, option(value)))
+        elif key == "packages":
+            lines.append((key, ", ".join(f"{k} {option(v)}" for k, v in value.items())))
+        elif key != "seconds":  # the wall time says them
+            lines.append((key, "; ".join(dict.fromkeys(map(option, value.values())))))
+    return lines
 
 
 def cost(provenance: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from experiments.analysis.findings import TaskFindings
 from experiments.report.naming import attack_label
-from experiments.stages.gallery import Shown
+from experiments.stages.gallery import SHOWN, Shown, ranks
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 
@@ -43,6 +43,7 @@ def strips(section: TaskFindings, examples: Sequence[Shown]) -> list[Strip]:
             groups.setdefault((number, example.attack, example.attack_options), []).append(example)
     found = []
     for (number, attack, given), group in sorted(groups.items()):
+        picked = ranks(group[0].total, SHOWN[section.modality])
         setting, defense, options = section.places[number]
         found.append(
             Strip(
@@ -50,7 +51,10 @@ def strips(section: TaskFindings, examples: Sequence[Shown]) -> list[Strip]:
                 defense=defense_name(defense, options) + (f", {setting}" if setting else ""),
                 metric=section.main,
                 total=group[0].total,
-                chosen=sorted(group, key=lambda example: example.rank),
+                chosen=sorted(
+                    (example for example in group if example.rank in picked),
+                    key=lambda example: example.rank,
+                ),
             )
         )
     return found

@@ -139,7 +139,7 @@ def _floor(section: TaskFindings, verdicts: list[Verdict]) -> tuple[float, str] 
         floors = [null_of(section, verdict, kind) for verdict in verdicts]
         known = [floor.value for floor in floors if floor]
         if known:
-            return sum(known) / len(known), f"null: {title(kind)}"
+            return sum(known) / len(known), f"blind guess: {title(kind)}"
     return None
 
 

@@ -1,13 +1,56 @@
-"""Sentences of the page about who was attacked, and what became of the jobs."""
+"""Sentences of the page about who attacked whom, and what became of the jobs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from experiments.analysis.findings import Problem, Result, TaskFindings
+from experiments.report.chapter import Chapter
 from experiments.report.naming import attack_label
+from experiments.report.statements import listed
 from experiments.wording.names import duration, show, title, utility_unit
+from experiments.wording.threat import WHO, ThreatModel, shared_protocol, withheld
 from fedsim.records import PRIOR_ONLY, STATUSES
+
+Lines = Sequence[tuple[str, str]]
+
+
+def attackers(chapters: Sequence[Chapter]) -> str:
+    """Who attacked, with what, and what was kept from the attacker."""
+    names = dict.fromkeys(
+        title(result.attack)
+        for one in chapters
+        for result in one.section.results
+        if not result.is_control and result.attack != PRIOR_ONLY
+    )
+    hidden = withheld([one.threat for one in chapters])
+    parts = (
+        WHO,
+        f"It was not told {', nor '.join(hidden)}." if hidden else "",
+        f"It ran {_count(len(names), 'attack')}: {listed(list(names))}." if names else "",
+    )
+    return " ".join(filter(None, parts))
+
+
+def threats(chapters: Sequence[Chapter]) -> list[tuple[str, ThreatModel]]:
+    """The cards that differ in what the server was told, each with the tasks that it is of."""
+    groups: dict[tuple[tuple[str, ...], ...], list[Chapter]] = {}
+    for one in chapters:  # a task of pictures has fewer facts to withhold, such as no token count
+        groups.setdefault((one.threat.granted, one.threat.varied), []).append(one)
+    found = []
+    for group in groups.values():
+        hidden = withheld([one.threat for one in group])
+        whose = "; ".join(one.heading for one in group) if len(groups) > 1 else ""
+        found.append((whose, replace(group[0].threat, withheld=hidden)))
+    return found
+
+
+def simulated(chapters: Sequence[Chapter]) -> tuple[Lines, list[Lines]]:
+    """What was simulated alike in all chapters, and what is each one's own."""
+    common = shared_protocol([one.threat for one in chapters]) if len(chapters) > 1 else ()
+    return common, [[x for x in one.threat.protocol if x not in common] for one in chapters]
 
 
 def scope(section: TaskFindings) -> str:

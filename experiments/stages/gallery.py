@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,17 @@ from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, DefenseKey, ExampleKey, 
 FILE = Path("gallery") / "examples.parquet"
 SHOWN: dict[Modality, int] = {"image": 5, "text": 3}
 """Of five, the most and the least leaked and the quartiles; of three, the median between them."""
+LINED_UP = 3
+"""Victims of each undefended attack whose guesses under every attack and defense are kept."""
+
+
+class Position(NamedTuple):
+    """The place of an example in a training; under each defense the same example stands there."""
+
+    seed: int
+    round: int
+    client: int
+    example: int
 
 
 class Shown(Record):
@@ -60,6 +71,10 @@ class Shown(Record):
         """Round, client and position, as in the rows."""
         return f"round {self.round}, client {self.client}, example {self.example}"
 
+    def position(self, seed: int) -> Position:
+        """Its place in a training with this seed."""
+        return Position(seed, self.round, self.client, self.example)
+
 
 def read_gallery(run: Path) -> list[Shown]:
     """The examples that the score stage has chosen."""
@@ -75,7 +90,11 @@ def write_gallery(run: Path, shown: Sequence[Shown]) -> None:
 
 
 def gallery(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[Shown]:
-    """Some examples of every attack and defense, from the most to the least leaked."""
+    """Some examples of every attack and defense, from the most to the least leaked.
+
+    These are some ranks of each, and the examples at some ranks of each undefended attack, so that
+    the page can show the same victims under every defense.
+    """
     wanted: dict[str, list[_Chosen]] = defaultdict(list)
     for chosen in _choose(cells, rows):
         wanted[chosen.example.cell].append(chosen)
@@ -98,6 +117,16 @@ class _Pool(NamedTuple):
     def modality(self) -> Modality:
         """By the kind of the task."""
         return "image" if self.task.startswith("image") else "text"
+
+    @property
+    def undefended(self) -> bool:
+        """Whether its cells have no defense."""
+        return self.defense.defense == "none"
+
+    @property
+    def any_defense(self) -> tuple[str, ...]:
+        """The key without the defense."""
+        return self[:-1]
 
 
 class _Chosen(NamedTuple):
@@ -125,11 +154,40 @@ def _choose(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[_Chosen
         group.setdefault(row.example_key, None)
         if row.metric == MAIN[pool.modality]:
             group[row.example_key] = row.value
-    for (pool, attack), group in groups.items():
-        ranked = sorted(group, key=lambda example: (-_leaked(group[example]), example))
-        for rank in ranks(len(ranked), SHOWN[pool.modality]):
-            example = ranked[rank - 1]
-            yield _Chosen(attack, example, rank, len(ranked), group[example])
+    seeds = {cell.name: cell.config.seed for cell in cells}
+    ranked = {
+        key: sorted(group, key=lambda example: (-_leaked(group[example]), example))
+        for key, group in groups.items()
+    }
+    lined_up = _lined_up(ranked, seeds)
+    for (pool, attack), examples in ranked.items():
+        shown = set(ranks(len(examples), SHOWN[pool.modality]))
+        wanted = lined_up[pool.any_defense]
+        for rank, example in enumerate(examples, 1):
+            if rank in shown or _position(example, seeds) in wanted:
+                value = groups[pool, attack][example]
+                yield _Chosen(attack, example, rank, len(examples), value)
+
+
+def _lined_up(
+    ranked: Mapping[tuple[_Pool, AttackKey], Sequence[ExampleKey]], seeds: Mapping[str, int]
+) -> Mapping[tuple[str, ...], set[Position]]:
+    """The victims to show under every defense, by pool without the defense.
+
+    They are chosen where nothing is defended; where every cell is, under each defense.
+    """
+    bare = {pool.any_defense for pool, _ in ranked if pool.undefended}
+    found: defaultdict[tuple[str, ...], set[Position]] = defaultdict(set)
+    for (pool, _), examples in ranked.items():
+        if pool.undefended or pool.any_defense not in bare:
+            found[pool.any_defense] |= {
+                _position(examples[rank - 1], seeds) for rank in ranks(len(examples), LINED_UP)
+            }
+    return found
+
+
+def _position(example: ExampleKey, seeds: Mapping[str, int]) -> Position:
+    return Position(seeds[example.cell], example.round, example.client, example.example)
 
 
 def _leaked(value: float | None) -> float:

@@ -15,7 +15,7 @@ from fedsim.models.mode import has_train_mode
 from fedsim.tasks import task_kind
 
 WORDS: dict[Fact, str] = {
-    "labels": "the classes of the client's examples, unordered",
+    "labels": "which classes occur among the client's examples",
     "num_examples": "how many examples a client used",
     "lengths": "the token count of each example",
     "batch_size": "the batch size",
@@ -27,13 +27,17 @@ WORDS: dict[Fact, str] = {
     "auxiliary": "public rows like the private ones",
 }
 ATTACKER = (
-    "An honest-but-curious server. It follows the protocol and stores what it sent, the global "
-    "model of the round, and what came back to it, as it crossed the wire."
+    "An honest-but-curious server. It follows the protocol, keeps the global model that it sent in "
+    "each round and every reply that came back, and tries to reconstruct the private data."
+)
+WHO = (
+    "An honest-but-curious server, which follows the protocol but tries to reconstruct the private "
+    "data from the updates that it receives."
 )
 OUT_OF_SCOPE = (
-    "Malicious servers, which change the architecture or the weights to make a client leak; "
-    "colluding clients; attacks on the channel or on the client's machine. "
-    "A low number here says that these attacks failed, not that no attack can succeed."
+    "Malicious servers that change the architecture or the weights to make clients leak; colluding "
+    "clients; attacks on the channel or on a client's machine. A low number means that these "
+    "attacks failed, not that no attack can succeed."
 )
 AUTO = "random for a built-in model, else pretrained"
 
@@ -76,6 +80,20 @@ def threat_model(cells: Sequence[CellConfig]) -> ThreatModel:
         defenses=tuple(
             sorted({cell_defense(cell) for cell in cells}, key=lambda c: (c != "none", natural(c)))
         ),
+    )
+
+
+def withheld(models: Sequence[ThreatModel]) -> tuple[str, ...]:
+    """The facts that the server was told in none of several cards."""
+    told = {fact for model in models for fact in (*model.granted, *model.varied)}
+    facts = dict.fromkeys(fact for model in models for fact in model.withheld)
+    return tuple(fact for fact in facts if fact not in told)
+
+
+def shared_protocol(models: Sequence[ThreatModel]) -> tuple[tuple[str, str], ...]:
+    """What was simulated alike in all of several cards."""
+    return tuple(
+        line for line in models[0].protocol if all(line in model.protocol for model in models)
     )
 
 

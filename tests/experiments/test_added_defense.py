@@ -28,7 +28,7 @@ def test_a_defense_added_by_entry_point_runs_to_the_summary(make_run: Make) -> N
         defenses=[{"name": "none"}, {"name": "fake_rectify", "floor": 1e-6}],
         attacks=[{"name": "inverting", "steps": 3, "variants": [{"adaptive": True}]}],
     )
-    outcome = execute(run, ("simulate", "attack", "score", "report"), quiet=True)
+    outcome = execute(run, ("simulate", "attack", "score", "report"), quiet=True, full=True)
     assert not outcome.failed
     assert outcome.statuses == {"done": 8}  # two defenses, clients and variants each
 

@@ -181,7 +181,7 @@ def test_rows_and_report_tell_clients_members_and_fresh_rows_apart(make_run: Mak
     for figure in figures:
         assert "none, member rows" in figure.svg
         assert "none, fresh rows" in figure.svg
-        assert "null: prior only, fresh rows" in figure.svg
+        assert "blind guess: prior only, fresh rows" in figure.svg
     page = (run.root / "report" / "index.html").read_text("utf-8")
     assert "embedding rows, member probes" in page
     assert "2 member and 2 fresh ones in each captured round" in page

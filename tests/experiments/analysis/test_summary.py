@@ -321,7 +321,7 @@ def test_the_card_says_what_was_granted_withheld_and_varied() -> None:
     card = threat_model(
         [cell(labels=True, defense=False), cell(seed=1, labels=False, defense=False)]
     )
-    assert card.varied == ("the classes of the client's examples, unordered",)
+    assert card.varied == ("which classes occur among the client's examples",)
     assert card.withheld == ("which defense the client runs, with its options",)
     assert len(card.granted) == 6  # a picture has no token count, and no rows are the attacker's
     assert dict(card.protocol)["seed"] == "0 or 1"

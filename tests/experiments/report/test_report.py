@@ -213,7 +213,7 @@ def examples() -> Iterator[Shown]:
                     yield Shown(
                         cell=f"{task}.{defense}",
                         attack=attack,
-                        attack_options="{}",
+                        attack_options='{"steps":300}',
                         round=round_,
                         client=client,
                         example=0,
@@ -270,6 +270,7 @@ class Page(HTMLParser):
     """Tags, attributes and text of a page, and whether every element is closed."""
 
     VOID = frozenset({"meta", "img", "br", "path", "use", "rect"})
+    UNSEEN = frozenset({"title", "style"})
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -294,7 +295,8 @@ class Page(HTMLParser):
             self.text += " "
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if not self.UNSEEN & set(self.open):
+            self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -309,58 +311,142 @@ def page(run: Path) -> Page:
     return Page((run / "report" / "index.html").read_text("utf-8"))
 
 
-def test_page_is_whole_and_needs_nothing_else(run: Path, page: Page) -> None:
+@pytest.fixture(scope="module")
+def full(run: Path) -> Path:
+    """The same run with every table and guess on its page."""
+    folder = shutil.copytree(run, run.parent / "full")
+    write_report(folder, full=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def full_page(full: Path) -> Page:
+    return Page((full / "report" / "index.html").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("kind", ["run", "full"])
+def test_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.FixtureRequest) -> None:
+    source = (request.getfixturevalue(kind) / "report" / "index.html").read_text("utf-8")
+    page = Page(source)
     assert page.open == []
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
     sources = [attrs.get("src") or attrs.get("href") for _, attrs in page.tags]
     assert all(s.startswith(("data:image/png;base64,", "#")) for s in sources if s)
-    source = (run / "report" / "index.html").read_text("utf-8")
     assert not re.search(r"url\((?!#)|@import", source)
     anchors = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
     assert anchors == {"#1-cifar10-lenet-fedsgd", "#2-glue-cola-bert-base-uncased-fedavg"}
     assert {f"#{attrs.get('id')}" for _, attrs in page.tags} >= anchors
 
 
-def test_hostile_text_is_shown_and_never_run(run: Path, page: Page) -> None:
-    assert HOSTILE in page.text  # the parser turns entities back into text
-    assert f'1 failed: RuntimeError: {HOSTILE} | "bad"' in page.text
-    assert f"fedsim run quickstart --out {HOSTILE}" in page.text
-    assert "<script" not in (run / "report" / "index.html").read_text("utf-8")
+@pytest.mark.parametrize("kind", ["run", "full"])
+def test_hostile_text_is_shown_and_never_run(kind: str, request: pytest.FixtureRequest) -> None:
+    source = (request.getfixturevalue(kind) / "report" / "index.html").read_text("utf-8")
+    text = " ".join(Page(source).text.split())
+    assert f'1 failed: RuntimeError: {HOSTILE} | "bad"' in text  # entities are text again
+    assert f"fedsim run quickstart --out {HOSTILE}" in text
+    assert "<script" not in source
 
 
 def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
     text = " ".join(page.text.split())
     for said in (
-        "Threat model An honest-but-curious server.",
-        "The server was told the classes of the client's examples, unordered",
-        "It was not told the token count of each example",
+        "Who attacked An honest-but-curious server, which follows the protocol",
+        "It was not told the token count of each example. It ran 4 attacks: DLG, inverting, "
+        "embedding rows and LAMP.",
+        "Image classification: uoft-cs/cifar10, lenet, FedSGD: an eavesdropper recovers",
+        "Which defense holds No defense was shown to hold.",
+        "How sure Each verdict rests on 18 victims of 3 clients, in one training per defense.",
+        "Fewer than 5 clients can show that there is a leak, but not that there is none",
+        "Without a defense the images leak.",
+        "Victims ranked by PSNR under no defense.",
+        "most leaked, 1 of 9",
+        "least leaked, 9 of 9",
+        "The server was told which classes occur among the client's examples",
         "Out of scope Malicious servers",
+        "freeze embeddings (position=true)",
+        "Intervals of 3 clients are too narrow.",
+        "LAMP (adaptive)",
+        f"9 skipped: {FROZEN}",
+        "1 timeout",
+        "Wall time of each stage, including resumed work: simulate 12 s, attack 61 s, on 2 CPUs",
+        "10 log10(1 / mse) of each image, in decibels",
+        "fedsim report --full adds every table",
+        "fedsim limits, then fedsim report, adds how far any attack can get",
+        "packages flwr 1.41.0, torch 2.9.0",
+    ):
+        assert said in text
+    assert "ε" not in text  # no defense here spends any, so nothing has to explain it
+    assert "Best of portfolio" not in text
+
+
+def test_the_default_page_is_short(run: Path, page: Page, full_page: Page) -> None:
+    tables = sorted(path.name for path in (run / "report" / "tables").iterdir())
+    assert len(tables) <= 12
+    assert tables == [
+        *("defenses.csv", "jobs.csv", "leakage.csv"),
+        *("problems.csv", "rounds.csv", "utility.csv"),
+    ]
+    words = len(page.text.split())
+    assert words <= 3000
+    assert len(full_page.text.split()) > 2 * words
+    widths = [
+        len(table["rows"][0])
+        for table in tables_of(run / "report" / "index.html")
+        if "verdict" in table["rows"][0]
+    ]
+    assert widths == [8, 8]
+
+
+def tables_of(path: Path) -> list[dict[str, list[list[str]]]]:
+    """The header and rows of each table of a page, by its cells' text."""
+    found = []
+    for source in re.findall(r"<table.*?</table>", path.read_text("utf-8"), flags=re.DOTALL):
+        rows = re.findall(r"<tr.*?</tr>", source, flags=re.DOTALL)
+        cells = [re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.DOTALL) for row in rows]
+        plain = [[Page(cell).text.strip() for cell in row] for row in cells]
+        found.append({"rows": plain})
+    return found
+
+
+def test_pooled_tables_hold_every_task(run: Path) -> None:
+    folder = run / "report" / "tables"
+    lines = list(csv.DictReader((folder / "defenses.csv").open(encoding="utf-8")))
+    assert [(line["task"], line["defense"]) for line in lines] == [
+        (task, defense)
+        for task in ("image classification", "text classification")
+        for defense in (
+            "none",
+            "freeze embeddings (position=true)",
+            "gaussian noise (std=0.01)",
+        )
+    ]
+    assert {line["metric"] for line in lines} == {"PSNR", "ROUGE-L"}
+    assert [line["utility change"] != "" for line in lines] == [False, True, True] * 2
+    utility = list(csv.DictReader((folder / "utility.csv").open(encoding="utf-8")))
+    assert {line["MCC"] == "" for line in utility if line["model"] == "lenet"} == {True}
+    assert {line["MCC"] == "" for line in utility if line["model"] != "lenet"} == {False}
+
+
+def test_full_adds_every_number(full_page: Page) -> None:
+    text = " ".join(full_page.text.split())
+    for said in (
         "6 private examples of 3 clients",
-        "Image classification: uoft-cs/cifar10, lenet, FedSGD",
         "gaussian noise (std=0.01) · at the end, round 3: accuracy 0.200, loss 2.20",
-        "freeze embeddings (position=true) · at the end, round 3",
         "freeze embeddings (position=true) head=false, position=true, word=true",
-        "Wall time of each stage, resumptions of training and attacks included: "
-        "simulate 12 s, attack 61 s, on 2 CPUs",
-        f"9 skipped 9 skipped: {FROZEN}",
         "8 done 1 failed",
         "8 done 1 timeout",
         "↳ other client's update",
         "prior only",
-        "LAMP (adaptive)",
-        "Nothing is picked by hand",
-        "those of 3 clients are too narrow",
-        "10 log10(1 / mse) of each image, in decibels.",
-        "ROUGE-1: overlap of single words. The ROUGE F measure (Lin 2004)",
-        "stands on this page after fedsim limits and then fedsim report were run",
+        "Best of portfolio",
+        "overlap of single words. The ROUGE F measure (Lin 2004)",
         "packages.torch 2.9.0",
         'name = "quickstart"',
     ):
         assert said in text
 
 
-def test_no_defense_is_what_the_others_are_compared_with(run: Path) -> None:
-    tables = run / "report" / "tables"
+def test_no_defense_is_what_the_others_are_compared_with(full: Path) -> None:
+    tables = full / "report" / "tables"
     stem = "1-cifar10-lenet-fedsgd"
     matrix = list(csv.DictReader((tables / f"{stem}-matrix.csv").open(encoding="utf-8")))
     assert [line["change to none"] != "" for line in matrix] == [False, True, True]
@@ -368,16 +454,26 @@ def test_no_defense_is_what_the_others_are_compared_with(run: Path) -> None:
         assert len((tables / f"{stem}-{kind}.csv").read_text("utf-8").splitlines()) == 3
 
 
-def test_gallery_ranks_and_marks(page: Page) -> None:
-    strips = [attrs for tag, attrs in page.tags if tag == "div" and attrs.get("class") == "strip"]
-    assert len(strips) == 2 * len(DEFENSES)  # the prior has no strip
+def test_victims_stand_side_by_side(run: Path, page: Page) -> None:
+    shown = [t["rows"] for t in tables_of(run / "report" / "index.html") if "true" in t["rows"][0]]
+    assert len(shown) == 3 + 1  # three images, and all texts in one table
+    for rows in shown:
+        assert len(rows[0]) == 1 + len(DEFENSES)
+        assert rows[0][1].startswith("no defense")
     images = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(images) == 2 * 5 * len(strips)
+    assert len(images) == 3 * (1 + len(DEFENSES))
     marks = {attrs["class"] for tag, attrs in page.tags if tag == "mark"}
     assert marks == {"run", "word"}
-    assert "no guess" in page.text
-    assert "1 of 9" in page.text
-    assert "9 of 9" in page.text
+
+
+def test_full_shows_what_every_attack_made_of_them(full_page: Page) -> None:
+    tags = full_page.tags
+    strips = [attrs for tag, attrs in tags if tag == "div" and attrs.get("class") == "strip"]
+    assert len(strips) == 2 * len(DEFENSES)  # the prior has no strip
+    images = [attrs for tag, attrs in tags if tag == "img"]
+    assert len(images) == 2 * 5 * len(strips) + 3 * (1 + len(DEFENSES))
+    assert "no guess" in full_page.text
+    assert "9 of 9" in full_page.text
 
 
 def test_private_content_is_in_the_gallery_alone(run: Path) -> None:
@@ -393,22 +489,24 @@ def test_private_content_is_in_the_gallery_alone(run: Path) -> None:
     assert not stale.exists()  # an earlier report leaves nothing behind
 
 
-def test_files(run: Path) -> None:
+def test_files_in_full(run: Path, full: Path) -> None:
     stems = ("1-cifar10-lenet-fedsgd", "2-glue-cola-bert-base-uncased-fedavg")
     kinds = (
         *("matrix", "against-none", "adaptive", "certified", "null-calls"),
         *("at-loss", "equal-utility", "trend", "coverage"),
         *("headline", "leakage", "rounds", "utility", "jobs", "problems"),
     )
-    tables = {path.name for path in (run / "report" / "tables").iterdir()}
+    pooled = {path.name for path in (run / "report" / "tables").iterdir()}
+    tables = {path.name for path in (full / "report" / "tables").iterdir()}
     ends = ("csv", "md", "tex")
-    assert tables == {f"{stem}-{kind}.{end}" for stem in stems for kind in kinds for end in ends}
-    figures = {path.name for path in (run / "report" / "figures").iterdir()}
-    names = [f"{stem}-rounds-1" for stem in stems]
-    names += [f"{stems[1]}-rounds-1-exact-match"]
-    names += [f"{stem}-pareto-1" for stem in stems]
-    names += [f"{stem}-coverage-{n}" for stem in stems for n in (1, 2)]
-    assert figures == {f"{name}.{end}" for name in names for end in ("svg", "png")}
+    each = {f"{stem}-{kind}.{end}" for stem in stems for kind in kinds for end in ends}
+    assert tables == each | pooled
+    brief = [f"{stem}-rounds-1" for stem in stems]
+    brief += [f"{stem}-coverage-{n}" for stem in stems for n in (1, 2)]
+    more = [f"{stems[1]}-rounds-1-exact-match", *(f"{stem}-pareto-1" for stem in stems)]
+    for folder, names in ((run, brief), (full, brief + more)):
+        figures = {path.name for path in (folder / "report" / "figures").iterdir()}
+        assert figures == {f"{name}.{end}" for name in names for end in ("svg", "png")}
 
 
 def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path) -> None:
@@ -432,6 +530,7 @@ def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
     assert "Training without attacks: nyu-mll/glue:cola, bert-base-uncased, FedAvg" in text
     assert "No attack was run." in text
     assert "gaussian noise (std=0.01) 3 1 0.200 2.20 0.200 740,472" in text
+    assert "No victim was scored, so nothing is known." in text
 
 
 @pytest.mark.parametrize(

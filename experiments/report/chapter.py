@@ -1,0 +1,156 @@
+"""What the page says about one task, model and protocol."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.analysis.findings import Result, TaskFindings
+from experiments.report.answers import Answer, answers
+from experiments.report.appendix import appendix
+from experiments.report.curves import curves
+from experiments.report.defense_table import defense_table
+from experiments.report.figures import Figure
+from experiments.report.gallery import Strip, strips
+from experiments.report.heatmap import heatmaps
+from experiments.report.lineup import Lineup, lineups
+from experiments.report.pareto import pictures
+from experiments.report.recovered_rows import union_figures, union_table, unions
+from experiments.report.result_tables import tables
+from experiments.report.tables import Table, named
+from experiments.report.tradeoff_tables import tradeoff_tables
+from experiments.report.trend_table import trend
+from experiments.report.verdict_tables import verdict_tables
+from experiments.stages.coverage import Coverage
+from experiments.stages.gallery import Shown
+from experiments.stages.updates import UpdateRow
+from experiments.wording.names import title
+from experiments.wording.threat import ThreatModel, threat_model
+from fedsim.cell import CellConfig
+
+BRIEF = ("leakage", "rounds", "utility", "jobs", "problems")
+"""The kinds of tables that are written, beside that of the defenses, unless all are."""
+
+MANY = 4
+"""From so many defenses on a picture of what utility buys tells more than their table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One section of the page.
+
+    Attributes:
+        anchor: of its heading; begins the names of its files.
+        seeds: of the cells that were attacked, or of all where none was.
+        tables: by kind.
+        brief: those that are written for all tasks together, by kind.
+        extras: by heading.
+    """
+
+    anchor: str
+    section: TaskFindings
+    threat: ThreatModel
+    seeds: frozenset[int]
+    answers: list[Answer]
+    lineups: list[Lineup]
+    strips: list[Strip]
+    tables: dict[str, Table]
+    brief: dict[str, Table]
+    extras: dict[str, Table]
+    pictures: list[Figure]
+    heatmaps: list[Figure]
+    figures: list[Figure]
+    unions: list[Figure]
+
+    @property
+    def heading(self) -> str:
+        """Task, data set, model and protocol."""
+        one = self.section
+        task = title(one.task)
+        task = task[:1].upper() + task[1:]
+        return f"{task}: {one.dataset}, {one.model}, {title(one.protocol)}"
+
+    @property
+    def groups(self) -> list[list[Result]]:
+        """The results of each defense and setting, in order."""
+        found: dict[object, list[Result]] = {}
+        for result in self.section.results:
+            found.setdefault(result.place, []).append(result)
+        return list(found.values())
+
+    @property
+    def all_figures(self) -> list[Figure]:
+        """Those of all kinds."""
+        return [*self.pictures, *self.heatmaps, *self.figures, *self.unions]
+
+    @property
+    def all_tables(self) -> list[Table]:
+        """Those of all kinds."""
+        return [*self.tables.values(), *self.extras.values()]
+
+
+def chapter(
+    number: int,
+    section: TaskFindings,
+    run: Path,
+    cells: dict[str, CellConfig],
+    coverage: Sequence[Coverage],
+    updates: Sequence[UpdateRow],
+    examples: Sequence[Shown],
+    *,
+    full: bool,
+) -> Chapter:
+    """Everything about one section, drawn and in sentences.
+
+    Args:
+        number: of the chapter, from 1.
+        section: what was found.
+        run: the run folder.
+        cells: every cell of the run.
+        coverage: what was recovered by round.
+        updates: what clients sent.
+        examples: those to choose from, none where the page is redacted.
+        full: show what is shown in full only.
+    """
+    mine = {name: cells[name] for name in section.cells}
+    names = (Path(section.dataset).name, Path(section.model).name, section.protocol)
+    stem = slug(f"{number} {' '.join(names)}")
+    recovered = unions(section, coverage)
+    made = named(
+        (
+            *verdict_tables(section),
+            *tradeoff_tables(section),
+            *tables(section),
+            trend(section, updates),
+            union_table(section, recovered),
+        ),
+        stem,
+    )
+    many = len(section.evidence.verdicts) >= MANY
+    shown = full or (run / "limits.json").exists()
+    others = appendix(run, mine, stem) if shown else {}
+    limits = {table.name.removeprefix(f"{stem}-"): table for table in others.values()}
+    seeds = {cell.seed for cell in mine.values() if cell.capture.enabled}
+    return Chapter(
+        anchor=stem,
+        section=section,
+        threat=threat_model(list(mine.values())),
+        seeds=frozenset(seeds or {cell.seed for cell in mine.values()}),
+        answers=answers(section),
+        lineups=lineups(section, examples, mine),
+        strips=strips(section, examples) if full else [],
+        tables=made,
+        brief={"defenses": defense_table(section)} | {k: made[k] for k in BRIEF} | limits,
+        extras=others,
+        pictures=pictures(section, f"{stem}-pareto") if full or many else [],
+        heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
+        figures=curves(section, f"{stem}-rounds", None if full else (section.main,)),
+        unions=union_figures(section, recovered, f"{stem}-coverage"),
+    )
+
+
+def slug(text: str) -> str:
+    """Lower-case letters, digits and hyphens: safe as a file name, a label and an anchor."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

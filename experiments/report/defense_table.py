@@ -1,0 +1,46 @@
+"""The defenses of a task in a table of few columns; the matrix says all there is to know."""
+
+from __future__ import annotations
+
+from experiments.analysis.evidence import Verdict
+from experiments.analysis.findings import TaskFindings
+from experiments.report.tables import Table, Value
+from experiments.report.verdict_tables import null_of, number, reached, useful
+from experiments.wording.defense_names import defense_name
+from experiments.wording.names import title
+
+
+def defense_table(section: TaskFindings) -> Table:
+    """One row a defense and setting: verdict, leakage, blind guess, utility, victims."""
+    return Table(
+        "defenses",
+        f"Each defense under the strongest attack on it: mean {title(section.main)} with its 95 % "
+        "interval.",
+        (
+            *("setting", "defense", "verdict", "why", "strongest attack", "metric", "leakage"),
+            *("blind guess", "lead over it", "utility metric", "utility", "utility change"),
+            *("victims", "clients"),
+        ),
+        tuple(_row(section, verdict) for verdict in section.evidence.verdicts),
+    )
+
+
+def _row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
+    attack, leaked = reached(section, verdict.strongest)
+    measure, change, _ = useful(section, verdict.place)
+    return (
+        verdict.setting,
+        defense_name(verdict.defense, verdict.defense_options),
+        verdict.word,
+        "; ".join(verdict.notes),
+        attack,
+        title(section.main),
+        leaked,
+        null_of(section, verdict, verdict.null) if verdict.null else None,
+        number(section, verdict.over_null),
+        title(section.utility_name or ""),
+        measure,
+        change,
+        verdict.victims,
+        verdict.clients,
+    )

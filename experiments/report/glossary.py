@@ -1,0 +1,136 @@
+"""What the terms on the page mean; only those that occur on it are explained."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from experiments.analysis.comparison import FEW
+from experiments.analysis.findings import MARGINS, THRESHOLDS
+from experiments.report.footer import definition
+from experiments.wording.names import title
+from fedsim.metrics.base import Metric
+
+TERMS: tuple[tuple[str, str, str], ...] = (
+    (
+        "Verdicts",
+        "leaks|no leak found|inconclusive",
+        "Leaks: an attack beats every blind guess on the same victims, with an interval above 0. "
+        f"No leak found: the interval of every attack, over {FEW} clients or more, ends below a "
+        f"small margin ({MARGINS['image']:g} dB of PSNR, or {MARGINS['text']:g} of ROUGE-L and of "
+        "words), and no job failed. Inconclusive: neither. Intervals are corrected for the "
+        "number of attacks.",
+    ),
+    (
+        "Blind guess",
+        "blind guess|prior only|other client",
+        "The null baseline. Prior only guesses without looking at any update. Other client's "
+        "update: the same attack is fed the update of another client. Only what exceeds both is "
+        "leakage.",
+    ),
+    (
+        "Intervals",
+        "interval",
+        "95 % bootstrap intervals of a mean, resampling whole clients. With 2, 3 and 4 clients "
+        "they cover at most 50, 75 and 87 % in truth. Leads and changes are taken on the same "
+        "victims, with t intervals. No width means that all victims score alike, not that others "
+        "would.",
+    ),
+    (
+        "\N{DAGGER}",
+        "\N{DAGGER}",
+        "All examples belong to one client, so the interval says nothing about other clients.",
+    ),
+    (
+        "Recovered",
+        "recovers",
+        f"A PSNR of at least {THRESHOLDS['psnr']:g} dB, or a ROUGE-L of at least "
+        f"{THRESHOLDS['rougeL']:g}.",
+    ),
+    (
+        "Victims",
+        "victims",
+        "An example counts once for every round in which it was attacked. In the defense table a "
+        "victim that an attack refused counts as a blind guess; other tables leave it out.",
+    ),
+    (
+        "Cohorts",
+        "cohort",
+        "Under secure aggregation the server sees sums over cohorts, and intervals treat a cohort "
+        "as a client. Cohorts are drawn anew in each round, so their independence is approximate.",
+    ),
+    (
+        "Utility",
+        "accuracy|mcc|perplexity|loss",
+        "Measured on held-out rows; the mean over the last tenth of the rounds. Its interval is a "
+        "t interval over seeds, and one seed gives none: utility_seeds adds trainings "
+        "without attacks.",
+    ),
+    (
+        "Epsilon",
+        "ε",
+        "The privacy budget spent by the client that spent most, over all its rounds, at the "
+        "defense's delta: about one example for DP-SGD, about a client's whole reply for "
+        "client-level DP.",
+    ),
+    (
+        "Adaptive",
+        "adaptive",
+        "An adaptive attack uses what it knows of the defense; an oblivious one ignores it.",
+    ),
+    (
+        "Best of portfolio",
+        "best of portfolio",
+        "Each client is attacked by the attack that does best on the other clients. Choosing on "
+        "the victims themselves would flatter the attacker.",
+    ),
+    (
+        "Worst 10 %",
+        "worst 10 %",
+        "The mean over the tenth of the examples that leaked most, at least one example.",
+    ),
+    (
+        "Realism",
+        "realism|L[1-4]",
+        "From L1, the setting easiest for the attacker, over L2 (labels and lengths withheld, "
+        "batches, train mode) and L3 (several local steps on unevenly dealt rows) to L4 (secure "
+        "aggregation of some clients of each round).",
+    ),
+)
+"""Term, a pattern that is on a page that needs it, and what it means."""
+
+
+def glossary(page: str, *, full: bool) -> list[tuple[str, str]]:
+    """Terms and what they mean: those on the page, or all.
+
+    Args:
+        page: its text.
+        full: explain every term.
+    """
+    return [
+        (term, meaning)
+        for term, pattern, meaning in TERMS
+        if full or re.search(rf"(?<!\w)(?:{pattern})", page, re.IGNORECASE)
+    ]
+
+
+def metric_terms(
+    classes: Mapping[str, type[Metric]], measured: Iterable[str], *, full: bool
+) -> list[tuple[str, str]]:
+    """These metrics with all that there is to say of them in full, else their first sentence."""
+    known = set(measured)
+    found = []
+    for name, kind in classes.items():
+        if name in known:
+            text = definition(kind)
+            unit = "a ratio" if kind.unit == "1" else kind.unit
+            more = f" {kind.attacker_wants.capitalize()} leaks more; unit: {unit}."
+            found.append(
+                (
+                    title(name),
+                    text + more
+                    if full
+                    else re.split(r"\.\s", text, maxsplit=1)[0].rstrip(".") + ".",
+                )
+            )
+    return found

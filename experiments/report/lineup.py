@@ -1,0 +1,133 @@
+"""The same victims side by side: the truth, and what was guessed under each defense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.analysis.evidence import Verdict
+from experiments.analysis.findings import TaskFindings
+from experiments.report.naming import attack_label
+from experiments.stages.gallery import LINED_UP, Shown, ranks
+from experiments.wording.defense_names import defense_name
+from fedsim.cell import CellConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One defense under its strongest attack.
+
+    Attributes:
+        attack: empty where no attack could run.
+    """
+
+    defense: str
+    attack: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One victim.
+
+    Attributes:
+        label: its rank in words, ``most leaked, 1 of 9``.
+        guesses: by column; None where that attack says nothing about this victim.
+    """
+
+    label: str
+    truth: Shown
+    guesses: tuple[Shown | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """Some victims of one setting under every defense, from the most to the least leaked.
+
+    Attributes:
+        ranked: the defense under which the victims were ranked.
+    """
+
+    setting: str
+    ranked: str
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+
+
+def lineups(
+    section: TaskFindings, examples: Sequence[Shown], cells: Mapping[str, CellConfig]
+) -> list[Lineup]:
+    """One for each setting with a guess to show, no defense first.
+
+    Args:
+        section: what was found.
+        examples: of any section.
+        cells: the cells of this section by name.
+    """
+    mine = [example for example in examples if example.cell in cells]
+    verdicts = section.evidence.verdicts
+    found = []
+    for setting in dict.fromkeys(verdict.setting for verdict in verdicts):
+        here = [verdict for verdict in verdicts if verdict.setting == setting]
+        lineup = _lineup(section, here, mine, cells)
+        if lineup is not None:
+            found.append(lineup)
+    return found
+
+
+def _lineup(
+    section: TaskFindings,
+    verdicts: Sequence[Verdict],
+    examples: Sequence[Shown],
+    cells: Mapping[str, CellConfig],
+) -> Lineup | None:
+    ordered = sorted(verdicts, key=lambda verdict: verdict.defense != "none")
+    places = section.by_cell
+    columns, guessed = [], []
+    for verdict in ordered:
+        attacker = verdict.strongest.attacker if verdict.strongest else None
+        name = defense_name(verdict.defense, verdict.defense_options)
+        columns.append(Column(name, attack_label(section, attacker)))
+        guessed.append(
+            {
+                one.position(cells[one.cell].seed): one
+                for one in examples
+                if attacker is not None
+                and places.get(one.cell) == verdict.place
+                and one.attack == attacker.attack
+                and json.loads(one.attack_options) == json.loads(attacker.attack_options)
+            }
+        )
+    first = next((i for i, found in enumerate(guessed) if found), None)
+    if first is None:
+        return None
+    total = next(iter(guessed[first].values())).total
+    wanted = ranks(total, LINED_UP)
+    chosen = sorted(
+        (one.rank, position, one) for position, one in guessed[first].items() if one.rank in wanted
+    )
+    return Lineup(
+        setting=ordered[0].setting,
+        ranked=columns[first].defense,
+        columns=tuple(columns),
+        lines=tuple(
+            Line(
+                label=_label(i, len(chosen), rank, total),
+                truth=example,
+                guesses=tuple(_same(example, guesses.get(position)) for guesses in guessed),
+            )
+            for i, (rank, position, example) in enumerate(chosen)
+        ),
+    )
+
+
+def _same(truth: Shown, found: Shown | None) -> Shown | None:
+    """The guess at this victim; None if the defense changed which example stands there."""
+    return found if found is not None and found.original == truth.original else None
+
+
+def _label(i: int, shown: int, rank: int, total: int) -> str:
+    if total == 1:
+        return "the only victim"
+    what = "most leaked" if i == 0 else "least leaked" if i == shown - 1 else "median"
+    return f"{what}, {rank} of {total}"

@@ -1,0 +1,143 @@
+"""The page of a run as HTML: answer first, then each task, then the background behind folds."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from experiments.analysis.summary import metric_classes
+from experiments.preview.catalog import CATALOGS
+from experiments.report.answers import certainty, overall
+from experiments.report.chapter import Chapter
+from experiments.report.figures import INK
+from experiments.report.gallery import data_uri, mark, words
+from experiments.report.glossary import glossary, metric_terms
+from experiments.report.naming import attack_label, attack_name, shown_metrics, unit_of
+from experiments.report.phrases import attackers, scope, simulated, threats, told, trained
+from experiments.report.tables import text_of
+from experiments.report.verdict_tables import null_of, number, reached, rule, told_labels, useful
+from experiments.wording.defense_names import defense_name, family, short_options
+from experiments.wording.names import natural, options, show, title, utility_unit
+from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE
+from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = (
+    *("report.html.j2", "chapter.html.j2", "lineup.html.j2", "attacks.html.j2", "full.html.j2"),
+    *("macros.html.j2", "report.css"),
+)
+
+
+def render(
+    rows: Sequence[ScoreRow],
+    chapters: Sequence[Chapter],
+    *,
+    full: bool,
+    redact: bool,
+    **values: object,
+) -> str:
+    """The page.
+
+    Args:
+        rows: every score.
+        chapters: what to say.
+        full: show every table and guess, and explain every term.
+        redact: say that private examples were left out.
+        values: what else the template needs.
+    """
+    environment, classes = _environment(), metric_classes()
+    common, own = simulated(chapters)
+    part = environment.get_template("chapter.html.j2")
+    body = "\n".join(
+        part.render(chapter=one, simulated=own[i], full=full, redact=redact)
+        for i, one in enumerate(chapters)
+    )
+    sections = [one.section for one in chapters]
+    top = {
+        "who": attackers(chapters),
+        "overall": overall(sections),
+        "certainty": certainty(sections, {seed for one in chapters for seed in one.seeds}),
+    }
+    text = f"{_visible(body)} {' '.join(top.values())}"
+    shown = {metric for section in sections for metric in shown_metrics(section)}
+    metrics = {row.metric for row in rows} if full else shown
+    said = CATALOGS["attacks"]()
+    attacked = dict.fromkeys(row.attack for row in rows if row.attack != PRIOR_ONLY)
+    return environment.get_template("report.html.j2").render(
+        body=Markup(body),  # rendered with escaping above
+        chapters=chapters,
+        full=full,
+        attacker=ATTACKER,
+        out_of_scope=OUT_OF_SCOPE,
+        threats=threats(chapters),
+        simulated=common,
+        terms=[
+            *glossary(text, full=full),
+            *((title(name), said[name].replace("``", "")) for name in said if name in attacked),
+            *metric_terms(classes, metrics, full=full),
+        ],
+        attacks=sorted({(row.attack, row.attack_options) for row in rows}),
+        defenses=sorted(
+            {(defense_name(r.defense, r.defense_options), r.defense_options) for r in rows},
+            key=lambda pair: natural(pair[0]),
+        ),
+        **top,
+        **values,
+    )
+
+
+def _visible(body: str) -> str:
+    """The text of HTML, without its tags and styles."""
+    return html.unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", body, flags=re.DOTALL))
+
+
+def _environment() -> Environment:
+    from jinja2 import DictLoader, Environment, StrictUndefined
+
+    source, classes = files("experiments.report"), metric_classes()
+    # Reconstructed text is hostile input: whatever is not marked safe here gets escaped.
+    environment = Environment(
+        loader=DictLoader({name: source.joinpath(name).read_text("utf-8") for name in TEMPLATES}),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "attack_label": attack_label,
+        "attack_name": attack_name,
+        "null_of": null_of,
+        "number": number,
+        "reached": reached,
+        "rule": rule,
+        "useful": useful,
+        "data_uri": data_uri,
+        "inline": lambda figure: Markup(figure.svg.replace(INK, "currentColor")),
+        "is_text": lambda value: isinstance(value, str),
+        "text_of": text_of,
+        "mark": mark,
+        "words": words,
+        "metric_class": classes.get,
+        "defense_name": defense_name,
+        "family": family,
+        "options": options,
+        "short_options": short_options,
+        "shown_metrics": shown_metrics,
+        "statuses": STATUSES,
+        "scope": scope,
+        "show": show,
+        "told": told,
+        "told_labels": told_labels,
+        "trained": trained,
+        "title": title,
+        "unit_of": unit_of,
+        "utility_unit": utility_unit,
+    }
+    return environment
