@@ -11,7 +11,6 @@ from typing import Any, get_type_hints
 
 import typer.main
 from click import Argument, Command, Context, Group
-from fedsim.section import ConfigSection
 
 from experiments.cli import app
 from experiments.plan.config import ExperimentConfig
@@ -22,6 +21,7 @@ from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
 from fedsim.capture import CaptureRecord
+from fedsim.config_section import ConfigSection
 from fedsim.files import Record
 from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
 from fedsim.tasks.base import TaskSpec

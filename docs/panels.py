@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from experiments.report.victims import victims
 
 from experiments.plan.folder import Run
-from experiments.report.gallery import Example, choose
+from experiments.stages.gallery import Shown, ranks
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 from fedsim.records import MAIN, PRIOR_ONLY, Modality
@@ -28,31 +27,26 @@ class Panel:
 
     defense: str
     attack: str
-    examples: dict[tuple[int, int, int], Example]
-
-
-def examples_of(run: Run) -> list[Example]:
-    """Every private example beside its guess; all that the pictures need beyond the rows."""
-    return victims(run)
+    examples: dict[tuple[int, int, int], Shown]
 
 
 def rows_of(run: Run, modality: Modality) -> pd.DataFrame:
-    """The scores of the victims themselves under FedSGD, by the main metric of the modality."""
+    """The scores of the victims themselves by the main metric; under FedSGD if it was run."""
     rows = pd.read_parquet(run.root / "scores.parquet")
+    rows = rows[(rows.metric == MAIN[modality]) & (rows.control == "none") & (rows.probe == "none")]
     protocol = "fedsgd" if (rows.protocol == "fedsgd").any() else rows.protocol.iloc[0]
-    return rows[
-        (rows.protocol == protocol)
-        & (rows.metric == MAIN[modality])
-        & (rows.control == "none")
-        & (rows.probe == "none")
-    ]
+    return rows[rows.protocol == protocol]
 
 
-def panels(run: Run, examples: Sequence[Example], modality: Modality) -> list[Panel]:
-    """One panel for each defense that an attack met, the undefended one first."""
+def panels(run: Run, examples: Sequence[Shown], modality: Modality) -> list[Panel]:
+    """One panel for each defense, by the strongest attack that guessed every victim.
+
+    The undefended one comes first. A defense that refuses every attack has none.
+    """
     rows = rows_of(run, modality)
-    rows = rows[(rows.attack != PRIOR_ONLY) & rows.value.notna()]
-    means = rows.groupby(["cell", "defense", "defense_options", "attack"], sort=False).value.mean()
+    rows = rows[rows.attack != PRIOR_ONLY]
+    groups = rows.groupby(["cell", "defense", "defense_options", "attack"], sort=False).value
+    means = groups.mean()[groups.count() == groups.size()]
     best: dict[tuple[str, str], tuple[float, str, str]] = {}
     for (cell, defense, options, attack), value in means.items():
         key = (str(defense), str(options))
@@ -60,7 +54,7 @@ def panels(run: Run, examples: Sequence[Example], modality: Modality) -> list[Pa
     found = []
     for (defense, options), (_, cell, attack) in best.items():
         own = {
-            (e.key.round, e.key.client, e.index): e
+            (e.round, e.client, e.example): e
             for e in examples
             if (e.cell, e.attack) == (cell, attack) and e.guess is not None
         }
@@ -73,8 +67,8 @@ def protected(defense: str) -> str:
     return "no defense" if defense == defense_name("none", "[]") else defense
 
 
-def chosen(shown: Sequence[Panel], modality: Modality, count: int) -> list[tuple[int, int, int]]:
+def chosen(shown: Sequence[Panel], count: int) -> list[tuple[int, int, int]]:
     """Victims that every panel has, evenly spaced from the most to the least leaked undefended."""
     common = set.intersection(*(set(panel.examples) for panel in shown))
-    ranked = choose([shown[0].examples[key] for key in sorted(common)], MAIN[modality], count)
-    return [(e.key.round, e.key.client, e.index) for _, e in ranked]
+    ranked = sorted(common, key=lambda key: shown[0].examples[key].rank)
+    return [ranked[rank - 1] for rank in ranks(len(ranked), count)]

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from torch import Tensor
 
-from docs.panels import chosen, examples_of, panels, protected, rows_of
+from docs.panels import chosen, panels, protected, rows_of
 from experiments.plan.folder import Run
-from experiments.report.gallery import Example, data_uri, mark
+from experiments.report.gallery import data_uri, mark, words
+from experiments.stages.gallery import Shown, read_gallery
 from experiments.wording.defense_names import defense_name
 from fedsim.records import PRIOR_ONLY
 
@@ -56,10 +56,10 @@ THEMES = {
 }
 
 
-def images(run: Run, examples: Sequence[Example], colours: Colours) -> str:
+def images(run: Run, examples: Sequence[Shown], colours: Colours) -> str:
     """Private images above what the best attack made of them, undefended and defended."""
     shown = panels(run, examples, "image")[:3]
-    keys = chosen(shown, "image", 7)
+    keys = chosen(shown, 7)
     side, left, gap = 84, 210, 12
     lines = [("private images", "", [_uri(shown[0].examples[key].original) for key in keys])]
     for panel in shown:
@@ -80,15 +80,15 @@ def images(run: Run, examples: Sequence[Example], colours: Colours) -> str:
     return _svg(body, gap + len(lines) * (side + gap), "Private images and reconstructions")
 
 
-def _uri(image: Tensor | tuple[str, ...] | None) -> str:
-    assert isinstance(image, Tensor)
+def _uri(image: bytes | None) -> str:
+    assert image is not None
     return data_uri(image)
 
 
-def sentences(run: Run, examples: Sequence[Example], colours: Colours) -> str:
+def sentences(run: Run, examples: Sequence[Shown], colours: Colours) -> str:
     """Private sentences with the recovered words marked, undefended and defended."""
     shown = panels(run, examples, "text")[:2]
-    keys = chosen(shown, "text", 2)
+    keys = chosen(shown, 2)
     body: list[str] = []
     y = 24
     for panel in shown:
@@ -96,11 +96,11 @@ def sentences(run: Run, examples: Sequence[Example], colours: Colours) -> str:
         y += 30
         for key in keys:
             example = panel.examples[key]
-            assert not isinstance(example.original, Tensor)
-            assert not isinstance(example.guess, Tensor)
-            marked, y = _marked(mark(example.original, example.guess or ()), y, colours)
+            assert example.guess is not None
+            pieces = mark(words(example.original), words(example.guess))
+            marked, y = _marked(pieces, y, colours)
             body += marked
-            guess = " ".join(example.guess or ()) or "(nothing)"
+            guess = example.guess.decode() or "(nothing)"
             for part in textwrap.wrap(f"guess: {guess}", 110):
                 body.append(_text(0, y, part, colours.faint, 14))
                 y += 20
@@ -176,7 +176,8 @@ def rounds(run: Run, colours: Colours) -> str:
             by_round = own.groupby(["attack", "round"]).value.mean().groupby("round").max()
             left.plot(by_round.index, by_round.to_numpy(), **look)
             learned = utility[utility.cell == cell].sort_values("round")
-            right.plot(learned["round"], learned.value, **look)
+            few = len(learned) <= 20  # markers of many rounds would hide the line
+            right.plot(learned["round"], learned.value, **look | ({} if few else {"marker": ""}))
         blind = rows[rows.attack == PRIOR_ONLY].groupby("round").value.mean()
         left.plot(
             blind.index,
@@ -209,7 +210,7 @@ def _svg(body: Sequence[str], height: int, said: str) -> str:
 
 def write(run: Run, folder: Path = ASSETS) -> list[Path]:
     """Write the three pictures in both themes; return their paths."""
-    examples = examples_of(run)
+    examples = read_gallery(run.root)
     written = []
     folder.mkdir(parents=True, exist_ok=True)
     for theme, colours in THEMES.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -32,6 +32,7 @@ class Clip(Defense):
             the weights.
     """
 
+    title: ClassVar[str] = "clipping"
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -26,6 +27,7 @@ class FreezeEmbeddings(Defense):
             not tied to the word table; Learning To Invert (Wu et al. 2022) freezes it.
     """
 
+    title: ClassVar[str] = "freezing embeddings"
     word: bool = True
     position: bool = False
     head: bool = False

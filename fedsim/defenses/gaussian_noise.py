@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -26,6 +26,7 @@ class GaussianNoise(StagedDefense):
         std: standard deviation in units of the update, whose scale depends on the model.
     """
 
+    title: ClassVar[str] = "Gaussian noise"
     std: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:

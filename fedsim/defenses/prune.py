@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -36,6 +36,7 @@ class Prune(StagedDefense):
             2022).
     """
 
+    title: ClassVar[str] = "pruning"
     fraction: Annotated[float, Field(ge=0, lt=1)]
     scope: Literal["global", "tensor"] = "global"
     keep: Literal["largest", "random"] = "largest"

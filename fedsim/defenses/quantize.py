@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -42,6 +42,7 @@ class Quantize(StagedDefense):
             and 0 for a whole tensor.
     """
 
+    title: ClassVar[str] = "quantization"
     kind: Literal["fp16", "bf16", "int8", "qsgd"]
     levels: Annotated[int, Field(ge=1, le=65_535)] | None = None
     bucket: Annotated[int, Field(ge=0)] | None = None

@@ -5,10 +5,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from docs.panels import chosen, examples_of, panels
+from docs.panels import chosen, panels
 from docs.pictures import THEMES, images, rounds, sentences
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES, Run
+from experiments.stages.gallery import read_gallery
 from tests.apps.cases import IMAGES, TEXT, Make
 
 NOISE = [{"name": "none"}, {"name": "gaussian_noise", "std": 0.5}]
@@ -22,17 +23,17 @@ def finished(make_run: Make, base: dict[str, object]) -> Run:
 
 def test_pictures_of_images(make_run: Make) -> None:
     run = finished(make_run, IMAGES)
-    examples = examples_of(run)
+    examples = read_gallery(run.root)
     shown = panels(run, examples, "image")
-    assert [panel.defense for panel in shown] == ["none", "gaussian noise (std=0.5)"]
-    keys = chosen(shown, "image", 4)
+    assert [panel.defense for panel in shown] == ["none", "Gaussian noise (std=0.5)"]
+    keys = chosen(shown, 4)
     assert len(set(keys)) == 4
-    psnr = [shown[0].examples[key].metrics["psnr"] or 0 for key in keys]
+    psnr = [shown[0].examples[key].value or 0 for key in keys]
     assert psnr == sorted(psnr, reverse=True)  # from the most to the least leaked
 
     drawn = {name: images(run, examples, colours) for name, colours in THEMES.items()}
     root = ElementTree.fromstring(drawn["light"])
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}image"))) == 3 * 6  # six victims
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}image"))) == 3 * 5  # five victims
     assert "no defense" in drawn["light"]
     assert drawn["light"] != drawn["dark"] == images(run, examples, THEMES["dark"])
 
@@ -45,12 +46,12 @@ def test_pictures_of_images(make_run: Make) -> None:
 
 def test_the_picture_of_sentences_marks_what_came_back(make_run: Make) -> None:
     run = finished(make_run, TEXT)
-    drawn = sentences(run, examples_of(run), THEMES["light"])
+    drawn = sentences(run, read_gallery(run.root), THEMES["light"])
     words = re.findall(r'monospace">([^<]+)<', drawn)
-    exact = [e for e in examples_of(run) if e.metrics["exact_match"] == 1 and "none" in e.cell]
+    exact = [e for e in read_gallery(run.root) if e.value == 1 and "none" in e.cell]
     assert exact
-    assert all(isinstance(e.original, tuple) for e in exact)
-    assert any(list(e.original) == words[: len(e.original)] for e in exact)
+    originals = [e.original.decode().split() for e in exact]
+    assert any(original == words[: len(original)] for original in originals)
     assert drawn.count(f'fill="{THEMES["light"].run}"') > len(words) // 4
 
 

@@ -280,7 +280,7 @@ def test_one_legend_names_each_defense_once_and_tells_all_apart() -> None:
     ]
     section = only_section(rows, [use(round=n, defense_options="[]") for n in (0, 1)])
     (figure,) = curves(section, "f")
-    for label in ("none", *(f"gaussian noise (std={std})" for std in stds)):
+    for label in ("none", *(f"Gaussian noise (std={std})" for std in stds)):
         assert figure.svg.count(f">{label}</text>") == 1
     drawn = strokes(section.places)
     assert len({(one.colour, one.marker) for one in drawn.values()}) == len(drawn) == 4
@@ -349,7 +349,7 @@ def test_the_card_tells_the_protocol() -> None:
         }
     )
     card = threat_model([config])
-    assert card.defenses == ("prune (fraction=0.9) + sign",)
+    assert card.defenses == ("pruning (fraction=0.9) + sign",)
     assert dict(card.protocol) == {
         "realism": "L1",
         "what comes back": "each client's own reply: there is no secure aggregation",

@@ -159,9 +159,9 @@ def test_rows_become_tables_and_one_picture() -> None:
     at, beside = tradeoff_tables(section)
     leakage = {row[1]: row[2] for row in at.rows}
     assert str(leakage["DP-SGD"]).startswith("0.42 [")  # a quarter of the way from 0.5 to 0.1
-    assert leakage["gaussian noise"] is None
+    assert leakage["Gaussian noise"] is None
     (line_,) = beside.rows
-    assert line_[1] == "gaussian noise (std=0.1)"
+    assert line_[1] == "Gaussian noise (std=0.1)"
     assert str(line_[4]) == "0.10 [0.10, 0.10]"
     (picture,) = pictures(section, "p")
     assert "ε=8" in picture.svg

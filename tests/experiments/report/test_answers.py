@@ -175,22 +175,22 @@ def test_no_defense(word: Word, said: str, lead: str) -> None:
     [
         (
             "leaks",
-            "gaussian noise (std=0.01) does not stop it",
+            "Gaussian noise (std=0.01) does not stop it",
             "Gaussian noise (std=0.01) does not stop the leak.",
         ),
         (
             "no leak found",
-            "gaussian noise (std=0.01) hides the images, as far as these attacks tell",
+            "Gaussian noise (std=0.01) hides the images, as far as these attacks tell",
             "Gaussian noise (std=0.01) holds, as far as these attacks tell.",
         ),
         (
             "inconclusive",
-            "whether gaussian noise (std=0.01) hides the images is undecided (6 of 8 recovered)",
-            "Whether gaussian noise (std=0.01) holds is undecided.",
+            "whether Gaussian noise (std=0.01) hides the images is undecided (6 of 8 recovered)",
+            "Whether Gaussian noise (std=0.01) holds is undecided.",
         ),
         (
             "not attacked",
-            "gaussian noise (std=0.01) was not tested, as no attack could run against it",
+            "Gaussian noise (std=0.01) was not tested, as no attack could run against it",
             "Gaussian noise (std=0.01) was not tested.",
         ),
     ],
@@ -235,7 +235,7 @@ def test_words_leak_without_their_order() -> None:
 def test_a_defense_that_holds_where_nothing_leaked_says_so() -> None:
     bare, noise = verdict("no leak found"), verdict("no leak found", "gaussian_noise", NOISE)
     (answer,) = answers(section(bare, noise))
-    assert answer.short.endswith("they find no leak under gaussian noise (std=0.01) either")
+    assert answer.short.endswith("they find no leak under Gaussian noise (std=0.01) either")
     assert answer.statements[1].lead.endswith("but none was shown without a defense either.")
 
 
@@ -341,7 +341,7 @@ def test_several_defenses_are_grouped_by_verdict() -> None:
         verdict("inconclusive", "prune", PRUNE, labels=DLG),
     )
     assert short(bare, noise, prune).endswith(
-        "; whether gaussian noise (std=0.01) and prune (fraction=0.9) hide the images is "
+        "; whether Gaussian noise (std=0.01) and pruning (fraction=0.9) hide the images is "
         "undecided, and the labels leak under one of them"
     )
     assert names(list("abcdef")) == "a, b, c and 3 more"
@@ -363,11 +363,11 @@ def test_a_defense_is_judged_by_its_worst_task() -> None:
     assert overall([section(verdict("leaks"))]) == "No defense was tested."
     assert overall([section(holds), section(prune)]) == (
         "Gaussian noise (std=0.01) held wherever tested, as far as these attacks tell. "
-        "Prune (fraction=0.9) was not tested."
+        "Pruning (fraction=0.9) was not tested."
     )
     assert overall([section(holds), section(leaks, prune)]) == (
-        "No defense was shown to hold. A leak was found under gaussian noise (std=0.01). "
-        "Prune (fraction=0.9) was not tested."
+        "No defense was shown to hold. A leak was found under Gaussian noise (std=0.01). "
+        "Pruning (fraction=0.9) was not tested."
     )
 
 
@@ -377,7 +377,7 @@ def test_a_defense_gets_no_credit_where_nothing_leaked() -> None:
     for word in words:
         found = section(verdict(word), holds)
         assert overall([found]) == (
-            "No defense was shown to hold. No leak was found under gaussian noise (std=0.01), but "
+            "No defense was shown to hold. No leak was found under Gaussian noise (std=0.01), but "
             "none was shown without a defense either."
         )
         assert "hides" not in short(verdict(word), holds)
@@ -387,7 +387,7 @@ def test_labels_are_named_with_a_defense_that_holds() -> None:
     holds = verdict("no leak found", "gaussian_noise", NOISE, labels=DLG)
     assert overall([section(verdict("leaks"), holds)]) == (
         "Gaussian noise (std=0.01) held wherever tested, as far as these attacks tell. "
-        "Labels leak under gaussian noise (std=0.01) all the same."
+        "Labels leak under Gaussian noise (std=0.01) all the same."
     )
 
 

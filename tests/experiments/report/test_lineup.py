@@ -53,7 +53,7 @@ def test_lines_are_ranked_without_a_defense_and_hold_one_victim_each() -> None:
     (found,) = lineup(*noisy, *bare)
     assert [(one.defense, one.attack) for one in found.columns] == [
         ("none", "DLG"),
-        ("gaussian noise (std=0.01)", "DLG"),
+        ("Gaussian noise (std=0.01)", "DLG"),
     ]
     assert found.ranked == "none"
     assert [line.label for line in found.lines] == [

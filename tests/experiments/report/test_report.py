@@ -363,7 +363,7 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
         "least leaked, 9 of 9",
         "The server was told which classes occur among the client's examples",
         "Out of scope Malicious servers",
-        "freeze embeddings (position=true)",
+        "freezing embeddings (position=true)",
         "Intervals of 3 clients are too narrow.",
         "LAMP (adaptive)",
         f"9 skipped: {FROZEN}",
@@ -416,8 +416,8 @@ def test_pooled_tables_hold_every_task(run: Path) -> None:
         for task in ("image classification", "text classification")
         for defense in (
             "none",
-            "freeze embeddings (position=true)",
-            "gaussian noise (std=0.01)",
+            "freezing embeddings (position=true)",
+            "Gaussian noise (std=0.01)",
         )
     ]
     assert {line["metric"] for line in lines} == {"PSNR", "ROUGE-L"}
@@ -431,8 +431,8 @@ def test_full_adds_every_number(full_page: Page) -> None:
     text = " ".join(full_page.text.split())
     for said in (
         "6 private examples of 3 clients",
-        "gaussian noise (std=0.01) · at the end, round 3: accuracy 0.200, loss 2.20",
-        "freeze embeddings (position=true) head=false, position=true, word=true",
+        "Gaussian noise (std=0.01) · at the end, round 3: accuracy 0.200, loss 2.20",
+        "freezing embeddings (position=true) head=false, position=true, word=true",
         "8 done 1 failed",
         "8 done 1 timeout",
         "↳ other client's update",
@@ -529,7 +529,7 @@ def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
     text = " ".join(Page(write_report(folder).read_text("utf-8")).text.split())
     assert "Training without attacks: nyu-mll/glue:cola, bert-base-uncased, FedAvg" in text
     assert "No attack was run." in text
-    assert "gaussian noise (std=0.01) 3 1 0.200 2.20 0.200 740,472" in text
+    assert "Gaussian noise (std=0.01) 3 1 0.200 2.20 0.200 740,472" in text
     assert "No victim was scored, so nothing is known." in text
 
 

@@ -156,11 +156,11 @@ def test_rows_of_a_run_a_table_and_runs_without_signals(protocol: str, make_run:
             assert (row.lowest or 0) <= row.signal <= (row.highest or 0)
     table = signal_table(rows, {cell.name: "" for cell in run.cells})
     named = {str(line[1]).split(" (")[0]: line[1:] for line in table.rows}
-    assert list(named) == ["none", "gaussian noise", "quantize", "sign"]
+    assert list(named) == ["none", "Gaussian noise", "quantization", "sign"]
     assert named["none"][1:6] == (3, None, None, None, None)
     shares = {name: float(line[7].value) for name, line in named.items()}  # type: ignore[union-attr]
-    assert shares["none"] == shares["gaussian noise"] == 1.0
-    assert shares["quantize"] == pytest.approx(1 / 4, rel=0.02)
+    assert shares["none"] == shares["Gaussian noise"] == 1.0
+    assert shares["quantization"] == pytest.approx(1 / 4, rel=0.02)
     assert 1 / 32 <= shares["sign"] < 1 / 15
 
     halves = signal_table(rows, {cell.name: f"half={i % 2}" for i, cell in enumerate(run.cells)})

@@ -29,11 +29,11 @@ def written(*tables: dict[str, Any]) -> tuple[str, str]:
     [
         ((), "none"),
         (({"name": "sign"},), "sign"),
-        (({"name": "prune", "fraction": 0.99},), "prune (fraction=0.99)"),
+        (({"name": "prune", "fraction": 0.99},), "pruning (fraction=0.99)"),
         (({"name": "dp_sgd", "clip": 5.0, "epsilon": 1e5},), "DP-SGD (clip=5, ε=1e5)"),
         (
             ({"name": "gaussian_noise", "std": 1e-4, "stage": "sample"}, {"name": "sign"}),
-            "gaussian noise (stage=sample, std=1e-4) + sign",
+            "Gaussian noise (stage=sample, std=1e-4) + sign",
         ),
     ],
 )
@@ -52,7 +52,7 @@ def test_an_unknown_defense_shows_every_option() -> None:
     text = '[{"name":"theirs","level":3,"mode":null}]'
     assert defense_name("theirs", text) == "theirs (level=3, mode=none)"
     assert defense_name("odd", "not JSON") == "odd (not JSON)"
-    assert family("clip+dp_sgd") == "clip + DP-SGD"
+    assert family("clip+dp_sgd") == "clipping + DP-SGD"
 
 
 @pytest.mark.parametrize(
