@@ -14,13 +14,7 @@ from experiments.analysis.statistics import wilson
 from experiments.analysis.verdicts import WORDS
 from experiments.report.naming import attack_label, unit_of_main
 from experiments.report.tables import Number
-from experiments.report.verdict_tables import (
-    null_of,
-    number,
-    reached,
-    told_labels,
-    useful,
-)
+from experiments.report.verdict_tables import null_of, number, reached, told_labels, useful
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title
 
