@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from attacks.film.cuts import CUTS
 from attacks.observed.declared import granted_noise
 from attacks.observed.word_rows import (
     noise_variance,
@@ -22,8 +23,6 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 
 BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "span", "none"]
-_FAR = 100.0  # a row this far off the absent words', in median distances, is none of theirs
-_RANK = 1e-14  # a direction with a smaller share of the energy is rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,8 @@ def far_from_head(words: Tensor) -> Tensor:
     absent = quiet_directions(words)
     energy, axes = torch.linalg.eigh(absent.T @ absent / len(absent))
     along = (normalize(words, eps=1e-30) @ axes).square()
-    length = (along / energy.clamp(min=_RANK * float(energy[-1]))).sum(1)
-    far: Tensor = length > _FAR * length.median()
+    length = (along / energy.clamp(min=CUTS.row_energy * float(energy[-1]))).sum(1)
+    far: Tensor = length > CUTS.far_row * length.median()
     return far
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.film.bag import Bag
+from attacks.film.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.language_modelling import LanguageModelling
@@ -20,8 +21,6 @@ NextTokenEvidence: TypeAlias = Callable[[Tensor], Tensor]
 
 Minus infinity: it never is.
 """
-
-_MUST = 1000.0  # nats; more than any sentence costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,7 @@ def search(
         if grammar.cover:
             slots = grammar.longest - (end is not None) - beams.shape[1]
             total = total + credit * unused
-            total -= _MUST * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
+            total -= CUTS.uncovered * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
         scores, best = total.flatten().topk(min(width, total.numel()))
         scores, best = scores[scores > -math.inf], best[scores > -math.inf]
         if not len(best):

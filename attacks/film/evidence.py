@@ -14,21 +14,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
+from attacks.film.cuts import CUTS
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.sentences import Judge, SpanSentence, proven
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.text import TextTask
-
-_WEIGHT = 2.0  # nats for a sine ten times smaller
-_RANGE = (-1.0, 3.0)  # decades that count, from a sine of 1 to one of 0.0001
-_OUTSIDE = 100.0  # nats that a word outside the span costs: more than what likelier words gain
-_TRIED = 2  # nearest words that are tried where none is in the span
-_LEAST_IN_SPAN = 0.8  # share of a sentence's tokens that have to lie in the span
-_STRICTER = 10  # times smaller is the sine that tells a branch from a sentence with a wrong tail
-_UNCLEAR = 0.005  # largest sine in the span where no gap tells
-_WIDER = (1, 3)  # times that sine, one search each
-_TOLERANCE = 1e-4  # relative error of a gradient that counts as rounding, as in ``Span``
 
 Line = tuple[int, ...]
 
@@ -88,11 +79,12 @@ class SpanEvidence:
         sines = self.judge.extensions(sentences[rows], words[columns])
         fits = sines <= self.limit
         stuck = ~fits.any(1, keepdim=True)
-        nearest = sines <= sines.kthvalue(min(_TRIED, len(columns)), 1, keepdim=True).values
+        nearest = sines <= sines.kthvalue(min(CUTS.tried, len(columns)), 1, keepdim=True).values
         for row, column in torch.nonzero(stuck & nearest).tolist():
             self.strays.add((*lines[going[row]], int(words[columns[column]])))
-        decades = (-sines.clamp(min=1e-30).log10() - 1).clamp(*_RANGE)
-        value = _WEIGHT * decades - _OUTSIDE * stuck
+        decades = -sines.clamp(min=1e-30).log10() - 1
+        decades = decades.clamp(CUTS.fewest_decades, CUTS.most_decades)
+        value = CUTS.decade_nats * decades - CUTS.outside * stuck
         value[~(fits | (stuck & nearest))] = -math.inf
         nats[rows[:, None], columns] = value.to(nats)
         return nats
@@ -114,27 +106,28 @@ class SpanEvidence:
         for leaf, sine in zip(leaves, sines, strict=True):
             line = tuple(leaf.tolist())
             seen.update({line[:n]: sine[:n] for n in range(1, len(line) + 1)})
-        strict = self.limit / _STRICTER
+        strict = self.limit / CUTS.stricter
         strays = {line: int((seen[line[:-1]] > strict).sum()) for line in ended}
         found: list[SpanSentence] = []
         doubtful: list[SpanSentence] = []
         for line in sorted(ended, key=lambda line: (strays[line], -len(line))):
             own = seen[line[:-1]]
             shared = max((_shared(line[:-1], one.ids) for one in found), default=0)
-            if shared == len(own) or float((own <= self.limit).double().mean()) < _LEAST_IN_SPAN:
+            in_span = float((own <= self.limit).double().mean())
+            if shared == len(own) or in_span < CUTS.in_span_share:
                 continue
             fits = own[shared:] <= (strict if shared > 1 else self.limit)
-            sure = bool(fits[-1]) and float(fits.double().mean()) >= _LEAST_IN_SPAN
+            sure = bool(fits[-1]) and float(fits.double().mean()) >= CUTS.in_span_share
             (found if sure else doubtful).append(SpanSentence(line, float(own.mean()), True))
         doubtful.sort(key=lambda one: one.sine)
-        return found, doubtful[: _TRIED * len(found)]
+        return found, doubtful[: CUTS.tried * len(found)]
 
     def _lost(self, line: Line) -> bool:
         """Whether a beginning has so many strays that it does not go on."""
         if line in self.strays and line[:-1] in self.strays:
             return True
         strays = sum(line[:size] in self.strays for size in range(2, len(line) + 1))
-        return strays > max(1.0, (1 - _LEAST_IN_SPAN) * len(line))
+        return strays > max(1.0, (1 - CUTS.in_span_share) * len(line))
 
 
 def read_evidence(
@@ -160,7 +153,7 @@ def read_evidence(
             "time was up before all tokens were tested",
             "Give the attack a longer time.",
         )
-    limit = shortlist.limit if shortlist.clear else _UNCLEAR
+    limit = shortlist.limit if shortlist.clear else CUTS.unclear_sine
     return SpanEvidence(judge, shortlist.tokens, limit, traces.weights(observation))
 
 
@@ -193,12 +186,12 @@ def recover(
         may_end[: grammar.starts.shape[1] + 2] = False
         grammar = replace(grammar, may_end=may_end)
     grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
-    prove = partial(proven, observation, task, network, evidence.first, tolerance=_TOLERANCE)
+    prove = partial(proven, observation, task, network, evidence.first, tolerance=CUTS.tolerance)
     found: dict[Line, SpanSentence] = {}
     good: list[SpanSentence] = []
     guess: Reconstruction | None = None
     trace, start = [], time.monotonic()
-    for step, wider in enumerate(_WIDER, 1):
+    for step, wider in enumerate((CUTS.first_search, CUTS.second_search), 1):
         again = replace(evidence, limit=wider * evidence.limit, strays=set())
         nats = partial(again.of, words=grammar.words)
         ended = search(network, grammar, width, evidence=nats, expired=lambda: job.expired)

@@ -17,10 +17,10 @@ TokenIds: TypeAlias = tuple[int, ...]
 Score: TypeAlias = Callable[[Sequence[TokenIds], float], Tensor]
 """Float ``(sentence,)``, lower is better; of scores above the limit only that they are is said."""
 
-_CUTS = 40  # cuts of a sentence considered at once
-_WINDOW = (7, 14)  # tokens of the stretch that every other step keeps to
-_PIECES = (3, 4, 5)  # cuts that a step makes; the pieces between them change places
-_KEPT = 256  # rearrangements of the best links, of which the candidates are drawn
+_BREAKS = 40  # most break points of a sentence considered in one step
+_WINDOW = (7, 14)  # shortest and longest stretch, in tokens, that every other step keeps to
+_PIECES = (3, 4, 5)  # break points of one step; the pieces between them are rearranged
+_KEPT = 256  # rearrangements with the best links, from which the candidates are drawn
 
 
 class Fluency:
@@ -150,8 +150,8 @@ class Phrases:
             size = int(torch.randint(_WINDOW[0], _WINDOW[1] + 1, (), generator=rng))
             start = int(torch.randint(max(len(sentence) - size, 1), (), generator=rng))
             cuts = [p for p in cuts if start <= p <= start + size]
-        if len(cuts) > _CUTS:
-            keep = torch.randperm(len(cuts), generator=rng)[:_CUTS].sort().values
+        if len(cuts) > _BREAKS:
+            keep = torch.randperm(len(cuts), generator=rng)[:_BREAKS].sort().values
             cuts = [cuts[i] for i in keep.tolist()]
         pieces = _PIECES[int(torch.randint(len(_PIECES), (), generator=rng))]
         if len(cuts) < pieces:

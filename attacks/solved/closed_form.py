@@ -16,14 +16,12 @@ from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.replay import observed_gradient, replay
 from attacks.solved.convolution import ACTIVATIONS, Activation, Convolution
+from attacks.solved.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
-
-_FLOOR = 1e-6  # values below this are lost in the errors of the layers above
-_MOST_VALUES = 16_384  # of a layer's input; its dense equations take 2 GB of float64
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _invert(observation: Observation, task: Task, job: Job, tolerance: float) ->
         slope = model.network.get_parameter(head.weight).T @ logits
         for layer in reversed(layers):
             # What the linear layer gives is exact to the last digit, however small it is.
-            floor = 0.0 if layer is layers[-1] else _FLOOR
+            floor = 0.0 if layer is layers[-1] else CUTS.closed_form_floor
             values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
     if not values.isfinite().all():
         raise CannotAttack(
@@ -180,10 +178,10 @@ def _convolution(
             "Choose another model, or an attack that searches.",
         )
     found = Convolution.of(name, layer, activation, shape)
-    if not found.size <= min(found.equations, _MOST_VALUES):
+    if not found.size <= min(found.equations, CUTS.closed_form_values):
         raise CannotAttack(
             f"{name!r} gives {found.equations} equations for the {found.size} values of its "
-            f"input; it solves as many as there are values, and at most {_MOST_VALUES}",
+            f"input; it solves as many as there are values, and at most {CUTS.closed_form_values}",
             "Choose smaller images, a wider layer, or an attack that searches.",
         )
     return found

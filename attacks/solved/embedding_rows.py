@@ -14,6 +14,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
+from attacks.solved.cuts import CUTS
 from attacks.solved.incidence import arrangement, sentence
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -21,8 +22,6 @@ from fedsim.models.embeddings import embedding_names
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
-
-_WHOLE = 0.99  # share of coordinates that are not 0 in rows that were not pruned
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,9 @@ class EmbeddingRows(Attack):
         order, miss = sentence(words, positions) if count in {None, 1} else ([], float("inf"))
         # Pruning may take a token with its position, and what is left explains itself. It leaves
         # a gap, or zeros in the other rows.
-        whole = bool((positions != 0).double().mean() > _WHOLE) and bool((places.diff() == 1).all())
-        certain = whole and miss <= self.tolerance
+        unpruned = bool((positions != 0).double().mean() > CUTS.unpruned_share)
+        gapless = bool((places.diff() == 1).all())
+        certain = unpruned and gapless and miss <= self.tolerance
         if count == 1 or certain:
             lines = [order]
         else:

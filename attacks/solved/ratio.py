@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.first_linear import (
     UnitRows,
     find_first_linear,
@@ -18,17 +19,15 @@ from attacks.observed.first_linear import (
     slopes,
     unit_rows,
 )
+from attacks.solved.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_SIGMAS = 30.0  # standard deviations of rounding that a pixel may be off
 _RANKS: dict[Certificate, int] = {"certified": 0, "in_span": 1, "guess": 2}
 _GUESS: Certificate = "guess"
-_ALIKE = 0.01  # root mean square distance of two images that are one
-_SHARP = 0.5 / 255  # a candidate's pixels round to the right byte
 
 
 @dataclass(frozen=True)
@@ -121,19 +120,19 @@ class Ratio(Attack):
         scale = fitted if share is None else torch.full_like(fitted, share)
         misses = (seen[:, None] - scale[:, :, None] * made).norm(dim=2)
         misses, labels = misses.where(fitted > 0, torch.inf).min(1)
-        rounding = _SIGMAS * (rows.noise * units).norm(dim=1)
+        rounding = CUTS.ratio_sigmas * (rows.noise * units).norm(dim=1)
         allowed = self.tolerance * seen.norm(dim=1) + rounding
-        fine = allowed <= 0.01 * seen.norm(dim=1)
+        fine = allowed <= OBSERVED.loosest_proof * seen.norm(dim=1)
         return labels, (misses <= allowed) & fine & (share is not None)
 
 
 def candidates(rows: UnitRows) -> tuple[Tensor, Tensor]:
     """Rows that are images ``(candidate, input)``, and their units, bool ``(candidate, unit)``."""
     bias = rows.matrix[:, -1]
-    error = _SIGMAS * rows.noise / bias.abs().clamp(min=1e-300)
+    error = CUTS.ratio_sigmas * rows.noise / bias.abs().clamp(min=1e-300)
     images = rows.matrix[:, :-1] / bias.where(bias != 0, 1)[:, None]
     inside = (images >= -error[:, None]).all(1) & (images <= 1 + error[:, None]).all(1)
-    good = torch.nonzero(inside & (bias != 0) & (error < _SHARP))[:, 0]
+    good = torch.nonzero(inside & (bias != 0) & (error < CUTS.pixel_error))[:, 0]
     images, error = images[good], error[good]
     # The same image from several units; the largest distance that rounding makes of it.
     reach = (error[:, None] + error) * images.shape[1] ** 0.5
@@ -157,7 +156,7 @@ def _different(images: Tensor, order: list[int]) -> list[int]:
     kept: list[int] = []
     for i in order:
         distance = (images[kept] - images[i]).square().mean(1).sqrt()
-        if not bool((distance < _ALIKE).any()):
+        if not bool((distance < CUTS.ratio_same_image).any()):
             kept.append(i)
     return kept
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from attacks.solved.cuts import CUTS
 from attacks.solved.sparse_columns import Factors, Pool
 
-_SLACK = 30.0  # times the error, within which a unit whose input is negative may be silent
-_TRIED = 16  # directions that others are exchanged for
-_EXCHANGES = 4  # in one go, each the best of all
+_TRIED = 16  # spare directions of the pool tried as replacements
+_EXCHANGES = 4  # most replacements in one call, each the best of all
 
 
 class Signs:
@@ -31,7 +31,7 @@ class Signs:
         active = (inverse @ self._inputs) / scale[..., None] > 0
         silent = self._factors.silence(directions)
         # Terms that cancel leave more rounding than their sum tells.
-        agreed = torch.where(active, ~silent, self._factors.silence(directions, _SLACK))
+        agreed = torch.where(active, ~silent, self._factors.silence(directions, CUTS.silent_slack))
         return agreed.double().mean(-1)
 
     def best(self, pool: Pool) -> tuple[Tensor, float]:

@@ -8,17 +8,11 @@ import torch
 from torch import Tensor
 
 from attacks.observed.first_linear import UnitRows
+from attacks.solved.cuts import CUTS
 from fedsim.errors import CannotAttack
 
-FALL = 10.0
-"""The singular value of the last example is so many times above that of rounding, or more."""
-_ROUGH = 0.03  # largest error of a direction that is worth refining
-_SIGMAS = 10.0  # what counts as silent, in standard deviations of rounding
-_TRIMS = 6  # fits of a direction at most
-_ALIKE = 1 - 1e-4  # cosine from which two directions are one, before they are refined
-_SAME = 1 - 1e-5  # and after that
-_APART = 3e-3  # least distance of a direction from the span of those already chosen
-_POOL = 8  # directions kept, for each example
+_TRIMS = 6  # most least-squares fits of one direction
+_POOL = 8  # directions kept in the pool for each example
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     falls = falls.where(values[:-1] > floor, 0)
     rank = int(falls.argmax()) + 1
     fall = float(falls[rank - 1])
-    if fall < FALL:
+    if fall < CUTS.rank_fall:
         raise CannotAttack(
             f"the {len(values)} singular values of the first layer's update fall by no more than "
             f"{fall:.1f} from one to the next, so its rank is full",
@@ -110,7 +104,7 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     outside = rows.matrix - (left * values) @ right
     spread = outside.square().sum(1).div(outside.shape[1] - rank).sqrt()
     noise = torch.maximum(spread, rows.noise).clamp(min=1e-300)
-    error = _SIGMAS * noise + rows.alike
+    error = CUTS.silent_sigmas * noise + rows.alike
     live = (left * values).norm(dim=1) > rank**0.5 * error
     return Factors(left[live], values, right, noise[live], error[live], live, fall)
 
@@ -159,13 +153,13 @@ class Pool:
         # The longer the solution, the less exact its direction. A singular system, as there is
         # where two examples are silent together, has no direction at all.
         error = self._error * found.norm(dim=1)
-        good = (info == 0) & (error[:, 0] < _ROUGH)
+        good = (info == 0) & (error[:, 0] < CUTS.direction_error)
         found, error = torch.nn.functional.normalize(found[good][:, :, 0], dim=1), error[good]
         silent = (found @ self._rows.T).abs() < error
         counts = silent.sum(1)
         chance = units * rank**0.5 * error[:, 0]  # silent by chance, for a random direction
         enough = torch.nonzero(counts >= rank - 1 + max(3, units // 50) + 2 * chance)[:, 0]
-        kept, _ = sparsest(found[enough], counts[enough], _ALIKE, self._size)
+        kept, _ = sparsest(found[enough], counts[enough], CUTS.same_sampled, self._size)
         return self.offer(silent[enough[kept]])
 
     def offer(self, silent: Tensor) -> bool:
@@ -180,7 +174,7 @@ class Pool:
         good = alone & (counts >= self._factors.rank)
         merged = torch.cat([self.directions, refined[good]])
         counts = torch.cat([self.silent, counts[good]])
-        kept, self.independent = sparsest(merged, counts, _SAME, self._size)
+        kept, self.independent = sparsest(merged, counts, CUTS.same_refined, self._size)
         changed = max(kept, default=0) >= len(self.directions)
         self.directions, self.silent = merged[kept], counts[kept]
         return changed
@@ -221,7 +215,7 @@ def sparsest(directions: Tensor, silent: Tensor, same: float, most: int) -> tupl
     basis = directions.new_zeros(0, directions.shape[1])
     for i in order:
         rest = directions[i] - directions[i] @ basis.T @ basis
-        if float(rest.norm()) > _APART:
+        if float(rest.norm()) > CUTS.independent:
             chosen.append(i)
             basis = torch.cat([basis, torch.nn.functional.normalize(rest, dim=0)[None]])
         if len(basis) == basis.shape[1]:

@@ -20,6 +20,7 @@ from attacks.observed.first_linear import (
     slopes,
     unit_rows,
 )
+from attacks.solved.cuts import CUTS
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
 from fedsim.capture import Observation
@@ -28,12 +29,7 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_CHUNK = 4096  # null vectors in one pass
-_AGREED = 0.99  # agreement of silent units with the signs of their inputs that chance never has
-_LIKELY = 0.85  # mean agreement that is worth a proof; units that switch between steps lower it
-_PATIENCE = 40  # passes without a better agreement, once it is that high
-_OUTSIDE = 1e-3  # share of an image's slopes that its batch's slopes need not span
-_SHARP = 0.5 / 255  # three standard deviations of a certified pixel: it rounds to the right byte
+_CHUNK = 4096  # submatrices solved in one pass
 
 
 @dataclass(frozen=True)
@@ -105,9 +101,9 @@ class Spear(Attack):
             return self._judge(observation, task, network, layer, factors, signs, columns)
 
         columns, agreement = signs.best(pool)
-        guess = judge(columns) if agreement >= _LIKELY else None
+        guess = judge(columns) if agreement >= CUTS.provable_agreement else None
         done, idle, expired = 0, 0, False
-        while done < self.samples and not (guess and (idle == _PATIENCE or is_found(guess))):
+        while done < self.samples and not (guess and (idle == CUTS.patience or is_found(guess))):
             if expired := job.expired:
                 break
             changed = pool.sample(_CHUNK, rng)
@@ -118,7 +114,7 @@ class Spear(Attack):
                 better, found = signs.best(pool)
             if found > agreement:
                 columns, agreement, idle = better, found, 0
-                guess = judge(columns) if agreement >= _LIKELY else None
+                guess = judge(columns) if agreement >= CUTS.provable_agreement else None
             job.report(done, 1 - agreement, "")
         return replace(guess or judge(columns), steps=done, expired=expired)
 
@@ -139,7 +135,7 @@ class Spear(Attack):
         made = slopes(network, task, layer, images.reshape(-1, *task.spec.input_shape))
         made = made[:, :, factors.live].flatten(0, 1)
         outside = made - made @ factors.left @ factors.left.T
-        return made[outside.norm(dim=1) < _OUTSIDE * made.norm(dim=1)] == 0
+        return made[outside.norm(dim=1) < CUTS.slopes_outside * made.norm(dim=1)] == 0
 
     def _judge(
         self,
@@ -164,10 +160,10 @@ class Spear(Attack):
         times = (share / share.min()).round().clamp(1, 1 + count - len(images))
         weights = share if observation.kind == "gradient" else times
         proof = prove(observation, task, Batch(images, labels), weights, layer, self.tolerance)
-        agreed, sharp = signs.agreement(columns), 3 * factors.spread(seen) <= _SHARP
+        agreed, sharp = signs.agreement(columns), 3 * factors.spread(seen) <= CUTS.pixel_error
         levels: list[Certificate] = [
             "certified" if proof.exact and bool(right) else "in_span" if good else "guess"
-            for right, good in zip(sharp, agreed >= _AGREED, strict=True)
+            for right, good in zip(sharp, agreed >= CUTS.in_span_agreement, strict=True)
         ]
         places = torch.repeat_interleave(torch.arange(len(times)), times.long().cpu())
         missing = count - len(places)

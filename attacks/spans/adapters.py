@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.spans.subspace import SAME, Subspace, span
+from attacks.spans.cuts import CUTS
+from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.models.lora import second_factor
-
-_RANK = 1e-6  # singular values of B below this share of the largest are rounding
-_ROUNDED = 0.3  # mean error of a rounded number, in units of its last place
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
     """
     ranks = [block.seen.rank for block in blocks]
     least = max([rank for rank, block in zip(ranks, blocks, strict=True) if block.full], default=0)
-    least = max(least, math.ceil(SAME * max(ranks)))
+    least = max(least, math.ceil(CUTS.equal_rank * max(ranks)))
     usable = tuple(block for block in blocks if not block.full and block.seen.rank >= least)
     roomiest = max(usable or blocks, key=lambda block: block.seen.width - block.seen.rank).seen
     return AdapterSpan(roomiest.basis, roomiest.most, usable, reason)
@@ -138,16 +136,17 @@ def _constant(blocks: list[AdapterBlock]) -> list[AdapterBlock]:
     """That of ``dL/dA`` alone, if it shows all: several steps move ``A``, and with it ``A x``."""
     first, *others = blocks
     shown = max((block.seen.rank for block in others if not block.full), default=0)
-    return blocks if first.full or first.seen.rank < SAME * shown else [first]
+    return blocks if first.full or first.seen.rank < CUTS.equal_rank * shown else [first]
 
 
 def _rank(matrix: Tensor) -> int:
     values = torch.linalg.svdvals(matrix.double())
-    return int((values > _RANK * values[0].clamp(min=1e-30)).sum())
+    return int((values > CUTS.factor_singular_value * values[0].clamp(min=1e-30)).sum())
 
 
 def _side(observation: Observation, update: dict[str, Tensor], name: str) -> tuple[Tensor, float]:
     """The gradient ``(width, outputs)`` of norm 1, and the error of an entry by rounding."""
     wire, norm = observation.received[name], update[name].norm()
-    rounding = _ROUNDED * torch.finfo(wire.dtype).eps * wire.double().square().mean().sqrt()
+    unit = CUTS.mean_rounding * torch.finfo(wire.dtype).eps
+    rounding = unit * wire.double().square().mean().sqrt()
     return update[name].T / norm, float(rounding.to(norm) / norm)

@@ -14,8 +14,8 @@ from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.spans.candidates import nearest
 from attacks.spans.certificate import batch_of, match
+from attacks.spans.cuts import CUTS
 from attacks.spans.judges import read_traces
-from attacks.spans.subspace import ROUNDING
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
@@ -114,7 +114,7 @@ def by_rows(observation: Observation, network: nn.Module, job: Job) -> list[int]
     words, positions = tables(observation, network, job.device)
     positions = positions[standing_out(positions, noise_variance(words))]
     values = torch.linalg.svdvals(positions)
-    rank = int((values > ROUNDING * values.max()).sum()) if len(values) else 0
+    rank = int((values > CUTS.singular_value * values.max()).sum()) if len(values) else 0
     if not 0 < len(positions) == rank:
         raise CannotAttack(
             f"{len(positions)} position rows stand out and have rank {rank}",

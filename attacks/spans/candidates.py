@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Job
+from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers
 from attacks.spans.subspace import Subspace
 from fedsim.capture import Observation
@@ -15,13 +16,7 @@ from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.text import TextTask
 
-_CHUNK = 1024
-_KEPT = 1024  # tokens that stay after the test for all positions together
-_MORE = 32  # tokens a position that are measured without cancellation, beyond the rank
-_GAP = 4.0  # least ratio between a rejected and an accepted sine
-_NEAR = 0.1  # largest sine of an accepted token
-_END = 0.03  # at a position behind all sentences every sine is larger
-_LIMITS = (0.003, 0.1)  # sines between which the cut for a token in its sentence is set
+_CHUNK = 1024  # tokens in one forward pass
 
 
 @dataclass(frozen=True)
@@ -43,9 +38,8 @@ class Candidates:
     @property
     def limit(self) -> float:
         """Largest sine behind the attention of a token that stands in its own sentence."""
-        low, high = _LIMITS
         between = float(self.accepted**0.25 * self.rejected**0.75)
-        return min(max(between, low), high)
+        return min(max(between, CUTS.lowest_limit), CUTS.highest_limit)
 
 
 def vocabulary(
@@ -94,11 +88,12 @@ def candidates(
     for position in range(positions):
         if job.expired and position:
             break
-        best = _nearest(layers, subspace, vocabulary, position, subspace.rank + _MORE)
+        count = subspace.rank + CUTS.tokens_beyond_rank
+        best = _nearest(layers, subspace, vocabulary, position, count)
         exact = subspace.distance(layers.of_tokens(best, position))
         order = exact.argsort()
         nearest = float(exact[order[0]])
-        if position and nearest > max(_END, 10 * worst):
+        if position and nearest > max(CUTS.end_sine, CUTS.end_ratio * worst):
             break
         worst = max(worst, nearest)
         ids.append(best[order])
@@ -111,7 +106,7 @@ def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positio
     vocabulary = _anywhere(layers, subspace, vocabulary, positions)
     found = []
     for position in range(positions):
-        few = _nearest(layers, subspace, vocabulary, position, _MORE)
+        few = _nearest(layers, subspace, vocabulary, position, CUTS.tokens_beyond_rank)
         found.append(few[subspace.distance(layers.of_tokens(few, position)).argmin()])
     return torch.stack(found)
 
@@ -125,12 +120,13 @@ def _anywhere(
     show at both positions. So with those added to the span, a token of the batch lies in it
     wherever it stands. Not tried where they would fill the width.
     """
-    if len(vocabulary) <= _KEPT or subspace.rank + 2 * positions > subspace.width // 2:
+    crowded = subspace.rank + 2 * positions > subspace.width // 2
+    if crowded or len(vocabulary) <= CUTS.anywhere_tokens:
         return vocabulary
     words = vocabulary[[0, len(vocabulary) // 2]]
     shown = torch.cat([layers.of_tokens(words, p) for p in range(positions)])
     wider = subspace.widened(shown)
-    return _nearest(layers, wider, vocabulary, 0, _KEPT)
+    return _nearest(layers, wider, vocabulary, 0, CUTS.anywhere_tokens)
 
 
 def _nearest(
@@ -146,11 +142,13 @@ def _nearest(
 def _cut(ids: list[Tensor], sines: list[Tensor]) -> Candidates:
     """Accept what lies below the highest gap: rather a token too many than one too few."""
     pooled = torch.cat(sines).sort().values.clamp(min=1e-9)
-    gaps = torch.nonzero((pooled[1:] >= _GAP * pooled[:-1]) & (pooled[:-1] <= _NEAR))[:, 0]
+    accepted, rejected = pooled[:-1], pooled[1:]
+    is_gap = (rejected >= CUTS.gap * accepted) & (accepted <= CUTS.token_sine)
+    gaps = torch.nonzero(is_gap)[:, 0]
     least = max(float(sine[0]) for sine in sines)  # each position has a token
     fitting = gaps[pooled[gaps] >= least].tolist()
     if not fitting:
         return Candidates(ids, 1.0, 1.0, False)
-    accepted, rejected = pooled[fitting[-1] : fitting[-1] + 2].tolist()
-    kept = [part[sine <= accepted] for part, sine in zip(ids, sines, strict=True)]
-    return Candidates(kept, accepted, rejected, True)
+    largest, smallest = pooled[fitting[-1] : fitting[-1] + 2].tolist()
+    kept = [part[sine <= largest] for part, sine in zip(ids, sines, strict=True)]
+    return Candidates(kept, largest, smallest, True)

@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 
+from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.labels import find_head
+from attacks.spans.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
-
-_ABSENT = 0.05  # weight, as a share of the largest, of a sentence that is not in the batch
-_MANY = 32  # sentences that are tried for a batch, and the largest multiplicity
-_COARSEST = 0.01  # a wire so coarse that more than this is rounding proves nothing
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class GradientMatch:
     @property
     def exact(self) -> bool:
         """Whether rounding explains all of the difference."""
-        return self.error <= self.bound <= _COARSEST
+        return self.error <= self.bound <= OBSERVED.loosest_proof
 
 
 def match(
@@ -65,7 +63,7 @@ def match(
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name in observation.received)
     count = observation.knowledge.num_examples
-    sentences = list(sentences)[:_MANY]
+    sentences = list(sentences)[: CUTS.proof_sentences]
     likely = sentences[:count]
     labels = [-1] * len(likely)
     if task.spec.num_classes:
@@ -104,8 +102,9 @@ def batch_of(sentences: Sequence[Sequence[int]], task: Task, labels: Sequence[in
 
 def _counts(weights: Sequence[float]) -> list[int]:
     """How often each sentence occurs, if the rarest occurs once."""
-    real = [weight for weight in weights if weight > _ABSENT * max(weights)]
-    return [min(_MANY, max(0, round(weight / min(real)))) if real else 1 for weight in weights]
+    real = [weight for weight in weights if weight > CUTS.absent_weight * max(weights)]
+    most = CUTS.proof_sentences
+    return [min(most, max(0, round(weight / min(real)))) if real else 1 for weight in weights]
 
 
 def _shares(

@@ -11,16 +11,13 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.spans.cuts import CUTS
 from attacks.spans.sentences import Judge, SpanSentence
 
 TokenIds: TypeAlias = tuple[int, ...]
 
-_ENUMERATED = 512  # combinations that are all tried
-_LOOKED_AT = 32  # the best of them, whose neighbours are measured too
-_CLEAR = 10.0  # how many times nearer than its neighbours a sentence in the span is
-_TWINS = 8  # neighbours that may be as near: other sentences of the batch with one word changed
-_FAR = 0.05  # largest mean sine of a sentence in the span
-_KICKS = 8  # fresh draws of a line's worst tokens, in a row, before it is given up
+_ENUMERATED = 512  # most combinations of tokens that are tried exhaustively
+_LOOKED_AT = 32  # best combinations from which a descent starts after that
 
 
 class Descent:
@@ -64,7 +61,7 @@ class Descent:
             length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
             one, *twins = self._settle(self._draw(length, rng), job)
             kicks = 0
-            while kicks < _KICKS and not one.in_span and not job.expired:
+            while kicks < CUTS.kicks and not one.in_span and not job.expired:
                 other, *others = self._settle(self._kick(one.ids, rng), job)
                 kicks += 1
                 if other.sine < one.sine:
@@ -136,9 +133,9 @@ class Descent:
         twins = [
             SpanSentence(other, near, True)
             for other, near in rivals.items()
-            if near < _CLEAR * score
+            if near < CUTS.neighbour_ratio * score
         ]
-        clear = line == before and score <= _FAR and len(twins) <= _TWINS
+        clear = line == before and score <= CUTS.sentence_sine and len(twins) <= CUTS.twins
         return [SpanSentence(line, score, clear), *(twins if clear else [])]
 
     def _neighbours(self, line: TokenIds, position: int) -> list[TokenIds]:

@@ -18,6 +18,7 @@ from fedsim.models.lora import is_second_factor
 from fedsim.types import Tensors
 
 _CONTEXT_LAYERS = 3
+"""Layers considered behind the first attention: its output and both of the feed-forward part."""
 
 
 class _Reached(Exception):

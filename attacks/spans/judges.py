@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from attacks.base import Job
 from attacks.spans.adapters import AdapterSpan, read_adapters
 from attacks.spans.candidates import Candidates, candidates, vocabulary
+from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.sentences import Judge
-from attacks.spans.subspace import SAME, Subspace, span
+from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.lora import is_adapter, second_factor
@@ -111,7 +112,8 @@ def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Sub
         raise _nothing(layer)
     # A number is rounded by up to half a unit in its last place; the mean is about 0.3 of one.
     wire = torch.cat([observation.received[name].flatten() for name in names])
-    noise = 0.3 * torch.finfo(wire.dtype).eps * float(wire.double().square().mean().sqrt())
+    unit = CUTS.mean_rounding * torch.finfo(wire.dtype).eps
+    noise = unit * float(wire.double().square().mean().sqrt())
     return span(side.to(device), noise)
 
 
@@ -136,7 +138,7 @@ def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) 
         if layer.weights(observation.received):
             found = subspace(layers, layer, observation)
             ranks.append(f"{found.rank} of {found.most}")
-            if SAME * before.rank <= found.rank < found.most:
+            if CUTS.equal_rank * before.rank <= found.rank < found.most:
                 judges.append(Judge(layers, layer, found))
     if not judges:
         raise CannotAttack(

@@ -16,7 +16,7 @@ from fedsim.capture import Observation
 from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
 
-_CHUNK = 1 << 13  # tokens that run at once
+_CHUNK = 1 << 13  # tokens in one forward pass
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
+from attacks.spans.cuts import CUTS
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.sentences import Judge, SpanSentence, grow, proven
@@ -21,8 +22,6 @@ from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
-
-_WIDER = 3  # times that cut, where the sentences within it are no proof
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Span(Attack):
         first = traces.weights(observation)
         causal = traces.layers.causal
         guess: Reconstruction | None = None
-        for wider in (1, _WIDER) if causal and shortlist.clear else (1,):
+        for wider in (1, CUTS.retry) if causal and shortlist.clear else (1,):
             found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
             if task.spec.kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
                 # Nothing is predicted from the last token, so it leaves no trace.

@@ -7,14 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROUNDING = 1e-7
-"""Singular values below this share of the largest are float32 rounding at the client."""
-_NORMALISED = 2  # dimensions that layer normalisation may take from inputs and from gradients
-_MISSING = 0.5  # sine of a direction that is not there
-SAME = 0.9
-"""Rank of one span, as a share of another one's of the same tokens, that hides no token."""
-FALL = 30.0
-"""A singular value this many times above the next one ends a span that rounding blurs."""
+from attacks.spans.cuts import CUTS
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,7 @@ class Subspace:
     @property
     def full(self) -> bool:
         """Whether tokens or noise fill the span, so that nothing can be told from it."""
-        return self.rank >= self.most - _NORMALISED
+        return self.rank >= self.most - CUTS.lost_dimensions
 
     def widened(self, inputs: Tensor) -> Subspace:
         """The same with what further inputs ``(input, width)`` span."""
@@ -53,7 +46,7 @@ class Subspace:
         """Whether inputs ``(input, width)`` span all of it."""
         basis = torch.linalg.qr(inputs.to(self.basis).T).Q
         missing = self.basis - basis @ (basis.T @ self.basis)
-        return bool(torch.linalg.svdvals(missing)[0] < _MISSING)
+        return bool(torch.linalg.svdvals(missing)[0] < CUTS.missing_direction)
 
     def distance(self, inputs: Tensor) -> Tensor:
         """Sine of the angle between each input ``(..., width)`` and the span, in [0, 1]."""
@@ -80,7 +73,7 @@ def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subsp
     # A Gram matrix would lose half of the digits. QR keeps them and makes the rest small.
     square = torch.linalg.qr(gradient.T, mode="r").R.T if columns > rows else gradient
     left, values, _ = torch.linalg.svd(square, full_matrices=False)
-    floor = max(ROUNDING * float(values[0]), noise * (rows**0.5 + columns**0.5), 1e-300)
+    floor = max(CUTS.singular_value * float(values[0]), noise * (rows**0.5 + columns**0.5), 1e-300)
     rank = int((values > floor).sum())
     if blurred and rank == len(values):
         rank = _fall(values)
@@ -90,6 +83,6 @@ def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subsp
 def _fall(values: Tensor) -> int:
     """Where descending singular values fall the most; all of them where no fall is large."""
     falls = values[:-1] / values[1:].clamp(min=1e-300)
-    if len(falls) == 0 or float(falls.max()) < FALL:
+    if len(falls) == 0 or float(falls.max()) < CUTS.rank_fall:
         return len(values)
     return int(falls.argmax()) + 1
