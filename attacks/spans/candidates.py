@@ -1,4 +1,4 @@
-"""Which tokens can stand at each position, by their angle to the span of the first layer."""
+"""Candidate tokens for each position, by their angle to the span of the first layer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Candidates:
 
     Attributes:
         tokens: for each position int64 ``(token,)``.
-        accepted: largest sine of a token that was accepted.
-        rejected: smallest sine of one that was not.
-        clear: whether a gap separates the two; else the tokens are only ranked.
+        accepted: largest sine of an accepted token.
+        rejected: smallest sine of a rejected token.
+        clear: whether a gap separates the two; otherwise the tokens are only ranked.
     """
 
     tokens: list[Tensor]
@@ -37,7 +37,7 @@ class Candidates:
 
     @property
     def limit(self) -> float:
-        """Largest sine behind the attention of a token that stands in its own sentence."""
+        """Largest sine, behind the attention, of a token within its own sentence."""
         between = float(self.accepted**0.25 * self.rejected**0.75)
         return min(max(between, CUTS.lowest_limit), CUTS.highest_limit)
 
@@ -45,9 +45,9 @@ class Candidates:
 def vocabulary(
     observation: Observation, task: TextTask, network: nn.Module, *, rows: bool
 ) -> Tensor:
-    """Token ids that may stand in the batch; padding leaves no trace.
+    """Token ids that may occur in the batch; padding leaves no trace and is excluded.
 
-    ``rows`` leaves out the words whose embedding row is zero, where an untied table is sent.
+    ``rows`` also excludes words whose embedding row is zero, if an untied table is sent.
     """
     name = embedding_names(network).word
     if name is None:
@@ -59,7 +59,7 @@ def vocabulary(
     possible = torch.ones(size, dtype=torch.bool)
     if rows and name in observation.received:
         moved = observation.update((name,))[name].any(1)
-        # A tied head moves all rows, and so do noise and weight decay.
+        # A tied head, noise or weight decay moves every row.
         if 3 <= int(moved.sum()) < size // 2:
             possible = moved
     if task.spec.pad_id is not None and task.spec.pad_id not in task.tokens([""])[0]:
@@ -70,15 +70,15 @@ def vocabulary(
 def candidates(
     layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int, job: Job
 ) -> Candidates:
-    """Rank the vocabulary at each position, and cut all positions at one gap.
+    """Rank the vocabulary at each position, and cut all positions at one common gap.
 
-    All in float32, whose rounding makes sines of 1e-6; the gap is a hundred times above.
+    In float32 rounding causes sines of 1e-6; the gap lies a hundred times above.
 
     Args:
         layers: the network, in float32.
         subspace: the span of its first layer's inputs.
         vocabulary: token ids to try.
-        positions: how many at most; the sweep ends at the first that no token fits.
+        positions: largest number of positions; the sweep ends at the first that no token fits.
         job: ends the sweep when its time is up.
     """
     vocabulary = _anywhere(layers, subspace, vocabulary, positions)
@@ -102,7 +102,7 @@ def candidates(
 
 
 def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:
-    """The token of smallest sine at each of that many positions ``(position,)``."""
+    """The token of smallest sine at each of the first ``positions``, int64 ``(position,)``."""
     vocabulary = _anywhere(layers, subspace, vocabulary, positions)
     found = []
     for position in range(positions):
@@ -114,11 +114,12 @@ def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positio
 def _anywhere(
     layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int
 ) -> Tensor:
-    """The tokens that may stand at some position, by one sweep instead of one for each.
+    """The tokens that fit at some position, by one sweep instead of one for each position.
 
-    A normalised sum of a word and a position changes its position by adding what two other words
-    show at both positions. So with those added to the span, a token of the batch lies in it
-    wherever it stands. Not tried where they would fill the width.
+    Moving a token from one position to another changes the normalised sum of its embeddings by a
+    combination of the inputs of two other words at both positions. Once those inputs are added to
+    the span, a token of the batch lies in it at any position. The test is skipped if the added
+    inputs would fill the width.
     """
     crowded = subspace.rank + 2 * positions > subspace.width // 2
     if crowded or len(vocabulary) <= CUTS.anywhere_tokens:
@@ -132,7 +133,7 @@ def _anywhere(
 def _nearest(
     layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, position: int, count: int
 ) -> Tensor:
-    """Those ``count`` token ids whose inputs are nearest to the span."""
+    """The ``count`` token ids whose inputs are nearest to the span."""
     parts = vocabulary.split(_CHUNK)
     sines = [subspace.rough_distance(layers.of_tokens(part, position)) for part in parts]
     size = min(len(vocabulary), count)
@@ -140,7 +141,7 @@ def _nearest(
 
 
 def _cut(ids: list[Tensor], sines: list[Tensor]) -> Candidates:
-    """Accept what lies below the highest gap: rather a token too many than one too few."""
+    """Accept the tokens below the highest gap: a superfluous one is better than a missing one."""
     pooled = torch.cat(sines).sort().values.clamp(min=1e-9)
     accepted, rejected = pooled[:-1], pooled[1:]
     is_gap = (rejected >= CUTS.gap * accepted) & (accepted <= CUTS.token_sine)
