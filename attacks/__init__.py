@@ -1,20 +1,28 @@
-"""The attacks by name."""
+"""The attacks by name, and the thresholds of each family."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from attacks.base import Attack
+from attacks.film.cuts import CUTS as FILM_CUTS
 from attacks.film.film import FILM
+from attacks.images.cuts import CUTS as IMAGE_CUTS
 from attacks.images.dlg import DLG, IDLG
 from attacks.images.gi_gip import GIGIP
 from attacks.images.inverting import Inverting
 from attacks.learned.lti import LTI
+from attacks.observed.cuts import CUTS as OBSERVED_CUTS
 from attacks.prior_only import PriorOnly
 from attacks.solved.closed_form import ClosedForm
+from attacks.solved.cuts import CUTS as SOLVED_CUTS
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.ratio import Ratio
 from attacks.solved.spear import Spear
 from attacks.spans.april import APRIL
+from attacks.spans.cuts import CUTS as SPAN_CUTS
 from attacks.spans.span import Span
+from attacks.texts.cuts import CUTS as TEXT_CUTS
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG
@@ -43,3 +51,15 @@ ATTACKS: dict[str, type[Attack]] = {
 def attack_classes() -> dict[str, type[Attack]]:
     """The project's attacks and those that installed packages add by entry point."""
     return registry(ATTACKS, "fedsim.attacks")
+
+
+def cuts() -> dict[str, dict[str, float]]:
+    """Thresholds that decide what is accepted, certified or given up, by family and name."""
+    return {
+        "observed": asdict(OBSERVED_CUTS),
+        "images": asdict(IMAGE_CUTS),
+        "solved": asdict(SOLVED_CUTS),
+        "spans": asdict(SPAN_CUTS),
+        "film": asdict(FILM_CUTS),
+        "texts": asdict(TEXT_CUTS),
+    }

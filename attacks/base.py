@@ -1,4 +1,4 @@
-"""What every attack offers. An attack sees observations, a task and a job, never the truth."""
+"""The interface of an attack, which sees observations, a task and a job, never the truth."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Reconstruction:
     Attributes:
         guess: examples in any order; text carries a mask, and its labels are classes ``(batch,)``
             (-1 where the attack does not guess them) or next-token targets.
-        objective: the attacker's own final objective, lower is better; None where it has none.
+        objective: the attacker's own final objective, lower is better; None if it has none.
         steps: optimisation steps taken.
-        confidence: per guessed example, where the attack can tell.
+        confidence: one for each guessed example; None if the attack assigns none.
         trace: (step, seconds, objective).
         expired: whether the time budget ended the attack before its schedule did.
-        note: what a reader of the result has to know, in one line.
+        note: one line of caveats for the reader of the result.
     """
 
     guess: Batch
@@ -48,18 +48,18 @@ class Reconstruction:
 
 @dataclass
 class Job:
-    """What a worker gives to the attack that it runs.
+    """The resources and callbacks that a worker gives to an attack.
 
     Attributes:
         device: where the attack has to compute.
-        deadline: ``time.monotonic()`` at which the attack must return the best so far.
-        report: called with (step, objective, text so far) now and then.
-        auxiliary: reads the attacker's own rows; raises ``CannotAttack`` where there are none.
-        keep: while preparing, stores a checkpoint in the place of the one before.
-        resume: the checkpoint of a preparation that was cut off; empty where there is none.
-        predicted: what ``attacks.observed.labels`` computed once for all observations of the same
+        deadline: ``time.monotonic()`` at which the attack must return its best guess so far.
+        report: called from time to time with (step, objective, text so far).
+        auxiliary: reads the attacker's own rows; raises ``CannotAttack`` if there are none.
+        keep: stores a checkpoint of the preparation and replaces the previous one.
+        resume: the checkpoint of an interrupted preparation; empty if there is none.
+        predicted: predictions that ``attacks.observed.labels`` computes once for each set of
             weights.
-        prepared: what ``Attack.prepare`` returned.
+        prepared: the tensors that ``Attack.prepare`` returned.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -86,17 +86,17 @@ def _no_auxiliary() -> Batch:
 
 @dataclass(frozen=True)
 class Attack:
-    """A frozen dataclass whose fields are the options.
+    """A frozen dataclass whose fields are the attack's options.
 
-    An attack overrides ``guess``, or ``reconstruct`` where a group is attacked together.
+    An attack overrides ``guess``, or ``reconstruct`` if it attacks a group together.
 
     Attributes:
-        title: its name in tables and figures; empty for that in experiment files, with spaces.
-        requires: facts it cannot do without, checked before any computation.
-        modalities: what it can reconstruct.
-        grouping: which observations one call gets: one, all of one broadcast model, or all of one
-            client over the rounds.
-        adaptive: whether it uses the declared defense's surrogate.
+        title: name in tables and figures; if empty, the name in experiment files with spaces.
+        requires: facts that the attack needs, checked before any computation.
+        modalities: kinds of data that it can reconstruct.
+        grouping: the observations of one call: a single one, all of one broadcast model, or all of
+            one client over the rounds.
+        adaptive: whether it uses the surrogate of the declared defense.
     """
 
     title: ClassVar[str] = ""
@@ -110,22 +110,22 @@ class Attack:
         return bool(getattr(self, "adaptive", False))
 
     def abridged(self) -> tuple[Attack, float] | None:
-        """The search with little before its first step, and how many such steps the whole makes.
+        """The attack with little work before its first step, and its length in such steps.
 
-        For an estimate of its time. None where no schedule says how long it takes.
+        Used to estimate the time of a job; None if no schedule fixes the number of steps.
         """
         return None
 
     def feasible(self, prospect: Prospect) -> Feasibility | None:
-        """Whether it can work on replies such as these; None where nothing tells beforehand.
+        """Whether the attack can work on such replies; None if that cannot be predicted.
 
-        For attacks that solve for the inputs: what they take has a limit that can be counted.
+        Meant for attacks that solve for the inputs, whose capacity is a number that can be counted.
         """
         del prospect
         return None
 
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
-        """What is learned once from auxiliary rows for given weights and defense, if anything."""
+        """Tensors learned once from auxiliary rows for given weights and defense, if any."""
         del observation, task, job, seed
         return None
 
@@ -137,8 +137,8 @@ class Attack:
         Args:
             observation: what the server saw of one client in one round.
             task: the model architecture and loss; no private row is reachable from it.
-            rng: a CPU generator; all that is drawn comes from it.
-            job: device, deadline, progress, auxiliary rows and what was prepared.
+            rng: a CPU generator, the only source of randomness.
+            job: device, deadline, progress, auxiliary rows and prepared tensors.
 
         Raises:
             CannotAttack: this observation lacks what the attack needs; the job is skipped.
@@ -155,14 +155,14 @@ class Attack:
         """One guess for each observation.
 
         Args:
-            observations: a group as ``grouping`` says.
+            observations: a group formed according to ``grouping``.
             task: as in ``guess``.
-            rngs: one CPU generator for each observation, so that a guess does not depend on which
-                observations share its group.
+            rngs: one CPU generator for each observation, so that a guess does not depend on the
+                other observations of its group.
             job: as in ``guess``.
 
         Raises:
-            CannotAttack: as in ``guess``; the others of the group are then attacked one by one.
+            CannotAttack: as in ``guess``; the observations are then attacked one by one.
         """
         pairs = zip(observations, rngs, strict=True)
         return [self.guess(observation, task, rng, job) for observation, rng in pairs]

@@ -1,4 +1,4 @@
-"""Whether an exact attack can work on what replies hold, before anything is simulated."""
+"""Feasibility of an exact attack on the replies of a cell, judged before any simulation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Colour: TypeAlias = Literal["green", "amber", "red"]
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """What an exact attack on the replies of a cell comes up against.
+    """The verdict on an exact attack against the replies of a cell.
 
     Attributes:
-        colour: green where nothing is in the way, red where the attack cannot work, amber where it
-            works on some replies or in part.
-        what: what is counted in each reply.
-        counts: one for each reply that was looked at.
-        limit: the largest count that the attack takes; None where no number decides.
-        reason: why it is not green.
+        colour: green if nothing is in the way, red if the attack cannot work, amber if it works on
+            some replies or in part.
+        what: the quantity that is counted in each reply.
+        counts: one for each reply that was examined.
+        limit: the largest count that the attack can handle; None if no number decides.
+        reason: why the colour is not green; empty if it is.
     """
 
     colour: Colour
@@ -54,19 +54,20 @@ class Feasibility:
 class Prospect:
     """The model and the first replies of a cell that is not simulated yet.
 
-    The private examples are there to be counted by whoever plans the experiment; no guess comes of
-    them.
+    The private examples serve whoever plans the experiment to count tokens and examples; no guess
+    is made from them.
 
     Attributes:
         task: what the clients train.
         weights: of the first broadcast.
-        network: with these weights, in eval mode; what the clients freeze needs no gradient.
-        examples: in each reply, of all clients of a cohort.
-        batches: gives the examples of one reply after another, encoded when they are asked for.
-        example: a single one; of texts a short one.
-        steps: most local steps that a reply sums up.
-        optimizer: of clients that send weights; None where they send gradients.
-        distortions: what the defense takes from an update, as ``Defense.distortions``.
+        network: holds these weights, in eval mode; parameters that clients freeze have
+            ``requires_grad = False``.
+        examples: number of examples in each reply, summed over the clients of a cohort.
+        batches: yields the examples of each reply in turn, encoded on demand.
+        example: a single example; for texts a short one.
+        steps: largest number of local steps in a reply.
+        optimizer: of clients that send weights; None if they send gradients.
+        distortions: the ways in which the defense changes an update, as ``Defense.distortions``.
         train_mode: whether dropout and batch statistics are on at the clients.
     """
 
@@ -88,18 +89,18 @@ class Prospect:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """In each reply of texts, those that leave a trace."""
+        """Number of tokens in each reply that leave a trace in the gradient."""
         return tuple(sum(map(len, lines)) for lines in self._texts)
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Different pairs of a token and its position in each reply of texts."""
+        """Number of distinct pairs of token and position in each reply."""
         return tuple(len({p for line in lines for p in enumerate(line)}) for lines in self._texts)
 
     @cached_property
     def _texts(self) -> list[list[list[int]]]:
-        """Of each reply the token ids of each text, as far as they leave a trace."""
-        # A causal model's last token predicts nothing, and leaves no trace.
+        """Token ids of each text of each reply, without those that leave no trace."""
+        # The last token of a causal model predicts nothing and leaves no trace.
         unseen = 1 if self.task.spec.kind == "language-modelling" else 0
         found = []
         for batch in self.batches():
@@ -117,14 +118,14 @@ class Prospect:
         *,
         minds_dropout: bool = True,
     ) -> Feasibility:
-        """Coloured by how many counts are within the limit, and by how exact the updates are.
+        """The verdict from how many counts are within the limit, and how exact the updates are.
 
         Args:
-            what: what is counted in each reply.
+            what: the quantity that is counted in each reply.
             counts: one for each reply.
-            limit: the largest count that the attack takes.
-            partly: why it finds only a part even then; empty where it finds everything.
-            minds_dropout: whether unknown masks keep it from being exact.
+            limit: the largest count that the attack can handle.
+            partly: why the attack finds only a part even within the limit; empty if it finds all.
+            minds_dropout: whether unknown dropout masks keep the attack from being exact.
         """
         fitting = sum(count <= limit for count in counts)
         if fitting == len(counts):
@@ -134,17 +135,17 @@ class Prospect:
         return Feasibility("amber" if fitting else "red", what, counts, limit, reason)
 
     def qualified(self, found: Feasibility, *, minds_dropout: bool = True) -> Feasibility:
-        """Amber instead of green, where an update is not one exact gradient."""
+        """The verdict lowered from green to amber if an update is not a single exact gradient."""
         if found.colour != "green":
             return found
         if lost := sorted(self.distortions - {"scale"}):
             reason = f"the defense leaves no exact gradient ({' and '.join(lost)})"
         elif self.optimizer in {"adam", "adamw"}:
-            reason = f"an update by {self.optimizer} is no gradient"
+            reason = f"an update by {self.optimizer} is not a gradient"
         elif self.steps > 1:
             reason = f"the update sums {self.steps} steps"
         elif minds_dropout and self.train_mode and has_dropout(self.network):
-            reason = "dropout is on, and its masks are not known"
+            reason = "dropout is on, and its masks are unknown"
         else:
             return found
         return replace(found, colour="amber", reason=reason)

@@ -16,22 +16,22 @@ from fedsim.types import Batch
 
 @dataclass(frozen=True)
 class PriorOnly(Attack):
-    """What the auxiliary rows alone say: what leaks is what an attack finds beyond this.
+    """Guess from the auxiliary rows alone, without the update: the null baseline.
 
-    Images: the mean auxiliary image, or grey 0.5. Text: at each position the most frequent
-    auxiliary token there, as long as granted or else as the median auxiliary row; or an empty
-    sentence. Labels: the granted ones, or else the most frequent auxiliary class; -1 where there is
-    neither.
+    An attack leaks only what it finds beyond this guess. For images it is the mean auxiliary image,
+    or grey 0.5 without auxiliary rows. For texts it is the most frequent auxiliary token at each
+    position, as long as the granted length or else the median auxiliary row; without rows it is an
+    empty sentence. Labels are the granted ones, else the most frequent auxiliary class, else -1.
     """
 
     def abridged(self) -> tuple[Attack, float]:
-        """All of it; there is no step."""
+        """The whole attack, which takes no steps."""
         return self, 0.0
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """The same guess for each example."""
+        """The same guess for every example."""
         del rng
         return Reconstruction(_guess(observation, task, job))
 
@@ -59,7 +59,7 @@ def _guess(observation: Observation, task: Task, job: Job) -> Batch:
 
 
 def _usual_tokens(rows: Batch, length: int) -> Tensor:
-    """The most frequent token of each position that some row has, ``(at most length,)``."""
+    """The most frequent token at each position that any row reaches, ``(at most length,)``."""
     assert rows.mask is not None
     positions = range(min(length, int(rows.mask.sum(1).max())))
     return torch.stack([rows.inputs[rows.mask[:, p] == 1, p].mode().values for p in positions])

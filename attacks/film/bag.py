@@ -1,4 +1,4 @@
-"""Which words a batch holds and how long its sentences are, from the rows of the embeddings."""
+"""The words of a batch and the length of its sentences, from the rows of the embeddings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from attacks.film.cuts import CUTS
 from attacks.observed.declared import granted_noise
 from attacks.observed.word_rows import (
     noise_variance,
@@ -22,17 +23,15 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 
 BagRule: TypeAlias = Literal["auto", "rows", "noise", "energy", "tied", "span", "none"]
-_FAR = 100.0  # a row this far off the absent words', in median distances, is none of theirs
-_RANK = 1e-14  # a direction with a smaller share of the energy is rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """What the embedding tables say of a batch.
+    """Words and length of a batch, as the embedding gradients reveal them.
 
     Attributes:
         words: token ids, ascending, int64 ``(word,)``.
-        longest: tokens of the longest sentence; None where the position table does not tell.
+        longest: tokens of the longest sentence; None if the position table does not reveal it.
     """
 
     words: Tensor
@@ -48,12 +47,12 @@ def read_bag(
 ) -> Bag:
     """The words whose rows stand out by ``rule``, and the longest sentence by the position rows.
 
-    Rules: ``rows`` takes every row that is not 0, ``noise`` those with a coordinate beyond
-    ``sigma sqrt(2 ln width)`` (both FILM, 2022); ``energy`` those whose squared norm is more than
-    ``threshold`` standard deviations above that of noise; ``tied`` those that a tied head does not
-    explain. ``auto`` is ``tied`` where the head is tied and ``rows`` elsewhere, and ``energy``
-    where that finds nothing or every row. Under noise a tied table also shows plausible words
-    that are absent, by the head's gradient.
+    ``rows`` takes every nonzero row, and ``noise`` every row with a coordinate beyond
+    ``sigma sqrt(2 ln width)`` (both FILM, 2022). ``energy`` takes rows whose squared norm exceeds
+    that of noise by more than ``threshold`` standard deviations, and ``tied`` rows that a tied head
+    does not explain. ``auto`` is ``tied`` for a tied head and ``rows`` otherwise; if that finds no
+    row or every row, it is ``energy``. Under noise a tied table also yields absent words that the
+    model considers plausible, because of the head's gradient.
 
     Raises:
         CannotAttack: the word embeddings were not sent, or no row stands out.
@@ -83,7 +82,7 @@ def read_bag(
 
 
 def _tied(words: Tensor, positions: Tensor, count: int | None) -> Tensor:
-    """Words whose rows leave the head's span, or are far from it where it is the whole space."""
+    """Words whose rows lie outside the head's span, or far from it if it is the whole space."""
     try:
         return torch.nonzero(without_head(words, positions, count)[0].any(1))[:, 0]
     except CannotAttack:
@@ -91,24 +90,25 @@ def _tied(words: Tensor, positions: Tensor, count: int | None) -> Tensor:
 
 
 def far_from_head(words: Tensor) -> Tensor:
-    """Rows of a tied table that are no mix of final hidden states, bool ``(word,)``.
+    """Rows of a tied table that are not mixtures of final hidden states, bool ``(word,)``.
 
-    An absent word's row is a mix of the hidden states, with its probabilities as weights. With
-    more predicted tokens than dimensions the mixes span everything, but they keep to a few
-    directions, and inputs' gradients do not. Measured is the squared Mahalanobis length of a
-    row's direction, with the quiet rows' directions as reference. Our own; on fedsim/gpt2-8k
-    (width 256) precision and recall stay above 0.9 and 0.995 for 1600 predicted tokens.
+    The row of an absent word is a mixture of hidden states, weighted by its probabilities. With
+    more predicted tokens than dimensions such mixtures span the whole space, but they concentrate
+    in a few directions, unlike the gradients of inputs. The criterion is the squared Mahalanobis
+    length of a row's direction, relative to the directions of the quiet rows. It is our own; on
+    fedsim/gpt2-8k (width 256) its precision and recall exceed 0.9 and 0.995 for 1600 predicted
+    tokens.
     """
     absent = quiet_directions(words)
     energy, axes = torch.linalg.eigh(absent.T @ absent / len(absent))
     along = (normalize(words, eps=1e-30) @ axes).square()
-    length = (along / energy.clamp(min=_RANK * float(energy[-1]))).sum(1)
-    far: Tensor = length > _FAR * length.median()
+    length = (along / energy.clamp(min=CUTS.row_energy * float(energy[-1]))).sum(1)
+    far: Tensor = length > CUTS.far_row * length.median()
     return far
 
 
 def _longest(positions: Tensor, noise: float, threshold: float) -> int | None:
-    """One more than the positions in use: a causal model's last token leaves no trace."""
+    """One more than the positions in use, as a causal model's last token leaves no trace."""
     used = torch.nonzero((positions != 0).any(1))[:, 0]
     if len(used) == len(positions):
         used = standing_out(positions, noise, threshold)

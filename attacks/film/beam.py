@@ -1,4 +1,4 @@
-"""Beam search for sentences made of given words, by a causal language model."""
+"""Beam search over given words with a causal language model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.film.bag import Bag
+from attacks.film.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.language_modelling import LanguageModelling
@@ -18,23 +19,21 @@ from fedsim.tasks.language_modelling import LanguageModelling
 NextTokenEvidence: TypeAlias = Callable[[Tensor], Tensor]
 """Nats for each word as the next token of each sentence: ``(beam, token)`` to ``(beam, word)``.
 
-Minus infinity: it never is.
+Minus infinity excludes the word.
 """
-
-_MUST = 1000.0  # nats; more than any sentence costs
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a sentence may look like.
+    """The constraints on a sentence.
 
     Attributes:
         words: token ids to choose from, int64 ``(word,)``, without ``end``.
-        starts: what sentences begin with, int64 ``(start, token)``.
+        starts: possible beginnings, int64 ``(start, token)``.
         may_end: whether a sentence may have this many tokens, bool ``(longest + 1,)``.
-        end: the token that ends a sentence and counts in its length; None: nothing marks the end.
-        ngram: length of the n-grams that should not occur twice; 0: any may.
-        penalty: nats taken off for each earlier occurrence of the n-gram that a token completes.
+        end: the token that ends a sentence and counts in its length; None if nothing marks the end.
+        ngram: length of the n-grams that should not occur twice; 0 permits any.
+        penalty: nats subtracted for each earlier occurrence of the n-gram that a token completes.
         banned: n-grams that count as having occurred before, int64 ``(n-gram, ngram)``.
         cover: whether a sentence has to hold every word.
     """
@@ -50,11 +49,11 @@ class Grammar:
 
     @property
     def longest(self) -> int:
-        """Most tokens of a sentence."""
+        """Largest number of tokens in a sentence."""
         return len(self.may_end) - 1
 
     def repeats(self, sequences: Tensor) -> Tensor:
-        """How often each word would complete an n-gram anew, float32 ``(beam, word)``."""
+        """Earlier occurrences of the n-gram that each word would complete, ``(beam, word)``."""
         found = torch.zeros(len(sequences), len(self.words), device=sequences.device)
         if not self.ngram:
             return found
@@ -70,7 +69,7 @@ class Grammar:
         return found.scatter_add_(1, place, same.float())
 
     def without(self, sentence: tuple[int, ...]) -> Grammar:
-        """The same, with the sentence's n-grams of words alone banned, too."""
+        """The grammar with the n-grams of a sentence banned, except those with special tokens."""
         if not self.ngram or len(sentence) < self.ngram:
             return self
         grams = torch.tensor(sentence, device=self.words.device).unfold(0, self.ngram, 1)
@@ -88,7 +87,7 @@ def read_grammar(
     penalty: float,
     cover: bool,
 ) -> Grammar:
-    """What is known of the batch's sentences, with FILM's options of the same names.
+    """The grammar from the facts about the batch and FILM's options of the same names.
 
     Raises:
         CannotAttack: there is no word to choose from.
@@ -98,7 +97,7 @@ def read_grammar(
     words = bag.words[~torch.isin(bag.words, special)]
     if not len(words):
         raise CannotAttack(
-            "the bag holds no word beside special tokens",
+            "the bag holds special tokens only",
             "Set bag = 'none' to search with the language model alone.",
         )
     if start is not None:
@@ -126,7 +125,7 @@ class BeamSentence:
     """A sentence with its start and end.
 
     Attributes:
-        score: mean log-probability of its tokens, and of the evidence for them, in nats.
+        score: mean over its tokens of log-probability plus evidence, in nats.
     """
 
     tokens: tuple[int, ...]
@@ -143,20 +142,19 @@ def search(
     evidence: NextTokenEvidence | None = None,
     expired: Callable[[], bool] = lambda: False,
 ) -> list[BeamSentence]:
-    """The likeliest sentences, best first; those under way if ``expired`` ends the search early.
+    """The likeliest sentences, best first; unfinished ones if ``expired`` ends the search early.
 
-    Beams are ranked by the sum of the log-probabilities, ended sentences by the mean, since
-    sentences of several lengths compete. Where every word has to be in, a word's first use counts
-    as much less than its log-probability as the word is hard to place: beams would put off hard
-    words to the end.
+    Beams are ranked by the sum of log-probabilities, and finished sentences by their mean, since
+    these differ in length. If every word has to occur, beams would put off the words that are hard
+    to place; the first use of a word therefore earns a credit of minus its mean log-probability.
 
     Args:
         network: a causal model of transformers, in eval mode.
         grammar: with ``words`` ascending.
-        width: beams kept after each token.
-        whole: whether probabilities are those of the whole vocabulary; else they are shares among
-            the words allowed, and only those words' rows of the head are computed.
-        evidence: what speaks for a word beside the model.
+        width: number of beams kept after each token.
+        whole: normalise over the whole vocabulary; otherwise over the allowed words, so that only
+            their rows of the head are computed.
+        evidence: nats for each next word in addition to the model's.
         expired: asked before each token.
     """
     from transformers import DynamicCache
@@ -171,7 +169,7 @@ def search(
     credit = _credit(body, head, words) if grammar.cover else torch.zeros_like(scores)
     newest, begun, done = beams, beams.shape[1], list[BeamSentence]()
     while beams.shape[1] < grammar.longest and not expired():
-        whole_text = torch.ones_like(beams)  # transformers warns where a mask is not given
+        whole_text = torch.ones_like(beams)  # transformers warns if no mask is given
         seen = body(
             input_ids=newest, attention_mask=whole_text, past_key_values=cache, use_cache=True
         )
@@ -190,7 +188,7 @@ def search(
         if grammar.cover:
             slots = grammar.longest - (end is not None) - beams.shape[1]
             total = total + credit * unused
-            total -= _MUST * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
+            total -= CUTS.uncovered * ((unused.sum(1, keepdim=True) >= slots) & ~unused)
         scores, best = total.flatten().topk(min(width, total.numel()))
         scores, best = scores[scores > -math.inf], best[scores > -math.inf]
         if not len(best):
@@ -209,7 +207,7 @@ def search(
 
 
 def _credit(body: Any, head: Tensor, words: Tensor) -> Tensor:  # noqa: ANN401
-    """Minus the log of each word's mean probability after each word, nats ``(word,)``."""
+    """Minus the log of each word's mean probability over all preceding words, nats ``(word,)``."""
     each = words[:, None]
     seen = body(input_ids=each, attention_mask=torch.ones_like(each), use_cache=False)
     hidden = seen.last_hidden_state[:, -1]

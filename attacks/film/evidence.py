@@ -1,4 +1,4 @@
-"""What the first block's gradients say for and against the words of a sentence under way."""
+"""Evidence of the first block's gradients for each next word of a sentence."""
 
 from __future__ import annotations
 
@@ -14,42 +14,33 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
+from attacks.film.cuts import CUTS
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.sentences import Judge, SpanSentence, proven
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.text import TextTask
 
-_WEIGHT = 2.0  # nats for a sine ten times smaller
-_RANGE = (-1.0, 3.0)  # decades that count, from a sine of 1 to one of 0.0001
-_OUTSIDE = 100.0  # nats that a word outside the span costs: more than what likelier words gain
-_TRIED = 2  # nearest words that are tried where none is in the span
-_LEAST_IN_SPAN = 0.8  # share of a sentence's tokens that have to lie in the span
-_STRICTER = 10  # times smaller is the sine that tells a branch from a sentence with a wrong tail
-_UNCLEAR = 0.005  # largest sine in the span where no gap tells
-_WIDER = (1, 3)  # times that sine, one search each
-_TOLERANCE = 1e-4  # relative error of a gradient that counts as rounding, as in ``Span``
-
 Line = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class SpanEvidence:
-    """Measures next words against the span of a layer behind the first attention.
+    """Compares next words with the span of a layer behind the first attention.
 
-    A causal model's token shows there together with all those before it, so that a word is in
-    the span only where it stands in its own sentence. Evidence is
-    ``2 clip(-log10 sine - 1, -1, 3)`` nats. Where some word is in the span after a beginning, no
-    other is a choice. Where none is, the sentence is over, or its next word's gradient is too
-    small to show: the nearest words are tried, and two strays in a row, or one word in five, end
-    the trial.
+    In a causal model the input of that layer depends on the token and all earlier ones, so that a
+    word lies in the span only as the continuation of its own sentence. Its evidence is
+    ``2 clip(-log10 sine - 1, -1, 3)`` nats. If some word after a prefix lies in the span, all
+    others are excluded. If none does, either the sentence is over or the gradient of its next word
+    is too small to show. The nearest words, called strays, are then tried; two strays in a row, or
+    more than one word in five, end the prefix.
 
     Attributes:
         judge: measures tokens after prefixes.
         tokens: candidates by position.
         limit: largest sine of a token in the span.
         first: names of the first block's weights that were sent.
-        strays: beginnings tried whose last word is not in the span.
+        strays: prefixes tried whose last word is not in the span.
     """
 
     judge: Judge
@@ -66,14 +57,14 @@ class SpanEvidence:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sentence with its end, which leaves no trace."""
+        """Tokens of the longest sentence, including its end token, which leaves no trace."""
         return len(self.tokens) + 1
 
     def of(self, sentences: Tensor, words: Tensor) -> Tensor:
         """Nats for each word as the next token of each sentence ``(beam, word)``.
 
         Args:
-            sentences: all of one length, ``(beam, token)``.
+            sentences: prefixes of equal length, ``(beam, token)``.
             words: token ids, ascending.
         """
         nats = torch.full((len(sentences), len(words)), -math.inf, device=words.device)
@@ -88,21 +79,23 @@ class SpanEvidence:
         sines = self.judge.extensions(sentences[rows], words[columns])
         fits = sines <= self.limit
         stuck = ~fits.any(1, keepdim=True)
-        nearest = sines <= sines.kthvalue(min(_TRIED, len(columns)), 1, keepdim=True).values
+        nearest = sines <= sines.kthvalue(min(CUTS.tried, len(columns)), 1, keepdim=True).values
         for row, column in torch.nonzero(stuck & nearest).tolist():
             self.strays.add((*lines[going[row]], int(words[columns[column]])))
-        decades = (-sines.clamp(min=1e-30).log10() - 1).clamp(*_RANGE)
-        value = _WEIGHT * decades - _OUTSIDE * stuck
+        decades = -sines.clamp(min=1e-30).log10() - 1
+        decades = decades.clamp(CUTS.fewest_decades, CUTS.most_decades)
+        value = CUTS.decade_nats * decades - CUTS.outside * stuck
         value[~(fits | (stuck & nearest))] = -math.inf
         nats[rows[:, None], columns] = value.to(nats)
         return nats
 
     def accepted(self, ended: Sequence[Line]) -> tuple[list[SpanSentence], list[SpanSentence]]:
-        """Those of the ended sentences that are in the span, and those that may be.
+        """The finished sentences in the span, and the doubtful ones.
 
-        What begins like a sentence in the span is one itself if what is left is ten times nearer
-        than the limit: few words prove less than many. Else it is doubtful, as a wrong tail is,
-        and a true sentence whose last word is too certain to leave a trace.
+        A sentence that shares its beginning with an accepted one is accepted only if the remaining
+        words are ten times nearer than the limit, because few words prove less than many. Otherwise
+        it is doubtful: it may have a wrong ending, or be true with a last word that the model
+        predicts too well to leave a trace.
         """
         if not ended:
             return [], []
@@ -114,42 +107,43 @@ class SpanEvidence:
         for leaf, sine in zip(leaves, sines, strict=True):
             line = tuple(leaf.tolist())
             seen.update({line[:n]: sine[:n] for n in range(1, len(line) + 1)})
-        strict = self.limit / _STRICTER
+        strict = self.limit / CUTS.stricter
         strays = {line: int((seen[line[:-1]] > strict).sum()) for line in ended}
         found: list[SpanSentence] = []
         doubtful: list[SpanSentence] = []
         for line in sorted(ended, key=lambda line: (strays[line], -len(line))):
             own = seen[line[:-1]]
             shared = max((_shared(line[:-1], one.ids) for one in found), default=0)
-            if shared == len(own) or float((own <= self.limit).double().mean()) < _LEAST_IN_SPAN:
+            in_span = float((own <= self.limit).double().mean())
+            if shared == len(own) or in_span < CUTS.in_span_share:
                 continue
             fits = own[shared:] <= (strict if shared > 1 else self.limit)
-            sure = bool(fits[-1]) and float(fits.double().mean()) >= _LEAST_IN_SPAN
+            sure = bool(fits[-1]) and float(fits.double().mean()) >= CUTS.in_span_share
             (found if sure else doubtful).append(SpanSentence(line, float(own.mean()), True))
         doubtful.sort(key=lambda one: one.sine)
-        return found, doubtful[: _TRIED * len(found)]
+        return found, doubtful[: CUTS.tried * len(found)]
 
     def _lost(self, line: Line) -> bool:
-        """Whether a beginning has so many strays that it does not go on."""
+        """Whether a prefix has so many strays that it is given up."""
         if line in self.strays and line[:-1] in self.strays:
             return True
         strays = sum(line[:size] in self.strays for size in range(2, len(line) + 1))
-        return strays > max(1.0, (1 - _LEAST_IN_SPAN) * len(line))
+        return strays > max(1.0, (1 - CUTS.in_span_share) * len(line))
 
 
 def read_evidence(
     observation: Observation, task: TextTask, network: nn.Module, job: Job
 ) -> SpanEvidence:
-    """What the update of a causal model says of its tokens.
+    """The evidence that the update of a causal model holds.
 
     Raises:
-        CannotAttack: the tokens fill the width, the layers were not sent, nothing ends a text, or
-            time is up.
+        CannotAttack: the tokens fill the width, the layers were not sent, the tokenizer has no end
+            token, or time is up.
     """
     if task.tokenizer.eos_token_id is None:
         raise CannotAttack(
-            f"the tokenizer of {task.spec.model!r} has no end token, and without one beams of "
-            "different lengths do not compare",
+            f"the tokenizer of {task.spec.model!r} has no end token, without which beams of "
+            "different lengths cannot be compared",
             "Choose a tokenizer that has one.",
         )
     traces = read_traces(observation, task, network)
@@ -157,10 +151,10 @@ def read_evidence(
     shortlist = traces.shortlist(observation, task, job)
     if job.expired:
         raise CannotAttack(
-            "time was up before all tokens were tested",
-            "Give the attack a longer time.",
+            "the time budget ended before all tokens were tested",
+            "Give the attack a larger budget.",
         )
-    limit = shortlist.limit if shortlist.clear else _UNCLEAR
+    limit = shortlist.limit if shortlist.clear else CUTS.unclear_sine
     return SpanEvidence(judge, shortlist.tokens, limit, traces.weights(observation))
 
 
@@ -175,30 +169,30 @@ def recover(
 ) -> Reconstruction | None:
     """Search by evidence and log-probability until the gradient of the batch is explained.
 
-    A second search takes three times the sine for the span. What a known number of examples
-    leaves open is filled with the model's likeliest sentences. None where no sentence is found.
+    A second search triples the largest sine in the span. If the number of examples is known, the
+    missing ones are filled with the model's likeliest sentences. None if no sentence is found.
 
     Args:
         evidence: of this observation.
-        observation: what the gradient of the batch is compared with.
-        task: its loss makes the gradient.
+        observation: holds the observed gradient.
+        task: defines the loss.
         network: as broadcast, in float32 and eval mode.
         grammar: the words, the starts and the lengths.
-        width: beams kept after each token.
-        job: its time budget, and where progress goes.
+        width: number of beams kept after each token.
+        job: time budget and progress.
     """
-    if observation.knowledge.lengths is None:  # the last word may be too certain to show
+    if observation.knowledge.lengths is None:  # a well predicted last word leaves no trace
         longest = min(evidence.longest + 1, task.max_length)
         may_end = torch.ones(longest + 1, dtype=torch.bool)
         may_end[: grammar.starts.shape[1] + 2] = False
         grammar = replace(grammar, may_end=may_end)
     grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
-    prove = partial(proven, observation, task, network, evidence.first, tolerance=_TOLERANCE)
+    prove = partial(proven, observation, task, network, evidence.first, tolerance=CUTS.tolerance)
     found: dict[Line, SpanSentence] = {}
     good: list[SpanSentence] = []
     guess: Reconstruction | None = None
     trace, start = [], time.monotonic()
-    for step, wider in enumerate(_WIDER, 1):
+    for step, wider in enumerate((CUTS.first_search, CUTS.second_search), 1):
         again = replace(evidence, limit=wider * evidence.limit, strays=set())
         nats = partial(again.of, words=grammar.words)
         ended = search(network, grammar, width, evidence=nats, expired=lambda: job.expired)
@@ -231,7 +225,7 @@ def _certified(guess: Reconstruction) -> bool:
 
 
 def _leaves(lines: Iterable[Line]) -> list[Line]:
-    """The sentences that, but for their ends, are not the beginning of another one."""
+    """The sentences that are not, apart from their end token, a prefix of another one."""
     leaves: list[Line] = []
     for line in sorted(lines, key=len, reverse=True):
         if all(leaf[: len(line) - 1] != line[:-1] for leaf in leaves):
@@ -240,6 +234,6 @@ def _leaves(lines: Iterable[Line]) -> list[Line]:
 
 
 def _shared(line: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Number of tokens in the common prefix."""
     pairs = zip(line, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(line), len(other)))

@@ -26,47 +26,50 @@ from fedsim.types import Batch
 
 @dataclass(frozen=True)
 class FILM(Attack):
-    """Bag of words from the word rows, beam search, then moves of phrases and of words.
+    """Collect the words of an update, and order them by beam search and local rearrangement.
 
-    Gupta et al. 2022, with the model under attack, as broadcast, for a prior. The published code
-    takes the bag and the counts of its words from the private text; here they come from the
-    update, and counts are not known. It searches 40 tokens without an end; here sentences end
-    with the end token where the task adds one, and the position rows say how long they are: a
-    single example has exactly that length. Their groups of diverse beams, which the paper does not
-    mention, are left out. Phrases are moved as in Malkin et al. 2021. Several sentences come from
-    searching again with the n-grams of those found penalised.
+    Gupta et al. 2022: the bag of words comes from the word rows, a beam search with a language
+    model makes a sentence of it, and moves of phrases (Malkin et al. 2021) and then of words
+    improve it. The language model is the model under attack, as broadcast.
 
-    All sentences are a ``guess``; an encoder is not attacked, since it predicts no next token. The
-    objective is the mean over the sentences of perplexity plus ``beta`` times a gradient norm.
+    We differ from the published code in four points. (1) It takes the bag and the counts of its
+    words from the private text; here the bag comes from the update, and the counts are unknown.
+    (2) It searches 40 tokens without an end; here a sentence ends with the end token, if the task
+    adds one, and the position rows limit its length, which is exact for a single example. (3) Its
+    groups of diverse beams, which the paper does not mention, are left out. (4) Further sentences
+    are found by searching again with a penalty on the n-grams of those found.
 
-    With ``evidence = "span"`` the beams also add up what the first block's gradients say for each
-    next word (``attacks.film.evidence``), as DAGER (Petrov et al. 2024) tests it, and the bag
-    comes from them, so that frozen embeddings do not matter. It takes an end token, and fewer
-    tokens in the batch than the width; elsewhere ``note`` says why, and log-probability alone
-    decides. Sentences in the span are moved no more, n-grams may repeat, and all examples of a
-    known number are searched for. Confidence and objective are then those of ``span``. Unlike that
-    attack, no gap among the tokens is needed, and a sentence survives a word too certain to leave a
-    trace.
+    Every sentence is a ``guess``. Encoders are not attacked, as they predict no next token. The
+    objective is the mean over sentences of perplexity plus ``beta`` times a gradient norm.
+
+    With ``evidence = "span"`` the beams also add the evidence of the first block's gradients for
+    each next word (``attacks.film.evidence``), tested as in DAGER (Petrov et al. 2024). The bag
+    then comes from these gradients too, so that the embeddings may be frozen. It requires an end
+    token and fewer tokens in the batch than the width; if these are missing, ``note`` gives the
+    reason and log-probability alone decides. Sentences in the span are not rearranged, n-grams may
+    repeat, and all examples are searched for if their number is known. Confidence and objective
+    are those of ``span``. Unlike that attack, this one needs no gap among the tokens, and tolerates
+    a word that the model predicts too well to leave a trace.
 
     Attributes:
-        bag: which rows count as words, see ``attacks.film.bag.read_bag``; ``none`` is the control
-            that takes nothing from the update and searches with the language model alone. ``span``
-            are the tokens in the span of the first layer, and ``auto`` too, with such evidence.
-        evidence: what ranks the beams beside the model's probabilities.
-        threshold: for ``bag = "energy"``, standard deviations of noise.
+        bag: the rows that count as words, see ``attacks.film.bag.read_bag``. ``none`` is a control
+            that searches with the language model alone. ``span`` takes the tokens in the span of
+            the first layer, and so does ``auto`` with such evidence.
+        evidence: additional ranking of the beams, besides the model's probabilities.
+        threshold: for ``bag = "energy"``, in standard deviations of the noise.
         beams: width of the search.
-        shares: whose probabilities the beams add up: those of the whole ``vocabulary``, or shares
-            among the words of the ``bag``, which takes only those rows of the head.
-        cover: a single example of known length has to hold every word found; not in the paper.
-        ngram: length of the n-grams that a sentence should not repeat; 0: it may.
-        penalty: nats for each repetition; the authors' code forbids them, as the default does.
-        max_tokens: most tokens of a sentence where the position rows do not tell.
-        sentences: how many are searched for, at most.
-        beta: weight of the gradient norm beside the perplexity.
-        phrase_steps: steps of moving phrases, each of ``candidates`` moves.
-        token_steps: steps of swapping, deleting and inserting words.
-        phrase_patience: steps without gain that end the moving of phrases.
-        token_patience: steps without gain that end the moving of words.
+        shares: normalisation of the probabilities: over the whole ``vocabulary``, or over the words
+            of the ``bag``, which needs only their rows of the head.
+        cover: require a single example of known length to hold every word found; not in the paper.
+        ngram: length of the n-grams that a sentence should not repeat; 0 permits any.
+        penalty: nats for each repetition; the default forbids them, as the authors' code does.
+        max_tokens: longest sentence, if the position rows do not reveal the length.
+        sentences: largest number of sentences searched for.
+        beta: weight of the gradient norm relative to the perplexity.
+        phrase_steps: number of phrase-moving steps, each of ``candidates`` moves.
+        token_steps: number of steps that swap, delete and insert words.
+        phrase_patience: steps without improvement that end the moving of phrases.
+        token_patience: steps without improvement that end the moving of words.
     """
 
     title: ClassVar[str] = "FILM"
@@ -114,7 +117,7 @@ class FILM(Attack):
             exact = recover(evidence, observation, task, network, grammar, self.beams, job)
             if exact is not None:
                 return exact
-            note = "Log-probability alone, since no sentence in the span was found."
+            note = "Ranked by log-probability alone, since no sentence in the span was found."
         score = Fluency(network, self.beta)
         found: dict[TokenIds, float] = {}
         guess: Certificate = "guess"
@@ -154,7 +157,7 @@ class FILM(Attack):
     def _evidence(
         self, observation: Observation, task: LanguageModelling, network: nn.Module, job: Job
     ) -> tuple[SpanEvidence | None, str]:
-        """What the span says, or why it says nothing."""
+        """The evidence from the span, and a note if there is none."""
         if "span" not in {self.evidence, self.bag}:
             return None, ""
         try:
@@ -162,7 +165,7 @@ class FILM(Attack):
         except CannotAttack as error:
             if self.bag == "span":
                 raise
-            return None, f"Log-probability alone, since {error.reason}."
+            return None, f"Ranked by log-probability alone, since {error.reason}."
 
     def _bag(
         self,
@@ -173,7 +176,7 @@ class FILM(Attack):
         note: str,
         job: Job,
     ) -> tuple[Bag, str]:
-        """The words to search with, and the note on what failed so far and here."""
+        """The words to search with, and the note on failures so far."""
         everything = Bag(torch.arange(len(task.tokenizer), device=job.device), None)
         if self.bag == "none":
             return everything, note
@@ -196,7 +199,7 @@ class FILM(Attack):
         rng: torch.Generator,
         job: Job,
     ) -> tuple[TokenIds, float]:
-        """Move phrases, then words, then cut at the first full stop where that scores better."""
+        """Move phrases, then words; then cut at the first full stop if that scores better."""
         front = int(task.tokenizer.bos_token_id is not None)
         back = int(grammar.end is not None and sentence[-1] == grammar.end)
         may_end = grammar.may_end.tolist()

@@ -1,4 +1,4 @@
-"""Put the phrases and words of a sentence into a better order (Malkin et al. 2021; FILM, 2022)."""
+"""Local search over the order of phrases and words (Malkin et al. 2021; FILM, 2022)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torch.nn.utils.rnn import pad_sequence
 
 TokenIds: TypeAlias = tuple[int, ...]
 Score: TypeAlias = Callable[[Sequence[TokenIds], float], Tensor]
-"""Float ``(sentence,)``, lower is better; of scores above the limit only that they are is said."""
+"""Float ``(sentence,)``, lower is better; scores above the limit are lower bounds."""
 
-_CUTS = 40  # cuts of a sentence considered at once
-_WINDOW = (7, 14)  # tokens of the stretch that every other step keeps to
-_PIECES = (3, 4, 5)  # cuts that a step makes; the pieces between them change places
-_KEPT = 256  # rearrangements of the best links, of which the candidates are drawn
+_BREAKS = 40  # most break points of a sentence considered in one step
+_WINDOW = (7, 14)  # shortest and longest stretch, in tokens, that every other step keeps to
+_PIECES = (3, 4, 5)  # break points of one step; the pieces between them are rearranged
+_KEPT = 256  # rearrangements with the best links, from which the candidates are drawn
 
 
 class Fluency:
-    """FILM's score: perplexity plus ``beta`` times the norm of the loss gradient.
+    """FILM's score: perplexity plus ``beta`` times a gradient norm.
 
-    The norm is that of the scale of the middle block's second layer norm, as in the authors' code;
-    their formula has the gradient of all parameters. It is at least 0, so that it is computed only
+    The gradient is that of the scale of the middle block's second layer norm, as in the authors'
+    code; their formula takes all parameters. Since the norm is not negative, it is computed only
     for sentences whose perplexity alone is below the limit.
     """
 
@@ -77,19 +77,19 @@ class Fluency:
 
 
 def _logits(network: nn.Module, inputs: Tensor) -> Tensor:
-    """Float ``(sentence, token, vocabulary)``; padding comes last, where nothing looks at it."""
-    mask = torch.ones_like(inputs)  # transformers warns where none is given
+    """Float ``(sentence, token, vocabulary)``; no token attends to the padding behind it."""
+    mask = torch.ones_like(inputs)  # transformers warns if no mask is given
     logits: Tensor = network(input_ids=inputs, attention_mask=mask, use_cache=False).logits
     return logits
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How well each piece of a sentence follows each cut.
+    """Log-probabilities of the joints between pieces of a sentence.
 
     Attributes:
-        cuts: token positions where a piece may begin, ascending, ``(cut,)``.
-        gains: log-probability of the token at cut ``j`` after the text that ends at cut ``i``.
+        cuts: token positions at which a piece may begin, ascending, ``(cut,)``.
+        gains: log-probability of the token at cut ``j`` after the text before cut ``i``.
     """
 
     cuts: tuple[int, ...]
@@ -98,10 +98,10 @@ class Links:
     def rearranged(
         self, sentence: TokenIds, pieces: int, count: int, rng: torch.Generator
     ) -> list[TokenIds]:
-        """The sentence with the pieces between ``pieces`` cuts in one new order, ``count`` times.
+        """At most ``count`` sentences with the pieces between ``pieces`` cuts in a new order.
 
-        One order is drawn. For all choices of the cuts the links of the new order are summed, less
-        those of the old one, and ``count`` of the best choices are drawn.
+        One order is drawn for all. Each choice of cuts is rated by the gain in log-probability at
+        its joints, and ``count`` choices are drawn from the best ``_KEPT``.
         """
         orders = list(itertools.permutations(range(pieces - 1)))[1:]
         order = orders[int(torch.randint(len(orders), (), generator=rng))]
@@ -132,8 +132,8 @@ class Phrases:
     """Moves of whole phrases.
 
     Attributes:
-        begins: whether a token may begin a piece; pieces of a word stay together.
-        fixed: tokens at the front that stay.
+        begins: whether a token may begin a piece, so that the tokens of a word stay together.
+        fixed: number of tokens at the front that stay in place.
     """
 
     network: nn.Module
@@ -143,15 +143,15 @@ class Phrases:
     def __call__(
         self, sentence: TokenIds, step: int, count: int, rng: torch.Generator
     ) -> list[TokenIds]:
-        """At most ``count`` rearrangements; every other step keeps to a short stretch."""
+        """At most ``count`` rearrangements; every other step is confined to a short stretch."""
         first = max(self.fixed, 1)
         cuts = [p for p in range(first, len(sentence)) if p == first or self.begins(sentence[p])]
         if step % 2:
             size = int(torch.randint(_WINDOW[0], _WINDOW[1] + 1, (), generator=rng))
             start = int(torch.randint(max(len(sentence) - size, 1), (), generator=rng))
             cuts = [p for p in cuts if start <= p <= start + size]
-        if len(cuts) > _CUTS:
-            keep = torch.randperm(len(cuts), generator=rng)[:_CUTS].sort().values
+        if len(cuts) > _BREAKS:
+            keep = torch.randperm(len(cuts), generator=rng)[:_BREAKS].sort().values
             cuts = [cuts[i] for i in keep.tolist()]
         pieces = _PIECES[int(torch.randint(len(_PIECES), (), generator=rng))]
         if len(cuts) < pieces:
@@ -170,12 +170,12 @@ class Phrases:
 
 @dataclass(frozen=True)
 class Words:
-    """Moves of single tokens: two change places, one goes, or one of the bag comes in.
+    """Moves of single tokens: a swap of two, a deletion, or an insertion from the bag.
 
     Attributes:
         bag: token ids to insert, ``(word,)``.
         fits: whether a sentence may have this many tokens.
-        fixed: tokens at the front that stay, and at the back.
+        fixed: numbers of tokens at the front and at the back that stay in place.
     """
 
     bag: Tensor
@@ -185,7 +185,7 @@ class Words:
     def __call__(
         self, sentence: TokenIds, step: int, count: int, rng: torch.Generator
     ) -> list[TokenIds]:
-        """At most ``count`` sentences, each one move away."""
+        """At most ``count`` sentences, each a single move away."""
         del step
         front, back = self.fixed
         inner = list(sentence[front : len(sentence) - back])
@@ -228,10 +228,10 @@ def improve(
     rng: torch.Generator,
     expired: Callable[[], bool] = lambda: False,
 ) -> tuple[TokenIds, float]:
-    """The best sentence that ``steps`` steps of ``count`` moves lead to, and its score.
+    """The best sentence after at most ``steps`` steps of ``count`` moves, and its score.
 
-    Each step takes the best of its moves if that is better than what was found before; ``patience``
-    steps without one end the search. No sentence is scored twice: what lost once loses again.
+    A step accepts the best of its moves if it improves the score; more than ``patience`` steps
+    without improvement end the search. No sentence is scored twice.
     """
     best, lowest, last = sentence, float(score([sentence], float("inf"))), 0
     seen = {sentence}

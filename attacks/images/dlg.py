@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
+from attacks.images.cuts import CUTS
 from attacks.images.image_losses import ImageLoss
 from attacks.observed.declared import declared
 from attacks.observed.distance import squared_error
@@ -23,9 +24,6 @@ from fedsim.defenses.chain import Chain
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
-
-PROGRESS = 0.6
-"""What ``patience`` steps must reduce a start's objective to; a converging one does better."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ class DLG(Attack):
             done = best.lowest() <= goal
             if done or job.expired:
                 break
-            if stalled(start.objectives, self.patience, PROGRESS):
+            if stalled(start.objectives, self.patience, CUTS.progress):
                 start = next(fresh, best)
         images, logits = (tensor[0] for tensor in best.best.candidate)
         return Reconstruction(

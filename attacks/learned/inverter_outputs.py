@@ -12,8 +12,9 @@ from fedsim.tasks.masked_language_modelling import unmasked
 from fedsim.types import Batch
 
 _IGNORED = -1
+"""The class of a place that does not count in the loss."""
 _END = 0
-"""The class of the place after the last token; the others stand for words."""
+"""The class of the place after the last token; higher classes are words."""
 
 
 @dataclass(frozen=True)

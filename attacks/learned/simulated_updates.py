@@ -18,12 +18,13 @@ from fedsim.errors import CannotAttack
 from fedsim.types import Batch, Tensors
 
 MEMORY = 4 << 30
-"""Bytes of features that are kept; more are computed anew in each epoch."""
+"""Most bytes of features that are kept; beyond that they are recomputed in each epoch."""
 AT_ONCE = 256 << 20
-"""Bytes of gradients that are held at once."""
+"""Most bytes of gradients held at a time."""
 _SLICE = 256
+"""Updates of single examples simulated in one pass."""
 _PROBES = 8
-"""Batches on which it is measured whether features of single examples can be kept."""
+"""Updates on which ``averages`` is measured."""
 
 
 @dataclass(frozen=True)

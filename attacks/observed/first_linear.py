@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from attacks.feasibility import Prospect
+from attacks.observed.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
@@ -162,7 +163,7 @@ class Proof:
     @property
     def exact(self) -> bool:
         """Whether rounding explains all of the difference."""
-        return self.error <= self.bound <= 0.01
+        return self.error <= self.bound <= CUTS.loosest_proof
 
 
 def prove(

@@ -8,15 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from attacks.observed.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.types import Tensors
-
-_QUIET = 0.6  # share of a tied table's rows, lowest norm first, taken for words not in the batch
-_RANK = 1e-7  # singular values below this share of the largest are float32 rounding
-_OUTSIDE = 1e-5  # share of a tied row outside the head's span that is more than rounding
-_ROUNDING = 1e-6  # change of a float32 weight row, as a share of its norm, that is rounding
 
 
 def standing_out(rows: Tensor, noise: float, threshold: float = 5.0) -> Tensor:
@@ -102,7 +98,7 @@ def without_decay(update: Tensors, word: str, sent: Tensors) -> Tensors:
     for name, value in update.items():
         before = sent[name].to(value)
         moved = value - share * before
-        rounding = _ROUNDING * before.norm(dim=1, keepdim=True)
+        rounding = CUTS.moved_row * before.norm(dim=1, keepdim=True)
         rest[name] = moved.where(moved.norm(dim=1, keepdim=True) > rounding, 0)
     return rest
 
@@ -120,7 +116,7 @@ def without_head(
     """
     absent = quiet_directions(words)
     energy, directions = torch.linalg.eigh(absent.T @ absent)
-    span = directions[:, energy > _RANK**2 * energy[-1]]
+    span = directions[:, energy > CUTS.head_singular_value**2 * energy[-1]]
     rank, places = span.shape[1], int(positions.any(dim=1).sum())
     most = len(energy) - 1
     if count is not None and places:
@@ -133,14 +129,15 @@ def without_head(
             "gradients fill the span; choose an attack on other layers.",
         )
     rest = words - words @ span @ span.T
-    outside = rest.norm(dim=1, keepdim=True) > _OUTSIDE * words.norm(dim=1, keepdim=True)
+    rounding = CUTS.row_outside_head * words.norm(dim=1, keepdim=True)
+    outside = rest.norm(dim=1, keepdim=True) > rounding
     return rest.where(outside, 0), positions - positions @ span @ span.T
 
 
 def quiet_directions(words: Tensor) -> Tensor:
     """Unit rows of the words that are taken not to be in the batch: those of lowest norm."""
     directions = normalize(words, eps=1e-30)
-    return directions[words.norm(dim=1).argsort()[: int(_QUIET * len(words))]]
+    return directions[words.norm(dim=1).argsort()[: int(CUTS.absent_words * len(words))]]
 
 
 def noise_variance(words: Tensor) -> float:

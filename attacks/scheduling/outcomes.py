@@ -16,6 +16,7 @@ from fedsim.types import Tensors
 
 AttackOutcome: TypeAlias = Reconstruction | Exception
 _TRACE_POINTS = 200
+"""Most points of a trace that a record keeps."""
 
 
 class _NonFinite(Exception):

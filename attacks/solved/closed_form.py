@@ -16,31 +16,30 @@ from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.replay import observed_gradient, replay
 from attacks.solved.convolution import ACTIVATIONS, Activation, Convolution
+from attacks.solved.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
-_FLOOR = 1e-6  # values below this are lost in the errors of the layers above
-_MOST_VALUES = 16_384  # of a layer's input; its dense equations take 2 GB of float64
-
 
 @dataclass(frozen=True)
 class ClosedForm(Attack):
-    """The input of each layer solves the linear equations that the layer's own gradient gives.
+    """Recover one image by solving each layer's gradient equations, from the last layer back.
 
-    R-GAP (Zhu and Blaschko 2021) for one image and convolutions that are each followed by an
-    invertible activation. The last, linear layer gives its input, ``G_W^T g_b / ||g_b||^2``. Going
-    backwards, the inverse activation gives what a convolution put out, and back-propagation the
-    loss gradient there; the convolution's output and its weight gradient are both linear in its
-    input, which is their least-squares solution. R-GAP reads no biases, and searches for the scale
-    that the last one's gradient gives.
+    This is R-GAP (Zhu and Blaschko 2021) for convolutions that are each followed by an invertible
+    activation. The linear layer at the end yields its input as ``G_W^T g_b / ||g_b||^2``. Further
+    back, the inverse activation yields the output of a convolution, and back-propagation yields the
+    loss gradient at that output. Both the output and the weight gradient are linear in the input of
+    the convolution, which is recovered by least squares.
 
-    All is done in float64. Exact for the gradient as it is: noise, pruning and signs grow from
-    layer to layer, and so does the rounding of weights that are sent instead of gradients.
+    We differ from R-GAP in one thing: it uses no biases and has to search for the scale of the
+    gradient, which the bias gradient of the last layer provides here. All computation is in
+    float64. The attack is exact for an undistorted gradient; the errors due to noise, pruning,
+    signs, or the rounding of transmitted weights grow from layer to layer.
 
-    Confidence is ``certified`` where the gradient of the guess is the observed one up to float32
+    Confidence is ``certified`` if the gradient of the guess equals the observed one up to float32
     rounding. The objective is the relative error of that gradient.
 
     Attributes:
@@ -53,7 +52,7 @@ class ClosedForm(Attack):
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Whether the layers can be inverted, and whether a reply holds one example."""
+        """Whether the layers can be inverted and each reply holds a single example."""
         what, counts = "examples", prospect.examples
         try:
             layers = convolutions(prospect.network, prospect.task.spec.input_shape)
@@ -66,7 +65,7 @@ class ClosedForm(Attack):
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """The image that the last layer's gradient leads to; nothing is drawn."""
+        """The image that solves all layers; nothing is random."""
         del rng
         return _invert(observation, task, job, self.tolerance)
 
@@ -85,8 +84,8 @@ def _invert(observation: Observation, task: Task, job: Job, tolerance: float) ->
     needed = [head.weight, str(head.bias), *(f"{layer.name}.weight" for layer in layers)]
     if absent := [name for name in needed if name not in gradient]:
         raise CannotAttack(
-            f"the client did not send {absent[0]!r} (frozen, or there is none), and each layer is "
-            "inverted by its own gradient",
+            f"the client did not send {absent[0]!r} (it is frozen or does not exist), and each "
+            "layer is inverted by its own gradient",
             "Choose an attack that searches.",
         )
     with torch.no_grad():
@@ -94,8 +93,8 @@ def _invert(observation: Observation, task: Task, job: Job, tolerance: float) ->
         values = gradient[head.weight].T @ logits / logits.square().sum()
         slope = model.network.get_parameter(head.weight).T @ logits
         for layer in reversed(layers):
-            # What the linear layer gives is exact to the last digit, however small it is.
-            floor = 0.0 if layer is layers[-1] else _FLOOR
+            # The linear layer recovers even tiny values to full precision, so no floor is needed.
+            floor = 0.0 if layer is layers[-1] else CUTS.closed_form_floor
             values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
     if not values.isfinite().all():
         raise CannotAttack(
@@ -115,11 +114,11 @@ def _invert(observation: Observation, task: Task, job: Job, tolerance: float) ->
 
 
 def convolutions(network: nn.Module, shape: tuple[int, ...]) -> list[Convolution]:
-    """The layers below the last, linear one, for images ``(channel, height, width)``.
+    """The convolutions below the linear layer, for images ``(channel, height, width)``.
 
     Raises:
-        CannotAttack: the network is anything but convolutions, each with an invertible activation,
-            and one linear layer, one after the other, or a layer does not determine its input.
+        CannotAttack: the network is not a plain sequence of convolutions, each with an invertible
+            activation, and one linear layer at the end; or a layer does not determine its input.
     """
     calls, result = _trace(network, torch.rand(1, *shape).to(next(network.parameters())))
     wanted: list[type | tuple[type, ...]] = [nn.Conv2d, tuple(ACTIVATIONS)]
@@ -127,9 +126,9 @@ def convolutions(network: nn.Module, shape: tuple[int, ...]) -> list[Convolution
         last = call is calls[-1] and place % 2 == 0
         if not isinstance(call.part, nn.Linear if last else wanted[place % 2]):
             raise CannotAttack(
-                f"{call.name!r} is {call.part}; it inverts convolutions, each with a "
-                f"{' or '.join(kind.__name__ for kind in ACTIVATIONS)}, and a linear layer at the "
-                "end",
+                f"{call.name!r} is {call.part}, and only convolutions, each followed by a "
+                f"{' or '.join(kind.__name__ for kind in ACTIVATIONS)}, and a final linear layer "
+                "can be inverted",
                 "Choose another model, or an attack that searches.",
             )
     outputs, inputs = [call.output for call in calls], [call.input for call in calls[1:]]
@@ -138,7 +137,7 @@ def convolutions(network: nn.Module, shape: tuple[int, ...]) -> list[Convolution
         for before, after in zip(outputs, [*inputs, result], strict=True)
     ):
         raise CannotAttack(
-            f"{type(network).__name__} does more than to call its layers one after the other",
+            f"{type(network).__name__} does more than call its layers in sequence",
             "Choose another model, or an attack that searches.",
         )
     return [
@@ -157,7 +156,7 @@ class _Call:
 
 @torch.no_grad()
 def _trace(network: nn.Module, images: Tensor) -> tuple[list[_Call], Tensor]:
-    """What each layer was given and gave, in the order of the calls, and the logits."""
+    """Input and output of each layer, in the order of the calls, and the logits."""
     calls: list[_Call] = []
 
     def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
@@ -176,21 +175,22 @@ def _convolution(
     assert isinstance(layer, nn.Conv2d)
     if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise CannotAttack(
-            f"{name!r} has groups or padding that it does not know, {layer}",
+            f"{name!r} has groups, or padding other than zeros of a fixed size: {layer}",
             "Choose another model, or an attack that searches.",
         )
     found = Convolution.of(name, layer, activation, shape)
-    if not found.size <= min(found.equations, _MOST_VALUES):
+    if not found.size <= min(found.equations, CUTS.closed_form_values):
         raise CannotAttack(
             f"{name!r} gives {found.equations} equations for the {found.size} values of its "
-            f"input; it solves as many as there are values, and at most {_MOST_VALUES}",
+            f"input; at least as many equations as values are needed, and at most "
+            f"{CUTS.closed_form_values} values can be solved for",
             "Choose smaller images, a wider layer, or an attack that searches.",
         )
     return found
 
 
 def relative_error(gradient: Tensors, observed: Tensors) -> float:
-    """Distance of the gradients, all tensors in one vector, in lengths of the observed one."""
+    """``||gradient - observed|| / ||observed||`` over all tensors as one vector."""
     gap = torch.stack([(gradient[name] - observed[name]).norm() for name in gradient]).norm()
     whole = torch.stack([observed[name].norm() for name in gradient]).norm()
     return float((gap / whole).detach())

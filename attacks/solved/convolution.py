@@ -1,4 +1,4 @@
-"""One convolution and its activation as linear equations for the input, given one gradient."""
+"""One convolution and its activation as linear equations for the input of a single image."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_DIGITS = 0.01  # weight of an output near 0, where one of 0.5 has 0.25
-_REFINEMENTS = 3
-_RIDGES = (1e-13, 1e-9, 1e-5, 1e-1)  # of the mean diagonal; only a singular system needs a larger
+_DIGITS = 0.01  # scale of the extra weight of outputs near 0, which are known to more digits
+_REFINEMENTS = 3  # steps of iterative refinement after the normal equations
+_RIDGES = (1e-13, 1e-9, 1e-5, 1e-1)  # shares of the mean diagonal, tried in this order
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class Activation:
     """An invertible activation.
 
     Attributes:
-        range: the lowest and the highest float64 that the inverse takes.
-        slope: its derivative, as a function of its output.
+        range: the smallest and the largest float64 in the domain of the inverse.
+        slope: derivative of the activation, as a function of its output.
     """
 
     range: tuple[float, float]
@@ -39,12 +39,12 @@ class Convolution:
     """``output = activation(weight * input + bias)`` of one image, in float64.
 
     Attributes:
-        name: of the convolution's module.
+        name: name of the convolution's module.
         weight: ``(out channel, in channel * kernel)``.
         bias: ``(out channel,)``.
-        patches: where in the input each weight finds its value at each position, ``(position, in
-            channel * kernel)``; the values count from 1, and 0 is padding.
-        channels: of the input.
+        patches: index of the input value under each weight at each position, int64 ``(position, in
+            channel * kernel)``; indices count from 1, and 0 stands for padding.
+        channels: number of channels of the input.
         size: number of values in the input.
     """
 
@@ -60,7 +60,10 @@ class Convolution:
     def of(
         cls, name: str, layer: nn.Conv2d, activation: Activation, shape: tuple[int, ...]
     ) -> Convolution:
-        """A layer in float64 without groups, for inputs ``(channel, height, width)``."""
+        """The equations of a float64 layer without groups, for inputs of this shape.
+
+        ``shape`` is ``(channel, height, width)``.
+        """
         assert not isinstance(layer.padding, str)
         weight, size = layer.weight.detach().flatten(1), torch.Size(shape).numel()
         places = torch.arange(1, size + 1, dtype=weight.dtype, device=weight.device)
@@ -72,25 +75,27 @@ class Convolution:
 
     @property
     def equations(self) -> int:
-        """Of the output and of the weight gradient, for the values of the input."""
+        """Number of equations that the output and the weight gradient give for the input."""
         return len(self.patches) * len(self.weight) + self.weight.numel()
 
     def invert(
         self, output: Tensor, upstream: Tensor, gradient: Tensor, floor: float
     ) -> tuple[Tensor, Tensor]:
-        """The input ``(size,)`` and the loss gradient there.
+        """The input ``(size,)`` and the loss gradient with respect to it.
 
-        With the patch ``x_p`` of the input at position ``p``, the output says ``weight x_p =
-        activation^-1(output_p) - bias``, and the gradient ``sum_p delta_op x_p = gradient_o``.
-        Equations of the first kind are weighted by the activation's slope, since its inverse
-        divides errors by that, and those of the second divided by the length of ``delta_o``: then
-        all are off by about as much. An output near 0, with digits of its own, keeps some weight.
+        These are the weight and gradient constraints of R-GAP (Zhu and Blaschko 2021).
+        Let ``x_p`` be the patch of the input at position ``p``, ``y = W x_p + b`` the convolution
+        and ``a = f(y)`` its activation, with ``delta_op = dL/dy_op = dL/da_op f'(y_op)``.
+        Weight constraint: ``W x_p = f^-1(a_p) - b`` for each position ``p``.
+        Gradient constraint: ``sum_p delta_op x_p = dL/dW_o`` for each output channel ``o``.
+        The inverse ``f^-1`` divides errors by ``f'``, so the first kind is weighted by ``f'``; the
+        second is divided by ``||delta_o||``. All equations then have errors of similar size.
 
         Args:
-            output: ``(out channel * position,)``.
-            upstream: the loss gradient there.
-            gradient: of the weight, in its shape.
-            floor: outputs smaller than that are no better known than this one.
+            output: ``a``, ``(out channel * position,)``.
+            upstream: ``dL/da``, of the same shape.
+            gradient: ``dL/dW``, in the shape of the weight.
+            floor: absolute error of the outputs; smaller ones get no more weight than this one.
         """
         act = self.activation
         output = output.view(len(self.weight), -1).clamp(*act.range)
@@ -107,10 +112,17 @@ class Convolution:
         return values, self._spread(delta.T @ self.weight)
 
     def _solve(self, scale: Tensor, delta: Tensor, output: Tensor, gradient: Tensor) -> Tensor:
-        """Least squares of ``scale (x weight^T) = output`` and ``delta x = gradient``.
+        """Least-squares ``x`` of ``scale (x weight^T) = output`` and ``delta x = gradient``.
 
-        By the normal equations; what they lose in accuracy, steps of refinement with the residual
-        of the equations themselves bring back.
+        The normal equations ``A^T A x = A^T b`` square the condition number. Each refinement step
+        solves them again for the residual ``b - A x`` of the equations themselves, which restores
+        the lost digits.
+
+        Args:
+            scale: weights of the first kind, ``(position, out channel)``.
+            delta: ``(out channel, position)``.
+            output: right-hand side of the first kind, already scaled, as ``scale``.
+            gradient: right-hand side of the second, ``(out channel, in channel * kernel)``.
         """
         factor = self._factor(self._normal(scale, delta))
         values = output.new_zeros(self.size)
@@ -122,13 +134,19 @@ class Convolution:
         return values
 
     def _normal(self, scale: Tensor, delta: Tensor) -> Tensor:
-        """The matrix ``(size, size)`` of the normal equations."""
+        """The matrix ``A^T A (size, size)`` of the normal equations.
+
+        The first kind contributes ``sum_po scale_po^2 w_oi w_oj`` to the two inputs under weights
+        ``i`` and ``j`` at position ``p``. The second couples inputs of the same channel alone, and
+        equally in every channel: it adds one block ``rows rows^T`` to each diagonal block. Row and
+        column 0 collect the padding and are dropped.
+        """
         places = self.patches[:, :, None] * (self.size + 1) + self.patches[:, None]
         products = torch.einsum("po,oi,oj->pij", scale.square(), self.weight, self.weight)
         matrix = scale.new_zeros((self.size + 1) ** 2)
         matrix.index_add_(0, places.flatten(), products.flatten())
         matrix = matrix.view(self.size + 1, -1)[1:, 1:].contiguous()
-        # The gradient's equations are the same for each channel of the input, and for it alone.
+        # The gradient constraint: the same block for each channel of the input.
         kernel, area = self.patches.shape[1] // self.channels, self.size // self.channels
         rows = delta.new_zeros(kernel, area + 1, len(delta))
         weights = torch.arange(kernel, device=delta.device)[:, None]
@@ -140,7 +158,7 @@ class Convolution:
         return matrix
 
     def _factor(self, matrix: Tensor) -> Tensor:
-        """The Cholesky factor of the matrix with as small a ridge as will do."""
+        """The Cholesky factor with the smallest ridge of ``_RIDGES`` for which it exists."""
         mean = matrix.diagonal().mean()
         for ridge in _RIDGES:
             matrix.diagonal().add_(ridge * mean)
@@ -151,6 +169,6 @@ class Convolution:
         return factor
 
     def _spread(self, patches: Tensor) -> Tensor:
-        """Sum what belongs to each value of the input: the transpose of taking patches."""
+        """Sum of the patch entries of each input value: the transpose of taking patches."""
         total = patches.new_zeros(self.size + 1)
         return total.index_add_(0, self.patches.flatten(), patches.flatten())[1:]

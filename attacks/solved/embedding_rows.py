@@ -1,4 +1,4 @@
-"""Read the words of a text off the embedding gradient: which rows moved, and in which order."""
+"""The words of a text and their order from the rows of the embedding gradients."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
+from attacks.solved.cuts import CUTS
 from attacks.solved.incidence import arrangement, sentence
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -22,44 +23,41 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_WHOLE = 0.99  # share of coordinates that are not 0 in rows that were not pruned
-
 
 @dataclass(frozen=True)
 class EmbeddingRows(Attack):
-    """The set of tokens from the word rows (FILM, 2022), their order from the position rows.
+    """Read the tokens of a batch off the word rows and their order off the position rows.
 
-    With ``delta_p`` the loss gradient at input position ``p``, row ``p`` of the position table
-    gets the sum of ``delta_p`` over the batch, and row ``v`` of the word table the sum over the
-    places where token ``v`` stands. One example thus gives ``G_word = X^T G_position`` with
-    one-hot ``X`` (position, token): least squares yields the sentence in order, repeated tokens
-    included. FILM has no such step; it searches with a language model.
+    The token set is that of FILM (Gupta et al. 2022). The order is ours: with ``delta_p`` the loss
+    gradient at input position ``p``, row ``p`` of the position gradient is the sum of ``delta_p``
+    over the batch, and row ``v`` of the word gradient its sum over the places of token ``v``. For
+    one example ``G_word = X^T G_position`` with one-hot ``X (position, token)``, and least squares
+    yields the sentence in order, repeated tokens included. FILM searches with a language model.
 
-    Needs trainable word embeddings, and position embeddings for the order; no labels, lengths or
-    eval mode. SGD and momentum clients are as good as gradients. Adam and AdamW clients send about
-    the signs, enough for the set and mostly for the order. Weight decay moves each row along
-    itself; it is measured on the median row and taken out, but decay inside Adam's gradient
-    spoils the set. A tied head (GPT-2) fills every row: its rows span the final hidden states, so
-    both tables are projected off that span, which takes a gradient without noise, signs or pruning
-    (weights are too coarse) and fewer predicted tokens than the width, half of it for the order.
-    A causal model's last token has no gradient. Padding is masked and has none either. Of a masked
-    language model's text, what is certified is the text as the model saw it, masks and all.
+    The attack needs trainable word embeddings, and position embeddings for the order, but no
+    labels, lengths or eval mode. Updates by SGD and momentum serve as well as gradients. Adam and
+    AdamW send roughly the signs, which suffice for the set and mostly for the order. Weight decay
+    moves each row along itself; it is measured on the median row and removed, but decay inside
+    Adam's gradient spoils the set. A tied head (GPT-2) fills every row with a mixture of final
+    hidden states, so that both tables are projected off the span of these. This requires a gradient
+    without noise, signs or pruning (weights are too coarse) and fewer predicted tokens than the
+    width, or half the width for the order. The last token of a causal model and padding have no
+    gradient. For a masked language model the text is certified as the model saw it, with its masks.
 
-    Confidence is ``certified`` where one sentence explains both tables: no word row is missed by
-    more than ``tolerance`` of the smallest singular value of ``G_position``. Two arrangements
-    differ by at least that value in some row, so no other fits. (Copies of one sentence look like
-    one.)
-    Rows with zeros were pruned and are never certified, since whole tokens may be lost. It is
-    ``guess`` for several examples: every token found is in the guess and no other, positions
-    follow ``G_position pinv(G_word)``, but which tokens share a sentence is not known. The
-    objective is the miss in smallest singular values, for one example.
+    Confidence is ``certified`` if one sentence explains both tables: no word row is missed by more
+    than ``tolerance`` times the smallest singular value of ``G_position``. Two arrangements differ
+    by at least that value in some row, so that no other one fits; copies of one sentence cannot be
+    told from one. Rows with zeros were pruned and are never certified, as whole tokens may be
+    lost. For several examples the confidence is ``guess``: it holds exactly the tokens found, at
+    positions from ``G_position pinv(G_word)``, but their assignment to sentences is unknown. The
+    objective, for one example, is the miss in units of the smallest singular value.
 
     Attributes:
-        threshold: under noise a row of width ``d`` with energy ``e``, in units of the noise
-            variance (estimated on the median row), counts where ``(e - d) / sqrt(2 d)`` is
-            larger. At 4 about 3 of BERT's 30522 rows count by chance, at 5 about 0.1.
-        tolerance: largest miss of a certified sentence, in smallest singular values; below a half,
-            no two sentences are both certified.
+        threshold: least value of ``(e - d) / sqrt(2 d)`` for a row that counts under noise, with
+            width ``d`` and energy ``e`` in units of the noise variance (estimated on the median
+            row). At 4 about 3 of BERT's 30522 rows count by chance, at 5 about 0.1.
+        tolerance: largest miss of a certified sentence, in units of the smallest singular value;
+            below one half, no two sentences can both be certified.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
@@ -67,7 +65,7 @@ class EmbeddingRows(Attack):
     tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Tokens against the width, which takes one dimension a token for their order."""
+        """Tokens compared with the width: the order needs one dimension for each token."""
         names, counts = embedding_names(prospect.network), prospect.tokens
         if names.word is None or names.word not in prospect.sent:
             return Feasibility("red", "tokens", counts, None, "the word embeddings are not sent")
@@ -75,7 +73,7 @@ class EmbeddingRows(Attack):
         tied = is_tied(prospect.network)
         ordered = max(prospect.examples) == 1 and names.position in prospect.sent
         partly = "" if ordered else "which words, not in which sentence or order"
-        # A tied head's rows take one dimension a token; so do the positions.
+        # The rows of a tied head take one dimension for each token, and so do the positions.
         limit = (width - 1 if partly else width // 2) if tied else width
         found = prospect.judge("tokens", counts, limit, partly, minds_dropout=False)
         if found.colour == "red" and not tied:
@@ -85,7 +83,7 @@ class EmbeddingRows(Attack):
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """The sentence of a single example, else the batch's words; nothing is drawn."""
+        """The sentence of a single example, or the words of a batch; nothing is random."""
         del rng
         network, spec = task.build(), task.spec
         count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
@@ -103,14 +101,15 @@ class EmbeddingRows(Attack):
         places = standing_out(positions, noise, self.threshold)
         words, positions = words[tokens], positions[places]
         order, miss = sentence(words, positions) if count in {None, 1} else ([], float("inf"))
-        # Pruning may take a token with its position, and what is left explains itself. It leaves
-        # a gap, or zeros in the other rows.
-        whole = bool((positions != 0).double().mean() > _WHOLE) and bool((places.diff() == 1).all())
-        certain = whole and miss <= self.tolerance
+        # Pruning may remove a token together with its position, and the rest is still consistent.
+        # It betrays itself by a gap between positions, or by zeros in the other rows.
+        unpruned = bool((positions != 0).double().mean() > CUTS.unpruned_share)
+        gapless = bool((places.diff() == 1).all())
+        certain = unpruned and gapless and miss <= self.tolerance
         if count == 1 or certain:
             lines = [order]
         else:
-            # A causal model's last token predicts nothing, so no row holds a trace of it.
+            # The last token of a causal model predicts nothing and leaves no trace in any row.
             unseen = 1 if spec.kind == "language-modelling" else 0
             seen = None if lengths is None else [length - unseen for length in lengths]
             lines, miss = arrangement(words, positions, count, seen), float("inf")
@@ -131,7 +130,7 @@ class EmbeddingRows(Attack):
 
 
 def _label(observation: Observation, network: nn.Module) -> int:
-    """The class of a single example: granted, else read off the head; -1 where it does not tell."""
+    """The class of a single example: granted, else inferred from the head; -1 if unknown."""
     if granted := observation.knowledge.labels:
         return granted[0]
     head = find_head(network)

@@ -1,4 +1,4 @@
-"""Which token stands at which position, from the gradient rows of both."""
+"""Assignment of tokens to positions from the gradient rows of both embedding tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.nn.functional import one_hot
 
 
 def sentence(words: Tensor, positions: Tensor) -> tuple[list[int], float]:
-    """The row of ``words`` at each position of a single example, and the arrangement's miss.
+    """The row number in ``words`` at each position of a single example, and the miss.
 
     Solves ``words = X^T positions`` for one-hot ``X`` by least squares. The miss is the largest
-    residual norm of a word row over the smallest singular value of ``positions``; infinite where
-    there are more positions than dimensions. A row without a place (noise or pruning hid its
-    position) comes last.
+    residual norm of a word row, divided by the smallest singular value of ``positions``; infinite
+    if there are more positions than dimensions. A row whose position noise or pruning has hidden
+    comes last.
 
     Args:
         words: rows of the tokens found, float64 ``(token, width)``.
@@ -24,7 +24,7 @@ def sentence(words: Tensor, positions: Tensor) -> tuple[list[int], float]:
     """
     scores = (words @ torch.linalg.pinv(positions)).cpu()
     best, choice = scores.max(0)
-    # Each token found stands somewhere; the positions left over repeat the token they fit best.
+    # Each token found takes one position; the remaining positions repeat their best token.
     rows, places = map(torch.from_numpy, linear_sum_assignment(scores.cpu().numpy(), maximize=True))
     fits = scores[rows, places] > best[places] / 2
     choice[places[fits]] = rows[fits]
@@ -40,15 +40,15 @@ def sentence(words: Tensor, positions: Tensor) -> tuple[list[int], float]:
 def arrangement(
     words: Tensor, positions: Tensor, count: int | None, lengths: Sequence[int] | None
 ) -> list[list[int]]:
-    """Deal the rows of ``words`` out to sentences, each at the position its gradient points to.
+    """The row numbers in ``words`` of each sentence, by position.
 
-    For tokens that occur once in the batch, ``positions pinv(words)`` is 1 where they stand.
+    For tokens that occur once in the batch, ``positions pinv(words)`` is 1 at their positions.
 
     Args:
         words: rows of the tokens found, float64 ``(token, width)``.
-        positions: rows of the positions in use, in order; without any, only the set is dealt.
+        positions: rows of the positions in use, in order; may be empty.
         count: number of sentences, if known.
-        lengths: tokens of each sentence, if known.
+        lengths: number of tokens of each sentence, if known.
     """
     scores = (positions @ torch.linalg.pinv(words)).cpu()
     depth = depths(scores, count, lengths)
@@ -69,10 +69,10 @@ def arrangement(
 
 
 def depths(scores: Tensor, count: int | None, lengths: Sequence[int] | None) -> Tensor:
-    """How many sentences reach each position, int64 ``(position,)``, never increasing.
+    """Number of sentences that reach each position, int64 ``(position,)``, never increasing.
 
-    Where the lengths are not known: the tokens with more than half the weight of the best at the
-    first position. Sentences often share that one, whose two rows are then equal.
+    If the lengths are unknown, it is the number of tokens with more than half the largest weight at
+    the first position. Sentences often share their first token, whose two rows are then equal.
     """
     if lengths is not None:
         return (torch.tensor(lengths) > torch.arange(len(scores))[:, None]).sum(1)

@@ -1,4 +1,4 @@
-"""Images read off single units of the first layer: the weight gradient over the bias gradient."""
+"""Images as ratios of weight and bias gradients at single units of the first layer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
+from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.first_linear import (
     UnitRows,
     find_first_linear,
@@ -18,34 +19,34 @@ from attacks.observed.first_linear import (
     slopes,
     unit_rows,
 )
+from attacks.solved.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_SIGMAS = 30.0  # standard deviations of rounding that a pixel may be off
 _RANKS: dict[Certificate, int] = {"certified": 0, "in_span": 1, "guess": 2}
 _GUESS: Certificate = "guess"
-_ALIKE = 0.01  # root mean square distance of two images that are one
-_SHARP = 0.5 / 255  # a candidate's pixels round to the right byte
 
 
 @dataclass(frozen=True)
 class Ratio(Attack):
-    """Rows ``dL/dW_j / dL/db_j`` of units that one example alone made active (Phong et al. 2017).
+    """Read an image off every unit of the first layer that a single example activated.
 
-    Such a row is the image itself; any other is a mixture. A row is kept where all of it lies in
-    [0, 1], and rows of several units that agree are one candidate, as in SRATTA (Marchand et al.
-    2023), which has no images and tells candidates by bytes and by their activations in other
-    rounds. The candidates of most units are taken first.
+    At such a unit ``j`` the ratio ``dL/dW_j / dL/db_j`` is the image itself (Phong et al. 2017);
+    at any other unit it is a mixture of images. A ratio is kept if all its values lie in [0, 1].
+    Equal ratios of several units form one candidate, as in SRATTA (Marchand et al. 2023), and
+    candidates with the most units come first. We differ from SRATTA, which is not about images and
+    identifies candidates by exact equality and by their activations in other rounds.
 
-    Confidence is ``certified`` where the candidate alone, with one of the classes, makes the
-    observed bias gradient at two or more of its units, scale included: mixtures may agree where
-    examples have parallel slopes at the output, as with two classes, but their slope is not that
-    of one image. It takes the number of examples, and a gradient or one step of SGD of a known
-    size. ``in_span`` is a candidate of two or more units without that, ``guess`` one of a single
-    unit, which may be a mixture. Images that no unit singles out are grey.
+    Confidence is ``certified`` if the candidate alone, with one of the classes, reproduces the
+    observed bias gradient at two or more of its units, including its scale. Agreement of several
+    units is not enough: mixtures agree too if the examples have parallel slopes at the output, as
+    with two classes, but their slope is not that of one image. The proof requires the number of
+    examples, and a gradient or one step of SGD of known size. A candidate of two or more units
+    without the proof is ``in_span``. A candidate of one unit may be a mixture and is a ``guess``.
+    Images that no unit isolates are guessed grey.
 
     Attributes:
         tolerance: relative error of a float32 slope that counts as rounding.
@@ -55,7 +56,7 @@ class Ratio(Attack):
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """How many examples have two units to themselves at the first layer."""
+        """Number of examples that have two units of the first layer to themselves."""
         try:
             linear = first_linear_of(prospect)
         except CannotAttack as error:
@@ -73,7 +74,7 @@ class Ratio(Attack):
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """The images that units single out, grey where none does."""
+        """The images that single units isolate, and grey for the others."""
         network = task.model(observation.sent, device=job.device).double()
         layer = find_first_linear(network, task, rng)
         rows = unit_rows(observation, layer, job.device)
@@ -101,19 +102,19 @@ class Ratio(Attack):
                 torch.cat([labels[order].cpu(), torch.full((blank,), -1)]),
             ),
             confidence=tuple(confidence),
-            note=f"no unit singles out {blank} of the examples, guessed grey." if blank else "",
+            note=f"no unit isolates {blank} of the examples, guessed grey." if blank else "",
         )
 
     def _explain(
         self, rows: UnitRows, units: Tensor, made: Tensor, share: float | None
     ) -> tuple[Tensor, Tensor]:
-        """The class of each candidate, and whether it makes the bias gradient at its units.
+        """The class of each candidate, and whether it explains the bias gradient at its units.
 
         Args:
             rows: as observed.
-            units: where each candidate was read, ``(candidate, unit)``.
-            made: its slopes, ``(candidate, class, unit)``.
-            share: of one example's slope in an observed one; None where it is not known.
+            units: units of each candidate, bool ``(candidate, unit)``.
+            made: its slopes for each class, ``(candidate, class, unit)``.
+            share: factor of one example's slope in the update; None if unknown.
         """
         seen = rows.matrix[:, -1] * units
         made = made * units[:, None]
@@ -121,21 +122,21 @@ class Ratio(Attack):
         scale = fitted if share is None else torch.full_like(fitted, share)
         misses = (seen[:, None] - scale[:, :, None] * made).norm(dim=2)
         misses, labels = misses.where(fitted > 0, torch.inf).min(1)
-        rounding = _SIGMAS * (rows.noise * units).norm(dim=1)
+        rounding = CUTS.ratio_sigmas * (rows.noise * units).norm(dim=1)
         allowed = self.tolerance * seen.norm(dim=1) + rounding
-        fine = allowed <= 0.01 * seen.norm(dim=1)
+        fine = allowed <= OBSERVED.loosest_proof * seen.norm(dim=1)
         return labels, (misses <= allowed) & fine & (share is not None)
 
 
 def candidates(rows: UnitRows) -> tuple[Tensor, Tensor]:
-    """Rows that are images ``(candidate, input)``, and their units, bool ``(candidate, unit)``."""
+    """Ratios that are images ``(candidate, input)``, and bool ``(candidate, unit)`` their units."""
     bias = rows.matrix[:, -1]
-    error = _SIGMAS * rows.noise / bias.abs().clamp(min=1e-300)
+    error = CUTS.ratio_sigmas * rows.noise / bias.abs().clamp(min=1e-300)
     images = rows.matrix[:, :-1] / bias.where(bias != 0, 1)[:, None]
     inside = (images >= -error[:, None]).all(1) & (images <= 1 + error[:, None]).all(1)
-    good = torch.nonzero(inside & (bias != 0) & (error < _SHARP))[:, 0]
+    good = torch.nonzero(inside & (bias != 0) & (error < CUTS.pixel_error))[:, 0]
     images, error = images[good], error[good]
-    # The same image from several units; the largest distance that rounding makes of it.
+    # Largest distance between two readings of the same image that rounding can cause.
     reach = (error[:, None] + error) * images.shape[1] ** 0.5
     same = torch.cdist(images, images) <= reach
     left = torch.ones_like(good, dtype=torch.bool)
@@ -153,17 +154,17 @@ def candidates(rows: UnitRows) -> tuple[Tensor, Tensor]:
 
 
 def _different(images: Tensor, order: list[int]) -> list[int]:
-    """``order`` without images that look like an earlier one: mixtures with a trace of another."""
+    """``order`` without images close to an earlier one, which are mixtures with a faint second."""
     kept: list[int] = []
     for i in order:
         distance = (images[kept] - images[i]).square().mean(1).sqrt()
-        if not bool((distance < _ALIKE).any()):
+        if not bool((distance < CUTS.ratio_same_image).any()):
             kept.append(i)
     return kept
 
 
 def _share(observation: Observation) -> float | None:
-    """What one example's slope is multiplied with in the update, where that is known exactly."""
+    """Factor of one example's slope in the update; None if it is not known exactly."""
     known = observation.knowledge
     if known.num_examples is None:
         return None

@@ -1,19 +1,25 @@
-"""How well the silent units of a batch agree with the signs of their inputs."""
+"""Agreement between the silent units of a ReLU layer and the signs of their inputs."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from attacks.solved.cuts import CUTS
 from attacks.solved.sparse_columns import Factors, Pool
 
-_SLACK = 30.0  # times the error, within which a unit whose input is negative may be silent
-_TRIED = 16  # directions that others are exchanged for
-_EXCHANGES = 4  # in one go, each the best of all
+_TRIED = 16  # spare directions of the pool tried as replacements
+_EXCHANGES = 4  # most replacements in one call, each the best of all
 
 
 class Signs:
-    """The score lambda: whether units are silent where their inputs are negative."""
+    """SPEAR's score lambda: the share of units that are silent where their inputs are negative.
+
+    For columns ``Q`` the images are ``X = Q^-1 S V^T`` up to scale, so that the inputs of the units
+    are ``X W^T``, the bias being the last column of both. ReLU blocks the gradient of a negative
+    input: entry ``(i, j)`` agrees if ``(X W^T)_ij > 0`` and unit ``j`` of ``D_i`` is active, or
+    if neither holds (Dimitrov et al. 2024).
+    """
 
     def __init__(self, factors: Factors, layer: nn.Linear) -> None:
         self._factors = factors
@@ -21,23 +27,26 @@ class Signs:
         self._inputs = factors.values[:, None] * (factors.right @ weight.T)
 
     def quiet(self) -> Tensor:
-        """The units in the order of their inputs at a mean of the images, the lowest first."""
+        """The units sorted by their inputs at a mean of the images, lowest first."""
         return (self._inputs[0] / self._factors.right[0, -1]).argsort()
 
     def agreement(self, directions: Tensor) -> Tensor:
-        """Share of units that agree, ``(..., rank)``, for all columns ``(..., rank, rank)``."""
+        """Share of agreeing units of each image, ``(..., rank)``.
+
+        ``directions (..., rank, rank)`` holds one column of ``Q`` in each row.
+        """
         inverse, _ = torch.linalg.inv_ex(directions.mT)
         scale = inverse @ (self._factors.values * self._factors.right[:, -1])
         active = (inverse @ self._inputs) / scale[..., None] > 0
         silent = self._factors.silence(directions)
-        # Terms that cancel leave more rounding than their sum tells.
-        agreed = torch.where(active, ~silent, self._factors.silence(directions, _SLACK))
+        # Cancelling terms leave more rounding than the size of their sum suggests.
+        agreed = torch.where(active, ~silent, self._factors.silence(directions, CUTS.silent_slack))
         return agreed.double().mean(-1)
 
     def best(self, pool: Pool) -> tuple[Tensor, float]:
-        """The sparsest directions, exchanged for others of the pool while that raises lambda.
+        """The sparsest directions, with replacements from the pool as long as lambda rises.
 
-        Directions that are missing are filled up with what is orthogonal to those that are there.
+        Missing directions are filled with an orthogonal complement of those present.
         """
         count, rank = pool.independent, self._factors.rank
         columns, others = pool.directions[:count], pool.directions[count : count + _TRIED]

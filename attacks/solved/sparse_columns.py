@@ -1,4 +1,4 @@
-"""Factors of a ReLU layer's gradient: the one in which each column is silent where ReLU was."""
+"""Factorisation of a ReLU layer's gradient whose columns are zero at the inactive units."""
 
 from __future__ import annotations
 
@@ -8,34 +8,29 @@ import torch
 from torch import Tensor
 
 from attacks.observed.first_linear import UnitRows
+from attacks.solved.cuts import CUTS
 from fedsim.errors import CannotAttack
 
-FALL = 10.0
-"""The singular value of the last example is so many times above that of rounding, or more."""
-_ROUGH = 0.03  # largest error of a direction that is worth refining
-_SIGMAS = 10.0  # what counts as silent, in standard deviations of rounding
-_TRIMS = 6  # fits of a direction at most
-_ALIKE = 1 - 1e-4  # cosine from which two directions are one, before they are refined
-_SAME = 1 - 1e-5  # and after that
-_APART = 3e-3  # least distance of a direction from the span of those already chosen
-_POOL = 8  # directions kept, for each example
+_TRIMS = 6  # most least-squares fits of one direction
+_POOL = 8  # directions kept in the pool for each example
 
 
 @dataclass(frozen=True)
 class Factors:
-    """``G = U S V^T``, cut to the rank, without the units that no example touched.
+    """The truncated SVD ``G = U S V^T`` without the units that no example activated.
 
-    With ``D`` the slopes ``(example, unit)``, ``G = D^T [X, 1]`` and thus ``D^T = U Q``.
+    With the slopes ``D (example, unit)``, ``G = D^T [X, 1]`` and therefore ``D^T = U Q`` for an
+    invertible ``Q (rank, rank)``.
 
     Attributes:
         left: ``U``, ``(unit, rank)``.
         values: ``S``, descending.
         right: ``V^T``, ``(rank, input + 1)``.
-        noise: standard deviation of an entry of ``G``, ``(unit,)``: rounding on the wire, or what
-            is left outside the rank, whichever is larger.
-        error: the largest error of a row of ``G`` along a direction, ``(unit,)``.
-        live: which of the layer's units they are.
-        fall: how many times the last singular value is above the next.
+        noise: standard deviation of an entry in each row of ``G``, ``(unit,)``: rounding on the
+            wire or the residual of the truncation, whichever is larger.
+        error: largest error of a row of ``G`` along a direction, ``(unit,)``.
+        live: the rows of ``U`` among the layer's units, bool ``(all units,)``.
+        fall: ratio of the last singular value kept to the first one dropped.
     """
 
     left: Tensor
@@ -48,37 +43,41 @@ class Factors:
 
     @property
     def rank(self) -> int:
-        """Examples with a gradient of their own."""
+        """Number of examples with linearly independent gradients."""
         return len(self.values)
 
     def silence(self, directions: Tensor, slack: float = 1.0) -> Tensor:
-        """Which units are silent, ``(..., unit)``, for directions ``(..., rank)``."""
-        # An entry of U q has the error of G's row along V S^-1 q.
+        """The silent units, bool ``(..., unit)``, of directions ``(..., rank)``."""
+        # The error of an entry of U q is that of the same row of G along V S^-1 q.
         length = (directions / self.values).norm(dim=-1, keepdim=True)
         small: Tensor = (directions @ self.left.T).abs() <= slack * length * self.error
         return small
 
     def unmix(self, directions: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs ``(rank, input)`` and slopes ``(rank, unit)`` if these are all columns of Q."""
+        """Inputs ``(rank, input)`` and slopes ``(rank, unit)`` for the columns of ``Q``.
+
+        ``[X, 1] = Q^-1 S V^T`` up to one factor for each row, which the last column, the constant
+        input of the bias, determines; ``D^T = U Q`` is rescaled by the same factor.
+        """
         mixed = torch.linalg.inv(directions.T) @ (self.values[:, None] * self.right)
         scale = mixed[:, -1:]
         return mixed[:, :-1] / scale, scale * (directions @ self.left.T)
 
     def spread(self, slopes: Tensor) -> Tensor:
-        """Standard deviation of a pixel of each image with these slopes, ``(rank,)``."""
+        """Standard deviation of a pixel in each image with these slopes, ``(rank,)``."""
         deviation: Tensor = (torch.linalg.pinv(slopes.T) * self.noise).norm(dim=1)
         return deviation
 
 
 def factor(rows: UnitRows, most: int | None) -> Factors:
-    """Cut the spectrum where it falls the most.
+    """The SVD truncated at the largest ratio of consecutive singular values.
 
     Args:
         rows: of the first layer.
-        most: how many examples there are, if that is known.
+        most: number of examples, if known.
 
     Raises:
-        CannotAttack: the spectrum does not fall, or only behind more values than examples.
+        CannotAttack: no ratio is large enough, or the rank exceeds the number of examples.
     """
     left, values, right = torch.linalg.svd(rows.matrix, full_matrices=False)
     if not float(values[0]) > 0:
@@ -87,30 +86,31 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
             "Attack another round.",
         )
     falls = values[:-1] / values[1:].clamp(min=1e-15 * float(values[0]))
-    # Below the largest that rounding makes (of a random matrix, nearly), values fall without cause.
+    # Below the largest singular value of the rounding (about that of a random matrix), the ratios
+    # mean nothing.
     sides = sum(side**0.5 for side in rows.matrix.shape)
     floor = max(float(rows.noise.square().mean().sqrt()) * sides, 1e-12 * float(values[0]))
     falls = falls.where(values[:-1] > floor, 0)
     rank = int(falls.argmax()) + 1
     fall = float(falls[rank - 1])
-    if fall < FALL:
+    if fall < CUTS.rank_fall:
         raise CannotAttack(
-            f"the {len(values)} singular values of the first layer's update fall by no more than "
-            f"{fall:.1f} from one to the next, so its rank is full",
-            "Noise, pruning, signs, Adam or as many examples as units do that; choose another "
-            "attack.",
+            f"consecutive singular values of the first layer's update ({len(values)} in all) "
+            f"differ by a factor of at most {fall:.1f}, so its rank is full",
+            "The cause is noise, pruning, signs, Adam, or as many examples as units. Choose "
+            "another attack.",
         )
     if most is not None and rank > most:
         raise CannotAttack(
-            f"the first layer's update has rank {rank}, and {most} examples make no more than "
+            f"the first layer's update has rank {rank}, and {most} examples have a rank of at most "
             f"{most}",
-            "Weight decay or noise adds to it; choose another attack.",
+            "Weight decay or noise adds to the rank. Choose another attack.",
         )
     left, values, right = left[:, :rank], values[:rank], right[:rank]
     outside = rows.matrix - (left * values) @ right
     spread = outside.square().sum(1).div(outside.shape[1] - rank).sqrt()
     noise = torch.maximum(spread, rows.noise).clamp(min=1e-300)
-    error = _SIGMAS * noise + rows.alike
+    error = CUTS.silent_sigmas * noise + rows.alike
     live = (left * values).norm(dim=1) > rank**0.5 * error
     return Factors(left[live], values, right, noise[live], error[live], live, fall)
 
@@ -118,13 +118,13 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
 class Pool:
     """The sparsest directions seen so far.
 
-    A direction is a column ``q`` of ``Q``, a unit vector; ``U q`` are the slopes of one example,
-    up to scale, and silent where its unit was.
+    A direction is a unit vector ``q``, proportional to a column of ``Q``. ``U q`` holds the slopes
+    of one example up to scale; it is zero at the units that the example left inactive.
 
     Attributes:
         directions: ``(direction, rank)``.
-        silent: at how many units each is silent.
-        independent: so many, at the front, are the sparsest independent ones.
+        silent: number of units at which each direction is silent.
+        independent: number of directions at the front that are the sparsest independent ones.
     """
 
     def __init__(self, factors: Factors, quiet: Tensor) -> None:
@@ -134,21 +134,22 @@ class Pool:
         self._size = _POOL * factors.rank
         error = factors.error / factors.left.norm(dim=1)
         self._error = float(error.median() * factors.values.reciprocal().norm())
-        # One example has one direction; of more, none is known yet.
+        # A single example has a single direction; of several, none is known yet.
         known = 1 if factors.rank == 1 else 0
         self.independent = known
         self.directions = factors.left.new_ones(known, factors.rank)
         self.silent = torch.zeros(known, dtype=torch.int64, device=factors.left.device)
 
     def sample(self, count: int, rng: torch.Generator) -> bool:
-        """Null vectors of ``count`` random submatrices; whether the pool has changed.
+        """Add the null vectors of ``count`` random submatrices; return whether the pool changed.
 
-        ``rank - 1`` units that are silent for one example fix its direction, which is then silent
-        at all other such units, too: that is how it is told from a chance direction.
+        ``rank - 1`` units that are inactive for one example determine its direction ``q``, as
+        ``U_A q = 0`` for their rows ``A`` (Dimitrov et al. 2024). The direction is
+        then silent at all other inactive units too, which sets it apart from a random one.
         """
         units, rank = self._rows.shape
-        # As many as the quietest so many units, from 2 rank to all: quiet ones hit more often, and
-        # an example that is active at those is hit among all.
+        # Rows come from the quietest units, from 2 rank of them to all: quiet units are more often
+        # inactive together, and an example that is active there is found among all.
         few = min(1.0, 2 * rank / units)
         heads = units * few ** torch.rand(count, 1, generator=rng)
         places = (torch.rand(count, rank, generator=rng) * heads).long().to(self._quiet.device)
@@ -156,16 +157,16 @@ class Pool:
         goal = systems.new_zeros(count, rank, 1)
         goal[:, -1] = 1  # the last row only sets the length
         found, info = torch.linalg.solve_ex(systems, goal)
-        # The longer the solution, the less exact its direction. A singular system, as there is
-        # where two examples are silent together, has no direction at all.
+        # The longer the solution, the less exact its direction. Where two examples are inactive
+        # together the system is singular and has no unique direction.
         error = self._error * found.norm(dim=1)
-        good = (info == 0) & (error[:, 0] < _ROUGH)
+        good = (info == 0) & (error[:, 0] < CUTS.direction_error)
         found, error = torch.nn.functional.normalize(found[good][:, :, 0], dim=1), error[good]
         silent = (found @ self._rows.T).abs() < error
         counts = silent.sum(1)
         chance = units * rank**0.5 * error[:, 0]  # silent by chance, for a random direction
         enough = torch.nonzero(counts >= rank - 1 + max(3, units // 50) + 2 * chance)[:, 0]
-        kept, _ = sparsest(found[enough], counts[enough], _ALIKE, self._size)
+        kept, _ = sparsest(found[enough], counts[enough], CUTS.same_sampled, self._size)
         return self.offer(silent[enough[kept]])
 
     def offer(self, silent: Tensor) -> bool:
@@ -180,16 +181,16 @@ class Pool:
         good = alone & (counts >= self._factors.rank)
         merged = torch.cat([self.directions, refined[good]])
         counts = torch.cat([self.silent, counts[good]])
-        kept, self.independent = sparsest(merged, counts, _SAME, self._size)
+        kept, self.independent = sparsest(merged, counts, CUTS.same_refined, self._size)
         changed = max(kept, default=0) >= len(self.directions)
         self.directions, self.silent = merged[kept], counts[kept]
         return changed
 
     def _refine(self, silent: Tensor) -> tuple[Tensor, Tensor]:
-        """The direction that fits its silent units best, and whether it is the only one.
+        """The least-squares direction for each set of silent units, and whether it is unique.
 
-        Units that a rough direction made silent by chance miss the fit by more than their error:
-        the worst are dropped and the others fitted again.
+        Units that look silent only by chance under a rough direction miss the fit by more than
+        their error: the worst are dropped, and the others are fitted again.
         """
         factors = self._factors
         weighted = factors.left * factors.values / factors.error[:, None]  # errors are 1
@@ -210,18 +211,18 @@ class Pool:
 
 
 def sparsest(directions: Tensor, silent: Tensor, same: float, most: int) -> tuple[list[int], int]:
-    """The sparsest independent directions, as many as there can be, and others, ``most`` in all.
+    """Indices of the sparsest independent directions and then of others, at most ``most``.
 
-    The others are the sparsest that differ by more than the cosine ``same``. Combinations of the
-    directions of two examples are many and may be sparser than the direction of a third one.
-    Returns indices, the independent ones first, and how many are independent.
+    The others are the sparsest whose cosine with those kept is at most ``same``. They are needed
+    because mixtures of two examples are many and may be sparser than the direction of a third.
+    Returned with the number of independent directions, which come first.
     """
     order = silent.argsort(descending=True, stable=True).tolist()
     chosen: list[int] = []
     basis = directions.new_zeros(0, directions.shape[1])
     for i in order:
         rest = directions[i] - directions[i] @ basis.T @ basis
-        if float(rest.norm()) > _APART:
+        if float(rest.norm()) > CUTS.independent:
             chosen.append(i)
             basis = torch.cat([basis, torch.nn.functional.normalize(rest, dim=0)[None]])
         if len(basis) == basis.shape[1]:

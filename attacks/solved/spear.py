@@ -1,4 +1,4 @@
-"""Exact images of a batch, from the gradient of a first layer that ReLU follows."""
+"""Exact images of a batch from the gradient of a first linear layer followed by ReLU."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from attacks.observed.first_linear import (
     slopes,
     unit_rows,
 )
+from attacks.solved.cuts import CUTS
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
 from fedsim.capture import Observation
@@ -28,45 +29,41 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_CHUNK = 4096  # null vectors in one pass
-_AGREED = 0.99  # agreement of silent units with the signs of their inputs that chance never has
-_LIKELY = 0.85  # mean agreement that is worth a proof; units that switch between steps lower it
-_PATIENCE = 40  # passes without a better agreement, once it is that high
-_OUTSIDE = 1e-3  # share of an image's slopes that its batch's slopes need not span
-_SHARP = 0.5 / 255  # three standard deviations of a certified pixel: it rounds to the right byte
+_CHUNK = 4096  # submatrices solved in one pass
 
 
 @dataclass(frozen=True)
 class Spear(Attack):
-    """Exact batches of a first layer with bias and ReLU (SPEAR, Dimitrov et al. 2024).
+    """Recover a whole batch exactly from a first linear layer with bias and ReLU.
 
-    The layer's gradient is ``D^T [X, 1]`` of rank ``B``: an SVD gives both factors up to a
-    ``B x B`` matrix ``Q``. ReLU makes some of each column of ``D^T = U Q`` zero, so that null
-    vectors of random submatrices of ``B - 1`` rows of ``U`` are columns of ``Q`` now and then. The
-    sparsest independent ones are taken, and exchanged where that lets the zeros of ``D`` agree
-    better with the signs of ``X W^T + b`` (the paper's score lambda).
+    SPEAR (Dimitrov et al. 2024): the gradient of the layer is ``D^T [X, 1]``, of rank ``B`` for
+    ``B`` examples, and an SVD yields both factors up to a ``B x B`` matrix ``Q``. ReLU sets entries
+    of each column of ``D^T = U Q`` to zero, so that the null vector of ``B - 1`` random rows of
+    ``U`` is occasionally a column of ``Q``. The sparsest independent null vectors are taken, and
+    replaced while that improves the agreement between the zeros of ``D`` and the signs of
+    ``X W^T + b`` (the paper's score lambda).
 
-    We differ from SPEAR in four things. Rows are drawn from the units that are lowest at a mean of
-    the images, which the leading singular vector is: natural images are bright or dark at the same
-    units, so that null vectors of such rows hit a hundred times more often. The bias is a column of
-    the same factorisation, which gives each image its scale. Zeros are told from what the wire's
-    dtype and the part of the gradient outside its rank say of the rounding, row by row. Labels are
-    those whose slopes at the first layer are the observed ones, so none need be granted.
+    We differ from SPEAR in four points. (1) Rows are drawn from the units with the lowest inputs at
+    the leading singular vector, a mean of the images: natural images are bright or dark together,
+    and such rows yield a column about a hundred times more often. (2) The bias is a column of the
+    same factorisation, which fixes the scale of each image. (3) Zeros are decided row by row, from
+    the rounding of the wire's dtype and the residual outside the rank. (4) Labels are inferred from
+    the slopes at the first layer, so that none have to be granted.
 
-    FedSGD, and FedAvg updates by SGD or momentum: several local steps have the rank of all examples
-    that they saw, and stay sparse while units do not switch. The spectrum tells whether it can
-    work; else the observation is refused.
+    The attack covers FedSGD, and FedAvg with SGD or momentum: an update of several local steps has
+    the rank of all examples used, and stays sparse as long as units do not switch. An observation
+    whose spectrum shows no rank is refused.
 
-    Confidence is ``certified`` where the update of the whole batch, replayed, is the observed one
-    but for rounding, and rounding leaves every pixel right to half a byte, for which the gradient
-    of an image that the model knows well may be too small. ``in_span`` is an image whose silent
-    units are its negative ones (its own lambda is at least 0.99) in a batch that is not proven,
-    ``guess`` any other. The objective is the relative error of the update.
+    Confidence is ``certified`` if the replayed update of the whole batch equals the observed one up
+    to rounding and that rounding moves no pixel by more than half a byte; an image that the model
+    fits well may have too small a gradient for this. In a batch that is not proven, an image whose
+    own lambda is at least 0.99 is ``in_span``, any other a ``guess``. The objective is the relative
+    error of the update.
 
     Attributes:
-        samples: random submatrices at most.
+        samples: largest number of random submatrices.
         tolerance: relative error of a float32 gradient that counts as rounding; a coarser wire
-            adds its own, and none above 0.01 certifies.
+            adds its own, and a total above 0.01 certifies nothing.
     """
 
     title: ClassVar[str] = "SPEAR"
@@ -76,7 +73,7 @@ class Spear(Attack):
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Examples against the rank of the first layer, and the submatrices that are drawn."""
+        """Examples compared with the rank of the first layer and the number of submatrices."""
         try:
             linear = first_linear_of(prospect)
         except CannotAttack as error:
@@ -85,13 +82,13 @@ class Spear(Attack):
         likely, partly = 1 + int(math.log2(self.samples)), ""
         if max(prospect.examples) > likely:
             drawn = f"{self.samples:,}"
-            partly = f"of 2^(B-1) submatrices it draws {drawn}, enough for about B = {likely}"
+            partly = f"about 2^(B-1) submatrices are needed; {drawn} suffice for B = {likely}"
         return prospect.judge("examples", prospect.examples, limit, partly)
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """The sparsest columns found, and what can be said for them."""
+        """The images of the sparsest columns found, with their confidence."""
         network = task.model(observation.sent, device=job.device).double()
         layer = find_first_linear(network, task, rng)
         known = observation.knowledge.num_examples
@@ -105,9 +102,9 @@ class Spear(Attack):
             return self._judge(observation, task, network, layer, factors, signs, columns)
 
         columns, agreement = signs.best(pool)
-        guess = judge(columns) if agreement >= _LIKELY else None
+        guess = judge(columns) if agreement >= CUTS.provable_agreement else None
         done, idle, expired = 0, 0, False
-        while done < self.samples and not (guess and (idle == _PATIENCE or is_found(guess))):
+        while done < self.samples and not (guess and (idle == CUTS.patience or is_found(guess))):
             if expired := job.expired:
                 break
             changed = pool.sample(_CHUNK, rng)
@@ -118,7 +115,7 @@ class Spear(Attack):
                 better, found = signs.best(pool)
             if found > agreement:
                 columns, agreement, idle = better, found, 0
-                guess = judge(columns) if agreement >= _LIKELY else None
+                guess = judge(columns) if agreement >= CUTS.provable_agreement else None
             job.report(done, 1 - agreement, "")
         return replace(guess or judge(columns), steps=done, expired=expired)
 
@@ -130,16 +127,16 @@ class Spear(Attack):
         factors: Factors,
         columns: Tensor,
     ) -> Tensor:
-        """Where the images would be silent, of those whose slopes the gradient has room for.
+        """The silent units of each image and class whose slopes lie in the gradient's span.
 
-        An image depends on the columns of all others and not on its own. Where one column is
-        wrong, its image is right and tells the column.
+        An image depends on the columns of all other images, not on its own. If a single column is
+        wrong, its image is right, and the image then determines the column.
         """
         images = factors.unmix(columns)[0].nan_to_num(0.5).clamp(0, 1)
         made = slopes(network, task, layer, images.reshape(-1, *task.spec.input_shape))
         made = made[:, :, factors.live].flatten(0, 1)
         outside = made - made @ factors.left @ factors.left.T
-        return made[outside.norm(dim=1) < _OUTSIDE * made.norm(dim=1)] == 0
+        return made[outside.norm(dim=1) < CUTS.slopes_outside * made.norm(dim=1)] == 0
 
     def _judge(
         self,
@@ -151,7 +148,7 @@ class Spear(Attack):
         signs: Signs,
         columns: Tensor,
     ) -> Reconstruction:
-        """The images, their labels, and what can be said for them."""
+        """The images, their labels and their confidence."""
         inputs, seen = factors.unmix(columns)
         images = inputs.nan_to_num(0.5).clamp(0, 1).reshape(-1, *task.spec.input_shape)
         made = slopes(network, task, layer, images)[:, :, factors.live]
@@ -160,14 +157,14 @@ class Spear(Attack):
         labels = misses.where(shares > 0, torch.inf).argmin(1)
         share = shares.gather(1, labels[:, None])[:, 0].clamp(min=1e-300)
         count = observation.knowledge.num_examples or len(images)
-        # Where the rank is less than the count, an image may stand twice in the batch.
+        # If the rank is below the number of examples, an image may occur several times.
         times = (share / share.min()).round().clamp(1, 1 + count - len(images))
         weights = share if observation.kind == "gradient" else times
         proof = prove(observation, task, Batch(images, labels), weights, layer, self.tolerance)
-        agreed, sharp = signs.agreement(columns), 3 * factors.spread(seen) <= _SHARP
+        agreed, sharp = signs.agreement(columns), 3 * factors.spread(seen) <= CUTS.pixel_error
         levels: list[Certificate] = [
             "certified" if proof.exact and bool(right) else "in_span" if good else "guess"
-            for right, good in zip(sharp, agreed >= _AGREED, strict=True)
+            for right, good in zip(sharp, agreed >= CUTS.in_span_agreement, strict=True)
         ]
         places = torch.repeat_interleave(torch.arange(len(times)), times.long().cpu())
         missing = count - len(places)
@@ -175,11 +172,11 @@ class Spear(Attack):
             Batch(images.float().cpu()[places], labels.cpu()[places]),
             objective=proof.error,
             confidence=tuple(levels[i] for i in places.tolist()),
-            note=f"{missing} of the examples left no gradient of their own." if missing > 0 else "",
+            note=f"{missing} of the examples left no independent gradient." if missing > 0 else "",
         )
 
 
 def is_found(guess: Reconstruction) -> bool:
-    """Whether no more can be found: the batch is proven, or nothing speaks against any image."""
+    """Whether the search may end: the batch is proven, or every image is at least in the span."""
     levels = guess.confidence or ()
     return "certified" in levels or "guess" not in levels

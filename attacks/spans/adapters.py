@@ -1,4 +1,4 @@
-"""The span of a layer's inputs, read off the gradients of its LoRA adapters."""
+"""The span of a layer's inputs, computed from the gradients of its LoRA adapters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.spans.subspace import SAME, Subspace, span
+from attacks.spans.cuts import CUTS
+from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.models.lora import second_factor
-
-_RANK = 1e-6  # singular values of B below this share of the largest are rounding
-_ROUNDED = 0.3  # mean error of a rounded number, in units of its last place
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class AdapterBlock:
 
     Attributes:
         seen: the span; ``seen.most`` is the largest rank that the gradient could have.
-        a: the adapter's ``A``; None where ``x`` itself is seen.
+        a: the adapter's ``A``; None for a span of ``x`` itself.
     """
 
     seen: Subspace
@@ -31,29 +29,28 @@ class AdapterBlock:
 
     @property
     def full(self) -> bool:
-        """Whether there may be more tokens than dimensions."""
+        """Whether the tokens may outnumber the dimensions."""
         return self.seen.rank >= self.seen.most
 
     def of(self, inputs: Tensor) -> Tensor:
-        """What the gradient shows of inputs ``(..., width)``."""
+        """Inputs ``(..., width)`` mapped to the space of the span."""
         return inputs if self.a is None else inputs @ self.a.to(inputs).T
 
 
 @dataclass(frozen=True)
 class AdapterSpan(Subspace):
-    """Several spans that all hold the inputs of a layer, whose adapters are sent.
+    """Several spans, each of which contains the inputs of a layer with adapters.
 
-    For ``y = W x + s B A x`` with ``g`` the gradient of ``y``, ``dL/dA = s B^T sum g x^T`` and
-    ``dL/dB = s sum g (A x)^T``. The rows of ``dL/dA``, of all adapters of the layer together, are
-    in the span of the inputs, as many dimensions as all ``B`` have rank at most (DAGER, Petrov et
-    al. 2024, takes one adapter): nothing in the first round, where ``B`` is 0. The rows of
-    ``dL/dB`` span the ``A x``, which says something as long as the tokens are fewer than the rank,
-    in the first round too. A token has to fit all spans that are not full; sines are root mean
-    squares.
+    For ``y = W x + s B A x`` and ``g = dL/dy``, ``dL/dA = s B^T sum g x^T`` and
+    ``dL/dB = s sum g (A x)^T``. The rows of ``dL/dA`` lie in the span of the inputs; those of all
+    adapters of the layer together cover at most as many dimensions as the ranks of all ``B`` add
+    up to (DAGER, Petrov et al. 2024, uses one adapter), and none in the first round, where ``B``
+    is 0. The rows of ``dL/dB`` span the ``A x``; they are informative if the tokens are fewer than
+    the adapter's rank, in the first round too. A token has to fit all spans that are not full.
 
     Attributes:
-        blocks: those that are not full; none where all are.
-        reason: what was looked at.
+        blocks: the spans that are not full; may be empty.
+        reason: the ranks found, for messages.
     """
 
     blocks: tuple[AdapterBlock, ...] = ()
@@ -61,7 +58,7 @@ class AdapterSpan(Subspace):
 
     @property
     def full(self) -> bool:
-        """Whether the tokens fill all spans."""
+        """Whether every span is full."""
         return not self.blocks
 
     def distance(self, inputs: Tensor) -> Tensor:
@@ -70,29 +67,29 @@ class AdapterSpan(Subspace):
         return torch.stack(squares).mean(0).sqrt()
 
     def rough_distance(self, inputs: Tensor) -> Tensor:
-        """The same, good to 0.001 in float32."""
+        """``distance``, accurate to 0.001 in float32."""
         squares = [block.seen.rough_distance(block.of(inputs)).square() for block in self.blocks]
         return torch.stack(squares).mean(0).sqrt()
 
     def widened(self, inputs: Tensor) -> Subspace:
-        """The same with what further inputs ``(input, width)`` span, where there is room."""
+        """The spans enlarged by further inputs ``(input, width)``, without those now full."""
         wider = [AdapterBlock(b.seen.widened(b.of(inputs)), b.a) for b in self.blocks]
         roomy = tuple(block for block in wider if block.seen.rank < block.seen.width)
         return AdapterSpan(self.basis, self.most, roomy, self.reason)
 
     def filled(self, inputs: Tensor) -> bool:
-        """Whether inputs ``(input, width)`` span all of it."""
+        """Whether the inputs ``(input, width)`` fill every span."""
         return all(block.seen.filled(block.of(inputs)) for block in self.blocks)
 
 
 def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
-    """All spans with room for every token; rank and width are those of the one with the most.
+    """The usable spans, with rank and width of the one that has the most room.
 
-    A span that is smaller than another one lacks tokens whose gradient is too small to show.
+    A span much smaller than another one misses tokens with small gradients and is left out.
     """
     ranks = [block.seen.rank for block in blocks]
     least = max([rank for rank, block in zip(ranks, blocks, strict=True) if block.full], default=0)
-    least = max(least, math.ceil(SAME * max(ranks)))
+    least = max(least, math.ceil(CUTS.equal_rank * max(ranks)))
     usable = tuple(block for block in blocks if not block.full and block.seen.rank >= least)
     roomiest = max(usable or blocks, key=lambda block: block.seen.width - block.seen.rank).seen
     return AdapterSpan(roomiest.basis, roomiest.most, usable, reason)
@@ -101,12 +98,12 @@ def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
 def read_adapters(
     observation: Observation, names: Sequence[str], device: torch.device
 ) -> AdapterSpan | None:
-    """The spans of one layer's inputs; None where nothing moved, or not to finite values.
+    """The spans of one layer's inputs; None if its adapters did not move or are not finite.
 
     Args:
         observation: its update has to be a multiple of a gradient.
-        names: of the ``A`` of all adapters of the layer.
-        device: where the spans go.
+        names: names of the ``A`` of all adapters of the layer.
+        device: device of the result.
     """
     pairs = [(name, second_factor(name)) for name in names]
     update = observation.update([name for pair in pairs for name in pair])
@@ -135,19 +132,20 @@ def read_adapters(
 
 
 def _constant(blocks: list[AdapterBlock]) -> list[AdapterBlock]:
-    """That of ``dL/dA`` alone, if it shows all: several steps move ``A``, and with it ``A x``."""
+    """The span from ``dL/dA`` alone if it is complete: several steps change ``A x``."""
     first, *others = blocks
     shown = max((block.seen.rank for block in others if not block.full), default=0)
-    return blocks if first.full or first.seen.rank < SAME * shown else [first]
+    return blocks if first.full or first.seen.rank < CUTS.equal_rank * shown else [first]
 
 
 def _rank(matrix: Tensor) -> int:
     values = torch.linalg.svdvals(matrix.double())
-    return int((values > _RANK * values[0].clamp(min=1e-30)).sum())
+    return int((values > CUTS.factor_singular_value * values[0].clamp(min=1e-30)).sum())
 
 
 def _side(observation: Observation, update: dict[str, Tensor], name: str) -> tuple[Tensor, float]:
-    """The gradient ``(width, outputs)`` of norm 1, and the error of an entry by rounding."""
+    """The gradient ``(width, outputs)`` scaled to norm 1, and the rounding error of an entry."""
     wire, norm = observation.received[name], update[name].norm()
-    rounding = _ROUNDED * torch.finfo(wire.dtype).eps * wire.double().square().mean().sqrt()
+    unit = CUTS.mean_rounding * torch.finfo(wire.dtype).eps
+    rounding = unit * wire.double().square().mean().sqrt()
     return update[name].T / norm, float(rounding.to(norm) / norm)

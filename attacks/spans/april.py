@@ -14,8 +14,8 @@ from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.spans.candidates import nearest
 from attacks.spans.certificate import batch_of, match
+from attacks.spans.cuts import CUTS
 from attacks.spans.judges import read_traces
-from attacks.spans.subspace import ROUNDING
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
@@ -26,25 +26,26 @@ from fedsim.tasks.text import TextTask
 
 @dataclass(frozen=True)
 class APRIL(Attack):
-    """The sentence of a single example, by the gradient of its position embeddings.
+    """Recover the sentence of a single example from the gradient of its position embeddings.
 
-    Row ``p`` of the position table gets the loss gradient ``delta_p`` at the sum of embeddings:
-    the knowledge that APRIL (Lu et al., CVPR 2022) starts from. Their identity then solves for the
-    input of the first attention, from its weights and their gradients. It asks for attention
-    without layer normalisation before and without a skip connection around it, which no BERT and
-    no GPT-2 has. Two closed forms take its place.
+    APRIL (Lu et al., CVPR 2022) starts from the same fact: row ``p`` of the position gradient is
+    the loss gradient ``delta_p`` at the sum of the embeddings. We differ in the second step. Their
+    identity solves for the input of the first attention, but only if there is neither layer
+    normalisation before it nor a skip connection around it, which rules out BERT and GPT-2. Two
+    closed forms replace it.
 
-    Where the word rows are sent, they are ``G_word = X^T delta`` with one-hot ``X`` (position,
-    token), and the largest entry of each column of ``G_word pinv(delta)`` is the token. This is
-    the first step of ``embedding_rows`` without its token set, and so without a threshold. A tied
-    head's part is projected off first, which takes fewer than half as many tokens as the width.
+    If the word rows are sent, ``G_word = X^T delta`` with one-hot ``X (position, token)``, and the
+    largest entry of each column of ``G_word pinv(delta)`` is the token. This is the first step of
+    ``embedding_rows`` without its token set, and therefore without a threshold. The part of a tied
+    head is projected off first, for which the tokens may fill at most half of the width.
 
-    Where they are frozen, the position rows say how long the sentence is, and the token at each
-    position is the one whose input of the first attention is nearest to the column space of its
-    query, key and value gradients: no search, and no layer behind the attention.
+    If the word rows are frozen, the position rows reveal the length. The token at each position is
+    the one whose input to the first attention is nearest to the column space of the query, key and
+    value gradients, without any search or any layer behind the attention.
 
-    Confidence is ``certified`` where the sentence makes the observed gradient, with the class read
-    off the head, and else ``guess``. The objective is the relative error of that gradient.
+    Confidence is ``certified`` if the sentence, with the class inferred from the head, reproduces
+    the observed gradient, and ``guess`` otherwise. The objective is the relative error of that
+    gradient.
 
     Attributes:
         tolerance: relative error of a float32 gradient that counts as rounding, as in ``span``.
@@ -57,10 +58,10 @@ class APRIL(Attack):
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Whether a reply holds one example, and its tokens against the width."""
+        """Whether each reply holds one example, and its tokens compared with the width."""
         names, network = embedding_names(prospect.network), prospect.network
         if (most := max(prospect.examples)) > 1:
-            reason = f"a reply holds {most} examples, and it takes one"
+            reason = f"a reply holds {most} examples, and the attack handles one"
             return Feasibility("red", "examples", prospect.examples, 1, reason)
         if names.position is None or names.position not in prospect.sent:
             reason = "the position embeddings are not sent"
@@ -72,7 +73,7 @@ class APRIL(Attack):
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """One sentence; nothing is drawn."""
+        """One sentence; nothing is random."""
         del rng
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
@@ -100,7 +101,7 @@ class APRIL(Attack):
             ids = nearest(traces.layers, traces.before, traces.vocabulary, length).tolist()
         end = task.tokenizer.eos_token_id
         if task.spec.kind == "language-modelling" and end is not None:
-            ids.append(end)  # nothing is predicted from it, so it leaves no trace
+            ids.append(end)  # it predicts nothing and leaves no trace
         proof = match(observation, task, network, [tuple(ids)], first, self.tolerance)
         return Reconstruction(
             batch_of([ids], task, proof.labels),
@@ -114,12 +115,12 @@ def by_rows(observation: Observation, network: nn.Module, job: Job) -> list[int]
     words, positions = tables(observation, network, job.device)
     positions = positions[standing_out(positions, noise_variance(words))]
     values = torch.linalg.svdvals(positions)
-    rank = int((values > ROUNDING * values.max()).sum()) if len(values) else 0
+    rank = int((values > CUTS.singular_value * values.max()).sum()) if len(values) else 0
     if not 0 < len(positions) == rank:
         raise CannotAttack(
             f"{len(positions)} position rows stand out and have rank {rank}",
-            "One for each token is needed, so that tokens may fill at most the width, and half "
-            "of it where the head is tied. Take a shorter text, or choose 'span'.",
+            "Every token needs an independent row: at most as many tokens as the width, or half "
+            "the width if the head is tied. Take a shorter text, or choose 'span'.",
         )
     ids: list[int] = (words @ torch.linalg.pinv(positions)).argmax(0).tolist()
     return ids

@@ -1,4 +1,4 @@
-"""Which tokens can stand at each position, by their angle to the span of the first layer."""
+"""Candidate tokens for each position, by their angle to the span of the first layer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Job
+from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers
 from attacks.spans.subspace import Subspace
 from fedsim.capture import Observation
@@ -15,13 +16,7 @@ from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.text import TextTask
 
-_CHUNK = 1024
-_KEPT = 1024  # tokens that stay after the test for all positions together
-_MORE = 32  # tokens a position that are measured without cancellation, beyond the rank
-_GAP = 4.0  # least ratio between a rejected and an accepted sine
-_NEAR = 0.1  # largest sine of an accepted token
-_END = 0.03  # at a position behind all sentences every sine is larger
-_LIMITS = (0.003, 0.1)  # sines between which the cut for a token in its sentence is set
+_CHUNK = 1024  # tokens in one forward pass
 
 
 @dataclass(frozen=True)
@@ -30,9 +25,9 @@ class Candidates:
 
     Attributes:
         tokens: for each position int64 ``(token,)``.
-        accepted: largest sine of a token that was accepted.
-        rejected: smallest sine of one that was not.
-        clear: whether a gap separates the two; else the tokens are only ranked.
+        accepted: largest sine of an accepted token.
+        rejected: smallest sine of a rejected token.
+        clear: whether a gap separates the two; otherwise the tokens are only ranked.
     """
 
     tokens: list[Tensor]
@@ -42,18 +37,17 @@ class Candidates:
 
     @property
     def limit(self) -> float:
-        """Largest sine behind the attention of a token that stands in its own sentence."""
-        low, high = _LIMITS
+        """Largest sine, behind the attention, of a token within its own sentence."""
         between = float(self.accepted**0.25 * self.rejected**0.75)
-        return min(max(between, low), high)
+        return min(max(between, CUTS.lowest_limit), CUTS.highest_limit)
 
 
 def vocabulary(
     observation: Observation, task: TextTask, network: nn.Module, *, rows: bool
 ) -> Tensor:
-    """Token ids that may stand in the batch; padding leaves no trace.
+    """Token ids that may occur in the batch; padding leaves no trace and is excluded.
 
-    ``rows`` leaves out the words whose embedding row is zero, where an untied table is sent.
+    ``rows`` also excludes words whose embedding row is zero, if an untied table is sent.
     """
     name = embedding_names(network).word
     if name is None:
@@ -65,7 +59,7 @@ def vocabulary(
     possible = torch.ones(size, dtype=torch.bool)
     if rows and name in observation.received:
         moved = observation.update((name,))[name].any(1)
-        # A tied head moves all rows, and so do noise and weight decay.
+        # A tied head, noise or weight decay moves every row.
         if 3 <= int(moved.sum()) < size // 2:
             possible = moved
     if task.spec.pad_id is not None and task.spec.pad_id not in task.tokens([""])[0]:
@@ -76,15 +70,15 @@ def vocabulary(
 def candidates(
     layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int, job: Job
 ) -> Candidates:
-    """Rank the vocabulary at each position, and cut all positions at one gap.
+    """Rank the vocabulary at each position, and cut all positions at one common gap.
 
-    All in float32, whose rounding makes sines of 1e-6; the gap is a hundred times above.
+    In float32 rounding causes sines of 1e-6; the gap lies a hundred times above.
 
     Args:
         layers: the network, in float32.
         subspace: the span of its first layer's inputs.
         vocabulary: token ids to try.
-        positions: how many at most; the sweep ends at the first that no token fits.
+        positions: largest number of positions; the sweep ends at the first that no token fits.
         job: ends the sweep when its time is up.
     """
     vocabulary = _anywhere(layers, subspace, vocabulary, positions)
@@ -94,11 +88,12 @@ def candidates(
     for position in range(positions):
         if job.expired and position:
             break
-        best = _nearest(layers, subspace, vocabulary, position, subspace.rank + _MORE)
+        count = subspace.rank + CUTS.tokens_beyond_rank
+        best = _nearest(layers, subspace, vocabulary, position, count)
         exact = subspace.distance(layers.of_tokens(best, position))
         order = exact.argsort()
         nearest = float(exact[order[0]])
-        if position and nearest > max(_END, 10 * worst):
+        if position and nearest > max(CUTS.end_sine, CUTS.end_ratio * worst):
             break
         worst = max(worst, nearest)
         ids.append(best[order])
@@ -107,11 +102,11 @@ def candidates(
 
 
 def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:
-    """The token of smallest sine at each of that many positions ``(position,)``."""
+    """The token of smallest sine at each of the first ``positions``, int64 ``(position,)``."""
     vocabulary = _anywhere(layers, subspace, vocabulary, positions)
     found = []
     for position in range(positions):
-        few = _nearest(layers, subspace, vocabulary, position, _MORE)
+        few = _nearest(layers, subspace, vocabulary, position, CUTS.tokens_beyond_rank)
         found.append(few[subspace.distance(layers.of_tokens(few, position)).argmin()])
     return torch.stack(found)
 
@@ -119,24 +114,26 @@ def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positio
 def _anywhere(
     layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int
 ) -> Tensor:
-    """The tokens that may stand at some position, by one sweep instead of one for each.
+    """The tokens that fit at some position, by one sweep instead of one for each position.
 
-    A normalised sum of a word and a position changes its position by adding what two other words
-    show at both positions. So with those added to the span, a token of the batch lies in it
-    wherever it stands. Not tried where they would fill the width.
+    Moving a token from one position to another changes the normalised sum of its embeddings by a
+    combination of the inputs of two other words at both positions. Once those inputs are added to
+    the span, a token of the batch lies in it at any position. The test is skipped if the added
+    inputs would fill the width.
     """
-    if len(vocabulary) <= _KEPT or subspace.rank + 2 * positions > subspace.width // 2:
+    crowded = subspace.rank + 2 * positions > subspace.width // 2
+    if crowded or len(vocabulary) <= CUTS.anywhere_tokens:
         return vocabulary
     words = vocabulary[[0, len(vocabulary) // 2]]
     shown = torch.cat([layers.of_tokens(words, p) for p in range(positions)])
     wider = subspace.widened(shown)
-    return _nearest(layers, wider, vocabulary, 0, _KEPT)
+    return _nearest(layers, wider, vocabulary, 0, CUTS.anywhere_tokens)
 
 
 def _nearest(
     layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, position: int, count: int
 ) -> Tensor:
-    """Those ``count`` token ids whose inputs are nearest to the span."""
+    """The ``count`` token ids whose inputs are nearest to the span."""
     parts = vocabulary.split(_CHUNK)
     sines = [subspace.rough_distance(layers.of_tokens(part, position)) for part in parts]
     size = min(len(vocabulary), count)
@@ -144,13 +141,15 @@ def _nearest(
 
 
 def _cut(ids: list[Tensor], sines: list[Tensor]) -> Candidates:
-    """Accept what lies below the highest gap: rather a token too many than one too few."""
+    """Accept the tokens below the highest gap: a superfluous one is better than a missing one."""
     pooled = torch.cat(sines).sort().values.clamp(min=1e-9)
-    gaps = torch.nonzero((pooled[1:] >= _GAP * pooled[:-1]) & (pooled[:-1] <= _NEAR))[:, 0]
+    accepted, rejected = pooled[:-1], pooled[1:]
+    is_gap = (rejected >= CUTS.gap * accepted) & (accepted <= CUTS.token_sine)
+    gaps = torch.nonzero(is_gap)[:, 0]
     least = max(float(sine[0]) for sine in sines)  # each position has a token
     fitting = gaps[pooled[gaps] >= least].tolist()
     if not fitting:
         return Candidates(ids, 1.0, 1.0, False)
-    accepted, rejected = pooled[fitting[-1] : fitting[-1] + 2].tolist()
-    kept = [part[sine <= accepted] for part, sine in zip(ids, sines, strict=True)]
-    return Candidates(kept, accepted, rejected, True)
+    largest, smallest = pooled[fitting[-1] : fitting[-1] + 2].tolist()
+    kept = [part[sine <= largest] for part, sine in zip(ids, sines, strict=True)]
+    return Candidates(kept, largest, smallest, True)

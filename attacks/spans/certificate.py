@@ -1,4 +1,4 @@
-"""Proof that a guessed batch is the client's: it makes the same gradient."""
+"""Proof by gradient that a guessed batch is the client's."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 
+from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.labels import find_head
+from attacks.spans.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
 
-_ABSENT = 0.05  # weight, as a share of the largest, of a sentence that is not in the batch
-_MANY = 32  # sentences that are tried for a batch, and the largest multiplicity
-_COARSEST = 0.01  # a wire so coarse that more than this is rounding proves nothing
-
 
 @dataclass(frozen=True)
 class GradientMatch:
-    """Sentences with their classes, and how far their gradient is from the observed one.
+    """Sentences with their classes, and the error of their gradient.
 
     Attributes:
-        lines: each as often as it is in the batch.
-        labels: classes, -1 where they are not known; for a language model -1 throughout.
-        error: ``||G - a g|| / ||G||`` with the best scale ``a > 0``, the larger one of all
-            parameters and of the first layers, where a single token shows most; 1 without labels.
-        bound: what rounding explains.
+        lines: sentences, repeated as often as they occur in the batch.
+        labels: classes, -1 if unknown; always -1 for a language model.
+        error: ``||G - a g|| / ||G||`` for the observed ``G`` and the best scale ``a > 0``: the
+            larger of the errors over all parameters and over the first layers, which are the most
+            sensitive to a single token; 1 without labels.
+        bound: largest error that rounding explains.
     """
 
     lines: list[tuple[int, ...]]
@@ -40,8 +39,8 @@ class GradientMatch:
 
     @property
     def exact(self) -> bool:
-        """Whether rounding explains all of the difference."""
-        return self.error <= self.bound <= _COARSEST
+        """Whether rounding explains the whole difference."""
+        return self.error <= self.bound <= OBSERVED.loosest_proof
 
 
 def match(
@@ -55,17 +54,17 @@ def match(
     """Give the sentences their labels and multiplicities, and compare gradients.
 
     Args:
-        observation: what the gradient is compared with.
-        task: its loss makes the gradient.
+        observation: holds the observed gradient.
+        task: defines the loss.
         network: as broadcast, in float32 and eval mode.
-        sentences: different ones, the likeliest first.
+        sentences: distinct sentences, the likeliest first.
         first: names of the first layers' weights.
         tolerance: relative error of a float32 gradient.
     """
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name in observation.received)
     count = observation.knowledge.num_examples
-    sentences = list(sentences)[:_MANY]
+    sentences = list(sentences)[: CUTS.proof_sentences]
     likely = sentences[:count]
     labels = [-1] * len(likely)
     if task.spec.num_classes:
@@ -86,7 +85,7 @@ def match(
         again = _compare(observation, task, network, lines, labels, first, tolerance)
         found = again if again.exact else found
     if found.exact and count and len(found.lines) < count and count % len(found.lines) == 0:
-        # The mean over a batch does not change when all of it is repeated.
+        # Repeating the whole batch does not change its mean gradient.
         times = count // len(found.lines)
         found = replace(found, lines=found.lines * times, labels=found.labels * times)
     return found
@@ -103,19 +102,20 @@ def batch_of(sentences: Sequence[Sequence[int]], task: Task, labels: Sequence[in
 
 
 def _counts(weights: Sequence[float]) -> list[int]:
-    """How often each sentence occurs, if the rarest occurs once."""
-    real = [weight for weight in weights if weight > _ABSENT * max(weights)]
-    return [min(_MANY, max(0, round(weight / min(real)))) if real else 1 for weight in weights]
+    """Multiplicity of each sentence, on the assumption that the rarest occurs once."""
+    real = [weight for weight in weights if weight > CUTS.absent_weight * max(weights)]
+    most = CUTS.proof_sentences
+    return [min(most, max(0, round(weight / min(real)))) if real else 1 for weight in weights]
 
 
 def _shares(
     observation: Observation, task: Task, network: nn.Module, lines: Sequence[tuple[int, ...]]
 ) -> list[tuple[int, float]] | None:
-    """The class of each sentence and its weight in the batch, read off the head.
+    """The class of each sentence and its weight in the batch; None if the head was not sent.
 
-    The head's gradient is ``sum_i c_i f_i^T`` with the known features ``f_i`` and
-    ``c_i = w_i (p_i - one_hot_i)``, so that least squares gives each ``c_i``: its one negative
-    entry is the class. No assignment has to be tried. None where the head was not sent.
+    The head's gradient is ``sum_i c_i f_i^T`` with the features ``f_i``, which the sentences
+    determine, and ``c_i = w_i (p_i - one_hot_i)``. Least squares yields each ``c_i``, whose only
+    negative entry is the class, so that no assignment of classes has to be tried.
     """
     head = find_head(network)
     if head.weight not in observation.received:
@@ -154,7 +154,7 @@ def _weights(
 ) -> list[float]:
     """The weight of each sentence in a language model's batch, by the first layers' gradient.
 
-    The loss is the mean over predicted tokens, so that a sentence weighs what it is long.
+    The loss is the mean over predicted tokens, so each gradient is scaled by the sentence's length.
     """
     device = next(network.parameters()).device
     columns = []
@@ -163,7 +163,7 @@ def _weights(
         columns.append((len(line) - 1) * torch.cat([gradient[name].flatten() for name in first]))
     observed = observation.update(first)
     goal = torch.cat([observed[name].flatten() for name in first]).to(device)
-    # The normal equations do: the gradients of different sentences are far from parallel.
+    # Normal equations suffice: the gradients of different sentences are far from parallel.
     table = torch.stack(columns, 1).double()
     solution = torch.linalg.lstsq(table.T @ table, table.T @ goal[:, None]).solution
     weights: list[float] = solution[:, 0].tolist()
@@ -204,7 +204,7 @@ def _compare(
 
 
 def _rounding(observation: Observation, name: str) -> float:
-    """The largest squared error that rounding to the wire's dtype can make."""
+    """The largest squared error that rounding to the wire's dtype can cause."""
     value = observation.received[name]
     if observation.kind == "gradient" and value.dtype in {torch.float32, torch.float64}:
         return 0.0

@@ -11,41 +11,38 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.spans.cuts import CUTS
 from attacks.spans.sentences import Judge, SpanSentence
 
 TokenIds: TypeAlias = tuple[int, ...]
 
-_ENUMERATED = 512  # combinations that are all tried
-_LOOKED_AT = 32  # the best of them, whose neighbours are measured too
-_CLEAR = 10.0  # how many times nearer than its neighbours a sentence in the span is
-_TWINS = 8  # neighbours that may be as near: other sentences of the batch with one word changed
-_FAR = 0.05  # largest mean sine of a sentence in the span
-_KICKS = 8  # fresh draws of a line's worst tokens, in a row, before it is given up
+_ENUMERATED = 512  # most combinations of tokens that are tried exhaustively
+_LOOKED_AT = 32  # best combinations from which a descent starts after that
 
 
 class Descent:
     """Coordinate descent on the mean sine, with kicks out of local minima.
 
-    A token's input behind the attention depends on the whole sentence, so there is no prefix to
-    grow. But the fewer tokens are wrong, the nearer are all of them to the span: on MiniLM with
+    Behind the attention a token's input depends on the whole sentence, so that prefixes cannot be
+    tested. But the fewer tokens are wrong, the nearer all of them are to the span: on MiniLM with
     four sentences the mean sine is 0.43 with all words wrong, 0.27 with three and 0.14 with one.
-    A pass offers each position every candidate, alone and, where the line has it already, in
-    exchange; then it offers every other length. A line that stays where it is gets some of its
-    tokens drawn anew, those with a large sine most likely.
+    A pass tries every candidate at each position, also in exchange with another position that holds
+    it, and then every other length. A line in a local minimum is kicked: some of its tokens are
+    drawn anew, preferably those with a large sine.
     """
 
     def __init__(
         self, judge: Judge, tokens: Sequence[Tensor], stop: int, lengths: Sequence[int]
     ) -> None:
-        """Take candidates by position, and the lengths that a sentence may have.
+        """Take candidates by position and the possible lengths of a sentence.
 
-        ``stop`` ends a sentence and stands nowhere else.
+        ``stop`` is the token that ends a sentence and occurs nowhere else.
         """
         self._judge, self._stop, self._lengths = judge, stop, sorted(lengths)
         self._device = tokens[0].device
         inner = [part[part != stop].tolist() for part in tokens]
         self._tokens = inner[: self._lengths[-1] - 1]
-        # Where only the end fits, longer sentences do not.
+        # A position that only the end token fits rules out longer sentences.
         self._lengths = [n for n in self._lengths if all(self._tokens[: n - 1])]
         self._seen: dict[TokenIds, float] = {}
         self.found: list[SpanSentence] = []
@@ -64,7 +61,7 @@ class Descent:
             length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
             one, *twins = self._settle(self._draw(length, rng), job)
             kicks = 0
-            while kicks < _KICKS and not one.in_span and not job.expired:
+            while kicks < CUTS.kicks and not one.in_span and not job.expired:
                 other, *others = self._settle(self._kick(one.ids, rng), job)
                 kicks += 1
                 if other.sine < one.sine:
@@ -90,7 +87,7 @@ class Descent:
             self._note(self._settle(lines[i], job))
 
     def _draw(self, length: int, rng: torch.Generator) -> TokenIds:
-        """Random tokens; those that sentences found already have there only if need be."""
+        """Random tokens, preferably none that a sentence already found has at that position."""
         used = {place for one in self.found for place in enumerate(one.ids)}
         line = []
         for position, tokens in enumerate(self._tokens[: length - 1]):
@@ -99,7 +96,7 @@ class Descent:
         return (*line, self._stop)
 
     def _kick(self, line: TokenIds, rng: torch.Generator) -> TokenIds:
-        """The line with its worst tokens drawn anew, and others with less probability."""
+        """The line with tokens drawn anew, each with a probability that grows with its sine."""
         sines = self._judge.tokens(line)
         odds = (sines / sines.max()).tolist()
         chance = torch.rand(len(line), generator=rng).tolist()
@@ -111,14 +108,14 @@ class Descent:
         return (*kicked[:-1], self._stop)
 
     def _complete(self, most: int | None) -> bool:
-        """Whether the sentences found are as many as known, or span all that there is."""
+        """Whether all sentences are found: their number is reached, or they fill the span."""
         if not self.found or (most is not None and len(self.found) >= most):
             return bool(self.found)
         inputs = torch.cat([self._judge.inputs(one.ids) for one in self.found])
         return self._judge.subspace.filled(inputs)
 
     def _settle(self, line: TokenIds, job: Job) -> list[SpanSentence]:
-        """Where passes from this line end; and if it is in the span, neighbours as near."""
+        """The local minimum reached from a line; if it is in the span, also neighbours as near."""
         (score,) = self._score([line])
         while True:
             before = line
@@ -136,13 +133,13 @@ class Descent:
         twins = [
             SpanSentence(other, near, True)
             for other, near in rivals.items()
-            if near < _CLEAR * score
+            if near < CUTS.neighbour_ratio * score
         ]
-        clear = line == before and score <= _FAR and len(twins) <= _TWINS
+        clear = line == before and score <= CUTS.sentence_sine and len(twins) <= CUTS.twins
         return [SpanSentence(line, score, clear), *(twins if clear else [])]
 
     def _neighbours(self, line: TokenIds, position: int) -> list[TokenIds]:
-        """Other tokens at this position; at the last one, other lengths."""
+        """Lines with another token at this position, or with another length at the last one."""
         if position == len(line) - 1:
             shorter = [(*line[: n - 1], self._stop) for n in self._lengths if n < len(line)]
             if len(line) + 1 not in self._lengths:

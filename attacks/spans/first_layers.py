@@ -1,4 +1,4 @@
-"""What the linear layers of a text model's first block get as inputs, for any tokens."""
+"""Inputs of the linear layers in a text model's first block, for any tokens."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from fedsim.models.lora import is_second_factor
 from fedsim.types import Tensors
 
 _CONTEXT_LAYERS = 3
+"""Layers considered behind the first attention: its output and both of the feed-forward part."""
 
 
 class _Reached(Exception):
-    """The last layer that anybody asked for has its input; the rest need not run."""
+    """Ends a forward pass once the last requested layer has its input."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +33,25 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """What a user calls the first one: adapters stand beside a module's own linear layer."""
+        """The name of the first module as the user knows it, without the adapter's suffix."""
         return self.modules[0].removesuffix(".base_layer")
 
     def weights(self, sent: Tensors) -> list[str]:
-        """Names of those weights that are in ``sent``."""
+        """Names of the layer's weights that are in ``sent``."""
         return [name for module in self.modules if (name := f"{module}.weight") in sent]
 
 
 class FirstLayers:
-    """A network cut off after its first block, whatever its modules are called.
+    """A network truncated after its first block, regardless of its modules' names.
 
-    The layers are found by running it: modules that get the same tensor are one layer; the layer
-    whose input depends on a token and its position alone comes before any attention.
+    The layers are found by running the network. Modules with the same input tensor form one layer,
+    and a layer whose input depends on a token and its position alone precedes any attention.
 
     Attributes:
-        tokens: the layer whose inputs know nothing of the other tokens: query, key and value.
-        contexts: those behind the first attention: its output, and both of the feed-forward part;
-            of a model with adapters, the next three that have one.
-        causal: whether a token sees those before it only.
+        tokens: the layer before any attention: query, key and value.
+        contexts: the layers behind the first attention: its output and both of the feed-forward
+            part; in a model with adapters, the next three layers that have one.
+        causal: whether a token attends to earlier tokens only.
     """
 
     def __init__(self, network: nn.Module, vocabulary: Sequence[int], length: int) -> None:

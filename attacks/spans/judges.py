@@ -1,4 +1,4 @@
-"""Which layers of the first block tell tokens and sentences, from what the client sent."""
+"""Choice of the first block's layers that identify tokens and sentences."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from attacks.base import Job
 from attacks.spans.adapters import AdapterSpan, read_adapters
 from attacks.spans.candidates import Candidates, candidates, vocabulary
+from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.sentences import Judge
-from attacks.spans.subspace import SAME, Subspace, span
+from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.lora import is_adapter, second_factor
@@ -21,12 +22,12 @@ from fedsim.tasks.text import TextTask
 
 @dataclass(frozen=True)
 class Traces:
-    """What tokens leave in the gradients of the first block.
+    """The traces that tokens leave in the gradients of the first block.
 
     Attributes:
         layers: the network up to its first block.
         before: the span of the inputs of query, key and value.
-        vocabulary: token ids that may stand in the batch.
+        vocabulary: token ids that may occur in the batch.
     """
 
     layers: FirstLayers
@@ -40,7 +41,7 @@ class Traces:
         return names + [b for name in names if (b := second_factor(name)) != name and b in sent]
 
     def shortlist(self, observation: Observation, task: TextTask, job: Job) -> Candidates:
-        """The tokens that can stand at each position, as far as sentences may reach."""
+        """The candidate tokens at each position that a sentence may reach."""
         traced = task.max_length - (task.spec.kind == "language-modelling")
         lengths = observation.knowledge.lengths
         longest = min(traced, self.before.rank + 1, *(lengths or ()) and (max(lengths),))
@@ -54,18 +55,18 @@ def read_traces(
 
     Args:
         observation: its update has to be a multiple of a gradient.
-        task: says what sentences look like.
+        task: defines the vocabulary and the longest sentence.
         network: as broadcast, in float32 and eval mode.
-        rows: leave out the words whose embedding row is zero, where an untied table is sent.
+        rows: exclude words whose embedding row is zero, if an untied table is sent.
 
     Raises:
-        CannotAttack: the client's optimizer, or as many tokens as the width, fill the span.
+        CannotAttack: the span is full, because of the client's optimizer or too many tokens.
     """
     optimizer = observation.knowledge.optimizer
     if optimizer not in {None, "sgd", "momentum"}:
         raise CannotAttack(
-            f"an update by {optimizer!r} is no multiple of a gradient, so its columns span "
-            "everything",
+            f"an update by {optimizer!r} is not a multiple of a gradient, so its columns span "
+            "the whole space",
             "Use optimizer = 'sgd', or FedSGD.",
         )
     words = vocabulary(observation, task, network, rows=rows)
@@ -73,26 +74,26 @@ def read_traces(
     before = subspace(layers, layers.tokens, observation)
     if isinstance(before, AdapterSpan) and before.full:
         raise CannotAttack(
-            f"the adapters of {layers.tokens.name!r} show no room: {before.reason}",
-            "The batch has as many tokens as that, or noise, signs, pruning or weight decay fill "
-            "the span; take fewer tokens than lora_rank, or choose an attack that does without "
-            "it.",
+            f"the gradients of the adapters of {layers.tokens.name!r} are full: {before.reason}",
+            "The batch has too many tokens, or noise, signs, pruning or weight decay fill the "
+            "span. Take fewer tokens than lora_rank, or choose an attack that does not need the "
+            "span.",
         )
     if before.full:
         raise CannotAttack(
             f"the gradient of {layers.tokens.name!r} has rank {before.rank} at width "
             f"{before.width}",
-            "The batch has as many tokens as that, or noise, signs, pruning or weight decay fill "
-            "the span; choose an attack that does without it.",
+            "The batch has too many tokens, or noise, signs, pruning or weight decay fill the "
+            "span. Choose an attack that does not need it.",
         )
     return Traces(layers, before, words)
 
 
 def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Subspace:
-    """The span of a layer's inputs, as far as its weights were sent.
+    """The span of a layer's inputs, from those of its weights that were sent.
 
     Raises:
-        CannotAttack: they were not, or nothing in them moved.
+        CannotAttack: no weight was sent, or none has changed.
     """
     names = layer.weights(observation.received)
     if not names:
@@ -109,9 +110,10 @@ def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Sub
     side = layers.side(layer, observation.update(names))
     if not side.isfinite().all() or not side.any():
         raise _nothing(layer)
-    # A number is rounded by up to half a unit in its last place; the mean is about 0.3 of one.
+    # Rounding errs by up to half a unit in the last place, and by about 0.3 of one on average.
     wire = torch.cat([observation.received[name].flatten() for name in names])
-    noise = 0.3 * torch.finfo(wire.dtype).eps * float(wire.double().square().mean().sqrt())
+    unit = CUTS.mean_rounding * torch.finfo(wire.dtype).eps
+    noise = unit * float(wire.double().square().mean().sqrt())
     return span(side.to(device), noise)
 
 
@@ -123,28 +125,28 @@ def _nothing(layer: Layer) -> CannotAttack:
 
 
 def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) -> Judge:
-    """The layer behind the attention that tells sentences best.
+    """The layer behind the attention that separates right sentences from wrong ones best.
 
-    For a causal model the one whose width is largest for its rank. An encoder's descent needs the
-    smoothest, which is the first that is at most half full.
+    For a causal model it is the layer with the smallest ratio of rank to width. The descent of an
+    encoder needs the smoothest objective, which the first layer that is at most half full gives.
 
     Raises:
-        CannotAttack: in each the tokens fill the width, or have left no trace.
+        CannotAttack: in every layer the tokens fill the width or have left no trace.
     """
     judges, ranks = [], []
     for layer in layers.contexts:
         if layer.weights(observation.received):
             found = subspace(layers, layer, observation)
             ranks.append(f"{found.rank} of {found.most}")
-            if SAME * before.rank <= found.rank < found.most:
+            if CUTS.equal_rank * before.rank <= found.rank < found.most:
                 judges.append(Judge(layers, layer, found))
     if not judges:
         raise CannotAttack(
             f"the first layer's gradient has rank {before.rank} at width {before.width}, and "
             f"those behind the attention {', '.join(ranks) or 'are not sent'}",
-            "They have to hold every token and leave room: take fewer tokens than the width, and "
-            "a model of two blocks or more, since a classifier's last block has a gradient for "
-            "one token only.",
+            "Their spans have to contain every token and still leave room. Take fewer tokens than "
+            "the width, and a model of two blocks or more: the last block of a classifier has a "
+            "gradient for one token only.",
         )
     roomy = [judge for judge in judges if 2 * judge.subspace.rank <= judge.subspace.width]
     if roomy and not layers.causal:

@@ -16,12 +16,12 @@ from fedsim.capture import Observation
 from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
 
-_CHUNK = 1 << 13  # tokens that run at once
+_CHUNK = 1 << 13  # tokens in one forward pass
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Says how far the tokens of a sentence are from one layer's span."""
+    """Measures the distance of a sentence's tokens from the span of one layer."""
 
     layers: FirstLayers
     layer: Layer
@@ -65,7 +65,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class SpanSentence:
-    """A sentence, its mean sine, and whether the span singles it out."""
+    """A sentence with its mean sine; ``in_span`` if the span singles it out."""
 
     ids: tuple[int, ...]
     sine: float
@@ -75,16 +75,16 @@ class SpanSentence:
 def grow(
     judge: Judge, tokens: Sequence[Tensor], limit: float, beam: int, job: Job
 ) -> tuple[list[SpanSentence], bool]:
-    """Sentences of a causal network, token by token: a token's input depends on its prefix alone.
+    """Sentences of a causal network, grown token by token, and whether time ran out.
 
-    A prefix that no token goes on from is a sentence. Where more than ``beam`` prefixes fit, the
-    nearest go on. Returns whether time ran out, too.
+    A token's input depends on its prefix alone. A prefix that no token extends within the span is
+    a complete sentence. If more than ``beam`` prefixes fit, the nearest are kept.
 
     Args:
         judge: measures the next tokens.
         tokens: candidates by position.
         limit: largest sine of a token in the span.
-        beam: prefixes that go on at each position.
+        beam: number of prefixes kept at each position.
         job: ends the growth when its time is up.
     """
     prefixes = tokens[0][:, None]
@@ -123,14 +123,14 @@ def proven(
     found: Sequence[SpanSentence],
     tolerance: float,
 ) -> Reconstruction:
-    """The sentences with what can be said for them, those in the span first.
+    """The sentences with their confidence, those in the span first.
 
     Args:
-        observation: what the gradient of the batch is compared with.
-        task: its loss makes the gradient.
+        observation: holds the observed gradient.
+        task: defines the loss.
         network: as broadcast, in float32 and eval mode.
         first: names of the first block's weights.
-        found: different sentences, whole.
+        found: distinct, complete sentences.
         tolerance: relative error of a float32 gradient that counts as rounding.
     """
     count = observation.knowledge.num_examples

@@ -1,4 +1,4 @@
-"""Read whole sentences off the gradients of the first block's linear layers."""
+"""Whole sentences from the gradients of the first block's linear layers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
+from attacks.spans.cuts import CUTS
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.sentences import Judge, SpanSentence, grow, proven
@@ -22,39 +23,36 @@ from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 
-_WIDER = 3  # times that cut, where the sentences within it are no proof
-
 
 @dataclass(frozen=True)
 class Span(Attack):
-    """Exact text by testing tokens against the span of inputs (DAGER, Petrov et al. 2024).
+    """Recover exact texts by testing tokens against the span of a layer's inputs.
 
-    The gradient of a linear layer's weight is ``sum_t x_t (dL/dy_t)^T``: with fewer tokens than
-    the width, only inputs of the batch lie in its column space. Query, key and value of the first
-    block say which tokens the batch holds. No labels, lengths, embedding gradients or priors are
-    needed; any positive scale of the update does.
+    DAGER (Petrov et al. 2024): the gradient of a linear layer's weight is
+    ``sum_t x_t (dL/dy_t)^T``. With fewer tokens than dimensions, only inputs of the batch lie in
+    its column space, and the query, key and value of the first block reveal the tokens. No labels,
+    lengths, embedding gradients or priors are needed, and the update may have any positive scale.
 
-    We differ from DAGER in what is tested and how. (1) Sentences are judged by the layers behind
-    the first attention, the feed-forward output with its fourfold width above all: it tells right
-    from wrong up to as many tokens as the width, where the second block's query does no more, and
-    no last block of a classifier, which has a gradient for its pooled token only, is ever used.
-    (2) No absolute thresholds: ranks and tokens are cut at gaps. (3) The next tokens of a causal
-    model's prefix are tried side by side in one run. (4) An encoder's sentences are found by
-    descent on the mean angle instead of trying all combinations. (5) The classes come from the
-    head's gradient by least squares, and the gradient of the whole batch proves it.
+    We differ from DAGER in five points. (1) Sentences are tested at the layers behind the first
+    attention, preferably at the feed-forward output: being four times as wide, it separates right
+    from wrong for as many tokens as the model's width, where the query of the second block fails.
+    The last block of a classifier, whose gradient covers the pooled token alone, is never used.
+    (2) Ranks and tokens are cut at gaps instead of absolute thresholds. (3) All next tokens of a
+    causal model's prefix are tested in one forward pass. (4) Sentences of an encoder are found by
+    descent on the mean sine instead of enumeration. (5) Classes follow from the head's gradient by
+    least squares, and the gradient of the whole batch proves the result.
 
-    Confidence is ``certified`` for all sentences of a batch whose gradient is the observed one but
-    for rounding; ``in_span`` for a sentence that the span singles out, in a batch that is not
-    proven (a sentence is missing, dropout, several local steps, noise); else ``guess``. The
-    objective is the relative error of that gradient.
+    Confidence is ``certified`` for all sentences of a batch whose gradient equals the observed one
+    up to rounding. In a batch that is not proven (because of a missing sentence, dropout, several
+    local steps or noise), a sentence that the span singles out is ``in_span``, any other a
+    ``guess``. The objective is the relative error of that gradient.
 
     Attributes:
-        tolerance: relative error of a float32 gradient that counts as rounding; coarser wires add
-            their own, and none above 0.01 certifies.
-        beam: prefixes of a causal model that go on at each position.
-        starts: random sentences that an encoder's descent starts from, at most.
-        bag: leave out the words whose embedding row is zero, where the client sends an untied
-            table.
+        tolerance: relative error of a float32 gradient that counts as rounding; a coarser wire
+            adds its own, and a total above 0.01 certifies nothing.
+        beam: number of prefixes of a causal model kept at each position.
+        starts: largest number of random sentences from which an encoder's descent starts.
+        bag: exclude words whose embedding row is zero, if the client sends an untied table.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
@@ -65,7 +63,7 @@ class Span(Attack):
     bag: bool = True
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Different inputs against the room in the first block's spans, by a single text."""
+        """Distinct inputs compared with the room in the first block's spans, for a single text."""
         task, network, what = prospect.task, prospect.network, "different inputs"
         assert isinstance(task, TextTask)
         received = task.gradient(network, prospect.example)
@@ -82,7 +80,7 @@ class Span(Attack):
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """The sentences in the span, with what is proven of them."""
+        """The sentences in the span, with their confidence."""
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
         ends = task.tokens([""])[0]
@@ -92,10 +90,10 @@ class Span(Attack):
         first = traces.weights(observation)
         causal = traces.layers.causal
         guess: Reconstruction | None = None
-        for wider in (1, _WIDER) if causal and shortlist.clear else (1,):
+        for wider in (1, CUTS.retry) if causal and shortlist.clear else (1,):
             found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
             if task.spec.kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
-                # Nothing is predicted from the last token, so it leaves no trace.
+                # The last token predicts nothing and leaves no trace.
                 found = [replace(one, ids=(*one.ids, ends[-1])) for one in found]
             new = proven(observation, task, network, first, found, self.tolerance)
             if guess is None or "certified" in (new.confidence or ()):
@@ -122,7 +120,7 @@ class Span(Attack):
             return grow(judge, shortlist.tokens, wider * shortlist.limit, self.beam, job)
         if len(ends) < 2:
             raise CannotAttack(
-                "the tokenizer puts no end token behind a sentence, which the descent of an "
+                "the tokenizer appends no end token to a sentence, which the descent of an "
                 "encoder needs",
                 "Choose a model of the BERT or GPT-2 type.",
             )
@@ -140,7 +138,7 @@ class Span(Attack):
 
 
 def room(found: Subspace) -> int:
-    """The largest rank that leaves room to tell tokens."""
+    """The largest rank at which tokens can still be distinguished."""
     if isinstance(found, AdapterSpan):
         return found.most - 1
     ranks = range(found.most, 0, -1)
@@ -149,7 +147,7 @@ def room(found: Subspace) -> int:
 
 
 def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:
-    """The nearest tokens of each position, where no gap tells which are in the span."""
+    """Sentences of the nearest tokens at each position, for spans without a gap."""
     return [
         SpanSentence(
             tuple(int(tokens[min(i, len(tokens) - 1)]) for tokens in shortlist.tokens), 1.0, False

@@ -1,4 +1,4 @@
-"""The span of a linear layer's inputs, read off the gradient of its weight."""
+"""The span of a linear layer's inputs, computed from the gradient of its weight."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROUNDING = 1e-7
-"""Singular values below this share of the largest are float32 rounding at the client."""
-_NORMALISED = 2  # dimensions that layer normalisation may take from inputs and from gradients
-_MISSING = 0.5  # sine of a direction that is not there
-SAME = 0.9
-"""Rank of one span, as a share of another one's of the same tokens, that hides no token."""
-FALL = 30.0
-"""A singular value this many times above the next one ends a span that rounding blurs."""
+from attacks.spans.cuts import CUTS
 
 
 @dataclass(frozen=True)
 class Subspace:
-    """What the inputs ``x_t`` of a linear layer span: ``dL/dW = sum_t x_t (dL/dy_t)^T``.
+    """The span of the inputs ``x_t`` of a linear layer, as ``dL/dW = sum_t x_t (dL/dy_t)^T``.
 
     Attributes:
         basis: orthonormal columns, float64 ``(width, rank)``.
@@ -41,19 +34,19 @@ class Subspace:
 
     @property
     def full(self) -> bool:
-        """Whether tokens or noise fill the span, so that nothing can be told from it."""
-        return self.rank >= self.most - _NORMALISED
+        """Whether tokens or noise fill the whole space, so that every input lies in the span."""
+        return self.rank >= self.most - CUTS.lost_dimensions
 
     def widened(self, inputs: Tensor) -> Subspace:
-        """The same with what further inputs ``(input, width)`` span."""
+        """The span enlarged by further inputs ``(input, width)``."""
         both = torch.cat([self.basis, inputs.to(self.basis).T], 1)
         return Subspace(torch.linalg.qr(both).Q, self.most)
 
     def filled(self, inputs: Tensor) -> bool:
-        """Whether inputs ``(input, width)`` span all of it."""
+        """Whether the inputs ``(input, width)`` span the whole subspace."""
         basis = torch.linalg.qr(inputs.to(self.basis).T).Q
         missing = self.basis - basis @ (basis.T @ self.basis)
-        return bool(torch.linalg.svdvals(missing)[0] < _MISSING)
+        return bool(torch.linalg.svdvals(missing)[0] < CUTS.missing_direction)
 
     def distance(self, inputs: Tensor) -> Tensor:
         """Sine of the angle between each input ``(..., width)`` and the span, in [0, 1]."""
@@ -63,24 +56,24 @@ class Subspace:
         return sine.clamp(max=1)
 
     def rough_distance(self, inputs: Tensor) -> Tensor:
-        """The same with half the work; in float32 good to 0.001, enough to rank a vocabulary."""
+        """``distance`` at half the cost; accurate to 0.001 in float32, enough for a ranking."""
         inside = (inputs @ self.basis.to(inputs)).square().sum(-1)
         return (1 - inside / inputs.square().sum(-1).clamp(min=1e-30)).clamp(min=0).sqrt()
 
 
 def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subspace:
-    """The column space of ``gradient`` above what rounding adds to it.
+    """The column space of ``gradient``, without the directions that rounding adds.
 
     Args:
         gradient: float64 ``(width, outputs)``.
-        noise: standard deviation of an entry's error, as far as it is known.
-        blurred: a span that seems full ends where singular values fall most, if that is steep.
+        noise: standard deviation of an entry's error; 0 if unknown.
+        blurred: cut a seemingly full span at the largest ratio of singular values, if large enough.
     """
     rows, columns = gradient.shape
-    # A Gram matrix would lose half of the digits. QR keeps them and makes the rest small.
+    # A Gram matrix would lose half of the digits. QR keeps them and leaves a small factor.
     square = torch.linalg.qr(gradient.T, mode="r").R.T if columns > rows else gradient
     left, values, _ = torch.linalg.svd(square, full_matrices=False)
-    floor = max(ROUNDING * float(values[0]), noise * (rows**0.5 + columns**0.5), 1e-300)
+    floor = max(CUTS.singular_value * float(values[0]), noise * (rows**0.5 + columns**0.5), 1e-300)
     rank = int((values > floor).sum())
     if blurred and rank == len(values):
         rank = _fall(values)
@@ -88,8 +81,8 @@ def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subsp
 
 
 def _fall(values: Tensor) -> int:
-    """Where descending singular values fall the most; all of them where no fall is large."""
+    """Number of singular values before the largest ratio; all if no ratio is large enough."""
     falls = values[:-1] / values[1:].clamp(min=1e-300)
-    if len(falls) == 0 or float(falls.max()) < FALL:
+    if len(falls) == 0 or float(falls.max()) < CUTS.rank_fall:
         return len(values)
     return int(falls.argmax()) + 1

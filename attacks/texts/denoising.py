@@ -7,15 +7,11 @@ from dataclasses import replace
 
 from attacks.observed.declared import declared, granted_noise
 from attacks.observed.local_steps import LocalSteps
+from attacks.texts.cuts import CUTS
 from attacks.texts.low_rank import shrink
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
 from fedsim.types import Tensors
-
-_SMALLEST = 32
-"""Rows and columns below which singular values tell nothing of the noise."""
-_MEASURED = 1.1
-"""Of the declared noise, which is itself measured on a few thousand draws."""
 
 
 def denoised(
@@ -47,7 +43,7 @@ def denoised(
     for name, bound in slack.items():
         value = gradient[name]
         side = min(value.shape)
-        if side < _SMALLEST or (noise is None and 2 * rank > side):
+        if side < CUTS.denoised_side or (noise is None and 2 * rank > side):
             continue
         # An error that is uniform within +-s has the variance s^2 / 3.
         rounding = float(bound.square().mean()) / 3
@@ -72,7 +68,7 @@ def _noise(chain: Chain, observation: Observation) -> float | None:
             variance = _of_steps(alone) if defense.per_example else (granted_noise(alone) or 0) ** 2
             if not variance:
                 return None
-            total += _MEASURED * variance
+            total += CUTS.noise_margin * variance
     return total
 
 

@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.observed.replay import Replay
+from attacks.texts.cuts import CUTS
 from attacks.texts.factors import Products, Vectors
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
-
-_NOTHING = 1e-10
-"""In float64, the share of the largest gradient norm below which a tensor's is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class Factored:
                 values = group.values.norm(dim=2)[:, 0]
             norms |= zip(group.names, values.tolist(), strict=True)
         self.network.to(dtype)
-        least = _NOTHING * max(norms.values(), default=0.0)
+        least = CUTS.living_gradient * max(norms.values(), default=0.0)
         return frozenset(name for name, norm in norms.items() if norm > least)
 
     def _words(self) -> nn.Embedding:

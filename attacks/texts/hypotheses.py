@@ -12,6 +12,7 @@ from torch import nn
 from attacks.base import Job
 from attacks.observed.labels import known_labels
 from attacks.observed.word_rows import noise_variance, standing_out
+from attacks.texts.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.base import Task
@@ -20,8 +21,6 @@ LabelSource: TypeAlias = Literal["auto", "enumerate", "joint"]
 
 _SHORTEST = 3
 """Tokens of a sentence of one word, between start and end."""
-_ORDERS = 720
-"""Orders of the labels gone through; more sentences than six have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def hypotheses(
     # Sentences of equal length are interchangeable, and so are equal labels.
     found: dict[Hypothesis, None] = {}
     for size, own in product(sizes, classes):
-        for order in islice(permutations(own), _ORDERS):
+        for order in islice(permutations(own), CUTS.label_orders):
             pairs = sorted(zip(size, order, strict=True))
             found[Hypothesis(*map(tuple, zip(*pairs, strict=True)))] = None
     return list(found)[:most]

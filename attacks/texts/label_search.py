@@ -18,8 +18,9 @@ from fedsim.errors import CannotAttack
 from fedsim.tasks.language_modelling import IGNORED
 
 _NEVER = -1e9
+"""Logit of every label at a place that holds no word."""
 SHARPNESS = 20.0
-"""Of a target that follows from a guess: what its cosines to the word table are multiplied by."""
+"""Inverse temperature of a target that follows from the guess, on cosines to the word table."""
 
 
 class LabelSearch(ABC):

@@ -14,9 +14,9 @@ from fedsim.errors import CannotAttack, ConfigError
 from fedsim.models import transformer
 from fedsim.tasks.text import TextTask
 
-_CPU_LOGITS = 2**21  # held at a time; more do not fit into the cache, and take up to twice as long
-_GPU_LOGITS = 2**26
-_HIDDEN = 2**23  # most values of a hidden layer in one forward pass
+_CPU_LOGITS = 2**21  # most logits held on a CPU; more leave the cache and take twice as long
+_GPU_LOGITS = 2**26  # most logits held on a GPU
+_HIDDEN = 2**23  # most values of one hidden layer in a forward pass
 
 
 @dataclass(frozen=True, eq=False)

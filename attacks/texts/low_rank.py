@@ -8,8 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_EXACT = 1e-5
-"""Share of the norm that factors may miss; rounding of a float32 gradient is about 1e-7."""
+from attacks.texts.cuts import CUTS
 
 
 def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
@@ -31,7 +30,7 @@ def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
     left = torch.linalg.qr(matrix @ probe).Q
     right = matrix.T @ left
     miss = float((matrix - left @ right.T).norm())
-    return (left, right) if miss <= _EXACT * float(matrix.norm()) else None
+    return (left, right) if miss <= CUTS.factor_miss * float(matrix.norm()) else None
 
 
 def shrink(matrix: Tensor, most: float = math.inf) -> Tensor:

@@ -9,6 +9,7 @@ from fedsim.capture import Observation
 from fedsim.types import Tensors
 
 _RATE = 1e-3
+"""Adam's learning rate for the interpolation between the two models."""
 
 
 class SurrogateModel:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 import tomli_w
 from pydantic import ValidationError
 
+from attacks import cuts
 from experiments.plan.cells import Cell, make_cells
 from experiments.plan.config import Plan
 from experiments.plan.overrides import override
@@ -104,7 +105,8 @@ def check_version(root: Path) -> dict[str, Any]:
 def note_provenance(run: Run, stage: str, seconds: float) -> None:
     """Record what ran, from which commit, on what, and how long; each stage keeps its own.
 
-    Training and attacks go on where they stood, so that their times add up.
+    Training and attacks go on where they stood, so that their times add up. ``cuts`` holds the
+    thresholds of the attack families at the latest attack stage; empty before it.
     """
     path = run.root / "provenance.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
@@ -128,6 +130,7 @@ def note_provenance(run: Run, stage: str, seconds: float) -> None:
             "commands": noted("commands", " ".join(["fedsim", *sys.argv[1:]])),
             "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
             "seconds": noted("seconds", round(before + seconds, 3)),
+            "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
         },
     )
 

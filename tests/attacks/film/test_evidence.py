@@ -96,7 +96,7 @@ def test_without_room_in_the_span_it_says_so(fresh: Victim) -> None:
     seen, truth = fresh.capture(many)
     assert sum(map(len, lines(truth))) > 128
     guess = attack(fresh, seen, quick)
-    assert re.match(r"Log-probability alone, since .* has rank 12[678] at", guess.note)
+    assert re.match(r"Ranked by log-probability alone, since .* has rank 12[678] at", guess.note)
     assert guess.confidence == ("guess",)
     frozen, _ = fresh.capture(many, BARE)
     guess = attack(fresh, frozen, replace(quick, max_tokens=12))
@@ -105,7 +105,7 @@ def test_without_room_in_the_span_it_says_so(fresh: Victim) -> None:
         attack(fresh, seen, replace(quick, bag="span"))
     dropped, _ = fresh.capture([5], train_mode=True)
     guess = attack(fresh, dropped, quick)
-    assert guess.note == "Log-probability alone, since no sentence in the span was found."
+    assert guess.note == "Ranked by log-probability alone, since no sentence in the span was found."
     assert guess.confidence == ("guess",)
 
 

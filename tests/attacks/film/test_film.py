@@ -167,5 +167,5 @@ def test_what_film_cannot_attack(gpt2: Victim) -> None:
         gpt2,
         replace(gpt2.capture([3])[0], received=marked),
         replace(QUICK, bag="rows"),
-        "the bag holds no word beside special tokens",
+        "the bag holds special tokens only",
     )

@@ -117,7 +117,7 @@ def test_noise_leaves_grey(capture: Capture) -> None:
     blank = (guess.guess.inputs == 0.5).flatten(1).all(1)
     assert bool(blank.all())
     assert guess.guess.labels.tolist() == [-1] * 3
-    assert guess.note == "no unit singles out 3 of the examples, guessed grey."
+    assert guess.note == "no unit isolates 3 of the examples, guessed grey."
 
 
 def test_mixtures_that_agree_are_not_certified() -> None:

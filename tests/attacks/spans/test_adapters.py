@@ -206,7 +206,7 @@ def test_reasons_name_rank_and_layer(gpt2: Victim, fresh: Victim) -> None:
         (gpt2, "dL/dA has rank 32 of 32; dL/dB has rank 32 of 32"),
     ):
         many, _ = victim.capture([3, 4])
-        refused(victim, many, f"the adapters of {name!r} show no room: {said}")
+        refused(victim, many, f"the gradients of the adapters of {name!r} are full: {said}")
     noisy, _ = gpt2.capture([5], {"name": "gaussian_noise", "std": 1e-4})
     refused(gpt2, noisy, "dL/dB has rank 32 of 32. The batch has as many tokens as that, or noise")
     seen, _ = gpt2.capture([5])

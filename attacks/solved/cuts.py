@@ -1,0 +1,62 @@
+"""Thresholds of the attacks that solve for the inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedCuts:
+    """Thresholds of ``closed_form``, ``embedding_rows``, ``ratio`` and ``spear``.
+
+    Attributes:
+        closed_form_floor: ``closed_form``: outputs smaller than this are lost in the errors of the
+            layers above.
+        closed_form_values: ``closed_form``: most values of a layer's input; the dense equations of
+            that many take 2 GB of float64.
+        unpruned_share: ``embedding_rows``: least share of nonzero coordinates in position rows
+            that were not pruned; with fewer, no sentence is certified.
+        pixel_error: ``ratio`` and ``spear``: largest error of an accepted or certified pixel in
+            [0, 1]; it still rounds to the right byte.
+        ratio_sigmas: ``ratio``: standard deviations of rounding by which a pixel or slope may be
+            off.
+        ratio_same_image: ``ratio``: root mean square distance below which two images are one.
+        rank_fall: ``spear``: least ratio of the last singular value of the examples to the first
+            of rounding.
+        silent_sigmas: ``spear``: standard deviations of rounding below which a unit's slope counts
+            as silent.
+        silent_slack: ``spear``: factor on that threshold for a unit whose input is negative.
+        direction_error: ``spear``: largest error of a sampled direction that is worth refining.
+        same_sampled: ``spear``: cosine from which two directions are one before refinement.
+        same_refined: ``spear``: cosine from which two directions are one after refinement.
+        independent: ``spear``: least distance of a direction from the span of those chosen before.
+        slopes_outside: ``spear``: largest part of an image's slopes outside the span of the
+            batch's, as a share of their norm.
+        in_span_agreement: ``spear``: least agreement between silent units and negative inputs of
+            an image that counts as in the span.
+        provable_agreement: ``spear``: least mean agreement that is worth the proof by gradient;
+            units that switch between local steps lower it.
+        patience: ``spear``: passes without a better agreement after which the search ends, once
+            a proof was tried.
+    """
+
+    closed_form_floor: float = 1e-6
+    closed_form_values: int = 16_384
+    unpruned_share: float = 0.99
+    pixel_error: float = 0.5 / 255
+    ratio_sigmas: float = 30.0
+    ratio_same_image: float = 0.01
+    rank_fall: float = 10.0
+    silent_sigmas: float = 10.0
+    silent_slack: float = 30.0
+    direction_error: float = 0.03
+    same_sampled: float = 1 - 1e-4
+    same_refined: float = 1 - 1e-5
+    independent: float = 3e-3
+    slopes_outside: float = 1e-3
+    in_span_agreement: float = 0.99
+    provable_agreement: float = 0.85
+    patience: int = 40
+
+
+CUTS = SolvedCuts()

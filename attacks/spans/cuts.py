@@ -1,0 +1,65 @@
+"""Thresholds of the attacks on the span of a layer's inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SpanCuts:
+    """Thresholds on ranks, tokens and sentences. Sines are of the angle to the span.
+
+    Attributes:
+        singular_value: smallest singular value that counts towards a span, as a share of the
+            largest; below lies float32 rounding at the client.
+        factor_singular_value: the same for the second factor of an adapter.
+        mean_rounding: mean error of a rounded number, in units of its last place.
+        rank_fall: a singular value this many times above the next ends a span that rounding blurs.
+        lost_dimensions: dimensions that layer normalisation may take from inputs and gradients; a
+            span with no more than these to spare is full.
+        equal_rank: least rank of a span that hides no token, as a share of another span's rank for
+            the same tokens.
+        missing_direction: sine from which a direction is absent from a span.
+        anywhere_tokens: tokens that stay after the one test for all positions together.
+        tokens_beyond_rank: tokens measured at each position in excess of the rank.
+        gap: least ratio of the smallest rejected to the largest accepted sine.
+        token_sine: largest sine of an accepted token.
+        end_sine: a position whose every sine is larger lies behind all sentences.
+        end_ratio: the same, as a multiple of the worst position before.
+        lowest_limit: smallest sine at which a token may be cut off in its sentence.
+        highest_limit: largest sine at which a token may be cut off in its sentence.
+        retry: factor on that limit in a second search, where the first proves nothing.
+        sentence_sine: largest mean sine of a sentence in the span.
+        neighbour_ratio: least ratio of a neighbour's mean sine to that of a sentence in the span.
+        twins: most neighbours below that ratio: other sentences that differ in one word.
+        kicks: fresh draws of a line's worst tokens, in a row, before the line is given up.
+        absent_weight: weight in the batch below which a sentence is not part of it, as a share of
+            the largest.
+        proof_sentences: most sentences tried for a batch, and the largest multiplicity.
+    """
+
+    singular_value: float = 1e-7
+    factor_singular_value: float = 1e-6
+    mean_rounding: float = 0.3
+    rank_fall: float = 30.0
+    lost_dimensions: int = 2
+    equal_rank: float = 0.9
+    missing_direction: float = 0.5
+    anywhere_tokens: int = 1024
+    tokens_beyond_rank: int = 32
+    gap: float = 4.0
+    token_sine: float = 0.1
+    end_sine: float = 0.03
+    end_ratio: int = 10
+    lowest_limit: float = 0.003
+    highest_limit: float = 0.1
+    retry: int = 3
+    sentence_sine: float = 0.05
+    neighbour_ratio: float = 10.0
+    twins: int = 8
+    kicks: int = 8
+    absent_weight: float = 0.05
+    proof_sentences: int = 32
+
+
+CUTS = SpanCuts()
