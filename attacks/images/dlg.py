@@ -28,13 +28,14 @@ from fedsim.types import Batch, Tensors
 
 @dataclass(frozen=True)
 class DLG(Attack):
-    """L-BFGS without line search on pixels and label logits, squared L2 between gradients.
+    """Match gradients by L-BFGS over the pixels and labels of a batch.
 
-    Zhu et al. 2019, as in the authors' code: everything drawn from N(0, 1), all images and labels
-    of a batch at once. We differ where that code fails. Half of the starts on LeNet run away or
-    crawl: such a start is given up and another one drawn, and if none converges, the best of them
-    gets the rest of the steps. The guess is the lowest objective seen. All is done in float64,
-    because in float32 a search stalls on rounding. Pixels are clamped to [0, 1] at the end.
+    Deep Leakage from Gradients (Zhu et al. 2019) minimises the squared L2 distance without line
+    search, from pixels and label logits drawn from N(0, 1), as in the authors' code. We differ
+    where that code fails: half of the starts on LeNet diverge or stall. Such a start is given up
+    for another; if none converges, the best of them gets the remaining steps. The guess is the
+    iterate with the lowest objective, clamped to [0, 1]. All computation is in float64, as in
+    float32 the search stalls on rounding.
 
     Attributes:
         steps: outer steps of L-BFGS in all, shared by the starts; each has 20 inner iterations.
@@ -138,10 +139,10 @@ class DLG(Attack):
 
 @dataclass(frozen=True)
 class IDLG(DLG):
-    """DLG with the labels fixed to those that the last layer's gradient gives away.
+    """DLG with labels inferred from the last layer's gradient instead of searched for.
 
-    Zhao et al. 2020 for one example: the class with the negative bias gradient. Larger batches,
-    which the paper leaves out, take the counts of ``attacks.observed.labels``.
+    iDLG (Zhao et al. 2020) takes, for one example, the class with the negative bias gradient. For
+    larger batches, which the paper does not treat, labels come from ``attacks.observed.labels``.
     """
 
     title: ClassVar[str] = "iDLG"

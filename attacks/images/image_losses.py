@@ -1,4 +1,4 @@
-"""How far the gradient of guessed images lies from the one received, and how rough they are."""
+"""Distances between the gradients of guessed images and the received one, and total variation."""
 
 from __future__ import annotations
 

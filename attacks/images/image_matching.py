@@ -1,4 +1,4 @@
-"""What Inverting Gradients and GI-GIP share: images are searched for whose gradient fits."""
+"""The search of Inverting Gradients and GI-GIP for images whose gradient matches."""
 
 from __future__ import annotations
 

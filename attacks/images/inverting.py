@@ -20,13 +20,15 @@ from fedsim.types import Batch, Tensors
 
 @dataclass(frozen=True)
 class Inverting(ImageMatching):
-    """``1 - cosine + total_variation * TV(x)`` on pixels in [0, 1], by Adam on the slope's sign.
+    """Match gradients by cosine distance and total variation over the pixels of a batch.
 
-    Geiping et al. 2020: step size times 0.1 at 3/8, 5/8 and 7/8 of the steps, projection to the
-    box after each step, the restart with the lowest matching loss (without TV) wins. We differ:
-    pixels are not normalised by a data set's mean and deviation, the best iterate is kept and not
-    the last, labels are inferred where they are not granted, and restarts and victims are lanes of
-    one ``vmap``. A FedAvg update is matched as if it were a gradient, which the cosine allows.
+    Inverting Gradients (Geiping et al. 2020) minimises ``1 - cosine + total_variation * TV(x)`` for
+    pixels in [0, 1] by Adam on the sign of the derivative, with projection after each step. The
+    learning rate falls by 0.1 at 3/8, 5/8 and 7/8 of the steps, and the restart with the lowest
+    matching loss, without TV, wins. We differ in four points: pixels are not normalised by a data
+    set's mean and deviation, the best iterate is kept instead of the last, labels are inferred if
+    not granted, and restarts and victims are lanes of one ``vmap``. A FedAvg update is matched as
+    if it were a gradient, which the cosine permits.
 
     Attributes:
         steps: of Adam.

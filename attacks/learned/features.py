@@ -1,4 +1,4 @@
-"""Updates as the features of a learned inverter: their coordinates, hashed, or slopes."""
+"""Features of an update for a learned inverter: hashed coordinates, or slopes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attacks.observed.replay import Replay
 from fedsim.types import Batch, Tensors
 
 _AT_ONCE = 64
-"""Updates that one ``vmap`` works on at once."""
+"""Most updates that one ``vmap`` processes at a time."""
 _BYTES = 64 << 20
-"""Bytes of gradients that it makes at once."""
+"""Most bytes of gradients that one ``vmap`` produces at a time."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Coordinates:
 
     @classmethod
     def of(cls, model: Replay) -> Coordinates:
-        """Those of the parameters that the client sends."""
+        """The coordinates of the parameters that the client sends."""
         return cls({name: value.shape for name, value in model.parameters.items()})
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Total number of gradient coordinates."""
         return sum(shape.numel() for shape in self.shapes.values())
 
     def flatten(self, update: Tensors) -> Tensor:
@@ -56,12 +56,12 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Hashed:
-    """Sums of coordinates (Wu et al. 2022), which adds those of one bin up without random signs.
+    """Sums of the coordinates in each bin, without random signs (Wu et al. 2022).
 
     Attributes:
         width: number of features.
-        index: the bin of each coordinate, int64; None where each has its own.
-        classes: features, at the end, that tell the class: none here.
+        index: the bin of each coordinate, int64; None if each has its own.
+        classes: number of features at the end that encode the class; none here.
     """
 
     width: int
@@ -70,7 +70,7 @@ class Hashed:
 
     @classmethod
     def of(cls, coordinates: int, index: Tensor | None) -> Hashed:
-        """The bins of so many coordinates."""
+        """The bins for the given number of coordinates."""
         return cls(coordinates if index is None else int(index.max()) + 1, index)
 
     def linear(self, coordinates: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class Hashed:
         return sums.index_add_(1, self.index, coordinates)
 
     def sizes(self, device: torch.device) -> Tensor:
-        """How many coordinates each bin holds, float32."""
+        """Number of coordinates in each bin, float32."""
         if self.index is None:
             return torch.ones(self.width, device=device)
         return self.index.bincount(minlength=self.width).float()
@@ -92,7 +92,7 @@ class Hashed:
 
 
 def draw_bins(coordinates: int, share: float, rng: torch.Generator) -> Tensor:
-    """A bin for each coordinate, int64, of ``share`` times as many, none of which is empty."""
+    """A random bin for each coordinate, int64; at most ``share * coordinates`` bins, none empty."""
     drawn = torch.randint(max(1, int(share * coordinates)), (coordinates,), generator=rng)
     index: Tensor = drawn.unique(return_inverse=True)[1]
     return index
@@ -100,16 +100,17 @@ def draw_bins(coordinates: int, share: float, rng: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Slopes:
-    """What one step of gradient matching makes of the update of a single image.
+    """The first step of gradient matching for the update of a single image.
 
-    The label is where the last bias gradient is lowest (iDLG, Zhao et al. 2020). The slope at the
-    ``reference`` of the inner product of that label's gradient with the update has the size of the
-    image. Where the gradient were linear in the image and the noise Gaussian it would say all that
-    the update says; and it looks alike whatever the label is, as coordinates do not.
-    With it come the last layer's bias gradient and its input, and the label as 0 and 1.
+    The label is the class with the lowest bias gradient of the last layer (iDLG, Zhao et al. 2020).
+    The main feature is the derivative, at the image ``reference``, of the inner product between the
+    gradient for that label and the update; it has the shape of the image. If the gradient were
+    linear in the image and the noise Gaussian, it would be a sufficient statistic of the update.
+    Unlike coordinates, it looks alike for all labels. The other features are the bias gradient and
+    the input of the last layer, and the label as a one-hot vector.
 
     Attributes:
-        model: the broadcast model and the parameters sent, those of ``head`` among them.
+        model: the broadcast model and the parameters sent, which include those of ``head``.
         reference: an image ``(channel, height, width)``, such as the mean.
     """
 
@@ -120,7 +121,7 @@ class Slopes:
 
     @property
     def classes(self) -> int:
-        """Number of classes; as many features, the last ones, tell the label."""
+        """Number of classes, which is the number of features at the end that encode the label."""
         return self.coordinates.shapes[self.head.weight][0]
 
     @property
@@ -160,9 +161,10 @@ Features: TypeAlias = Hashed | Slopes
 
 
 def head_input(weight: Tensor, bias: Tensor) -> Tensor:
-    """What a linear layer was given: ``(update, input)`` of its gradients; 0 where all vanish.
+    """The input of a linear layer from its gradients, ``(update, input)``; 0 if they vanish.
 
-    Of ``weight (update, output, input) = bias (update, output) x input`` the least-squares input.
+    It is the least-squares solution of ``weight (update, output, input) = bias (update, output) x
+    input (update, input)``.
     """
     energy = bias.square().sum(1, keepdim=True)
     projected = torch.einsum("uo,uoi->ui", bias, weight)
@@ -175,10 +177,10 @@ def per_sample_gradients(model: Replay, batch: Batch) -> Tensors:
 
 
 def group_gradients(model: Replay, batch: Batch, size: int) -> Tensors:
-    """The gradient of each ``size`` examples in a row, ``(group, *shape)``, by ``vmap``.
+    """The gradient of each ``size`` consecutive examples, ``(group, *shape)``, by ``vmap``.
 
-    One after another where gradients are large, which is no slower and takes less memory, or where
-    the network looks at its input's values, as the padding masks of BERT do.
+    Groups are processed one by one if gradients are large, which is as fast and takes less memory,
+    or if the network branches on its input's values, as for the padding masks of BERT.
     """
     chunk = _BYTES // (4 * size * sum(value.numel() for value in model.parameters.values()))
     if chunk < 2:
@@ -197,7 +199,7 @@ def group_gradients(model: Replay, batch: Batch, size: int) -> Tensors:
 
 
 def looped_gradients(model: Replay, batch: Batch, size: int = 1) -> Tensors:
-    """``group_gradients`` one after another: the oracle, and what ``vmap`` is timed against."""
+    """``group_gradients`` one by one: the reference for its results and its speed."""
     starts = range(0, len(batch), size)
     found = {k: value.new_empty(len(starts), *value.shape) for k, value in model.parameters.items()}
     for number, start in enumerate(starts):
@@ -211,7 +213,7 @@ def looped_gradients(model: Replay, batch: Batch, size: int = 1) -> Tensors:
 
 
 def _trimmed(batch: Batch) -> Batch:
-    """The batch without the places that are padding in all of its texts."""
+    """The batch without the places that are padding in all its texts."""
     if batch.mask is None:
         return batch
     longest = int(batch.mask.sum(1).max())

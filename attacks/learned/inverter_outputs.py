@@ -1,4 +1,4 @@
-"""What a learned inverter guesses: the pixels of images, or the tokens of texts."""
+"""Outputs of a learned inverter: the pixels of images, or the tokens of texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pixels:
 
     Attributes:
         shape: ``(channel, height, width)``.
-        residual: guesses are added to others: they start at 0 and have no sigmoid.
+        residual: whether the output is added to another guess; it then starts at 0 without sigmoid.
     """
 
     shape: tuple[int, ...]
@@ -60,9 +60,9 @@ class TokenOutput:
     """Texts of at most ``positions`` tokens; a place after the last one ends them.
 
     Attributes:
-        words: the ids that can be guessed, int64 ``(word,)``: those of the auxiliary rows, since no
-            other has an example to be learned from.
-        channels: values at each position, from which one layer for all positions tells the word.
+        words: ids that can be guessed, int64 ``(word,)``: those of the auxiliary rows, since other
+            words have no examples to learn from.
+        channels: values at each position, which a layer shared by all positions maps to a word.
     """
 
     positions: int
@@ -105,8 +105,8 @@ class TokenOutput:
     def read(self, guesses: Tensor, lengths: tuple[int, ...] | None) -> Batch:
         """The texts of ``guesses (example, position, class)``, without labels.
 
-        A text ends where the end is the likeliest. Granted ``lengths`` go to the texts by the
-        length that they would have otherwise.
+        A text ends at the first place where the end class is the likeliest. Granted ``lengths`` are
+        assigned to the texts in the order of these lengths.
         """
         classes = guesses.argmax(-1)
         ends = torch.cat([classes, classes.new_full((len(classes), 1), _END)], 1) == _END

@@ -1,4 +1,4 @@
-"""How an inverter learns from simulated updates, and goes on where it was cut off."""
+"""Training of an inverter on simulated updates, with checkpoints."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fedsim.types import Tensors
 CHECKPOINTED = 60.0
 """Seconds between two checkpoints."""
 _MEASURED = 256 << 20
-"""Bytes of features, at most, from which they are standardised and regressed on."""
+"""Most bytes of features used to standardise them and to fit the linear regression."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """How an inverter is trained: Adam, its rate rising for a tenth of the steps, then a cosine.
+    """Schedule of a training by Adam: linear warm-up for a tenth of the steps, then a cosine.
 
     Attributes:
         patience: epochs without a lower loss on held-out rows that end the training.
-        updates: simulated updates of one step.
+        updates: number of simulated updates in one step.
         seed: of the order of the rows and of the noise.
     """
 
@@ -48,19 +48,19 @@ class Training:
     ) -> Tensors:
         """Train, and return the parameters of the epoch with the least loss on held-out rows.
 
-        Goes on from the job's checkpoint, as if it had not been cut off.
+        A training resumed from the job's checkpoint gives the same result as an uninterrupted one.
 
         Args:
             network: untrained.
             simulated: updates of given rows.
-            truths: what the examples of ``simulated`` are to be guessed as, ``(row, ...)``.
-            rows: those to train on, by which features are standardised too, and those held out,
+            truths: target outputs for the examples of ``simulated``, ``(row, ...)``.
+            rows: row numbers to train on, which also standardise the features, and held-out ones,
                 which choose the epoch.
             job: deadline, progress and checkpoints.
 
         Returns:
-            The network's tensors, ``heldout`` (the loss), the ``epoch`` it was reached in (0 is the
-            start), and whether the training ``expired``, out of time.
+            The network's tensors, the ``heldout`` loss, the ``epoch`` that reached it (0 is the
+            start), and ``expired``, whether the time budget ended the training.
         """
         training, heldout = rows
         size = network.size
@@ -132,7 +132,7 @@ class Training:
         truths: Tensor,
         heldout: Tensor,
     ) -> Tensor:
-        """Mean loss on the held-out rows, whose noise is the same in each epoch."""
+        """Mean loss on the held-out rows, with the same noise in each epoch."""
         size, rng = network.size, self._rng(truths.device, "heldout")
         groups = heldout[: len(heldout) // size * size].view(-1, size)
         losses = [
@@ -146,7 +146,7 @@ class Training:
 
 
 def _rate(step: int, steps: int) -> float:
-    """Share of the learning rate: up in a tenth of the steps, and down to 0 as a cosine."""
+    """Factor of the learning rate: rises over a tenth of the steps, then falls to 0 as a cosine."""
     rising = max(1, steps // 10)
     return min((step + 1) / rising, 0.5 + 0.5 * math.cos(math.pi * step / steps))
 
@@ -164,7 +164,7 @@ def _checkpoint(
 def _resume(
     tensors: Tensors, network: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[int, Tensors]:
-    """Load a checkpoint, if there is one: the epochs done, and the best parameters so far."""
+    """Load a checkpoint, if any; return the epochs done and the best parameters so far."""
     if not tensors:
         return 0, {}
     device = next(network.parameters()).device

@@ -38,41 +38,41 @@ from fedsim.types import Tensors
 
 @dataclass(frozen=True)
 class LTI(Attack):
-    """An inverter trained on simulated updates of auxiliary rows, the declared defense included.
+    """Invert updates with a network trained on simulated updates of auxiliary rows.
 
     Wu et al. 2022, "Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in Federated
-    Learning". One training serves every update of the same weights, defense and batch size, and an
-    inversion is one pass. Of a batch the loss is that of the best assignment of guesses to
-    examples. Labels are those of ``attacks.observed.labels``, -1 where they cannot be told.
+    Learning": the simulation includes the declared defense. One training serves every update of the
+    same weights, defense and batch size, and an inversion is one forward pass. The loss of a batch
+    is that of the best assignment of guesses to examples. Labels are those of
+    ``attacks.observed.labels``, or -1 if they cannot be inferred.
 
-    We differ. The paper chooses the epoch on the test set; here held-out auxiliary rows do. It
-    gives the network raw coordinates; here features are standardised, the step size is a cosine,
-    and images are mirrored, too. With ``features = "slope"``, not in the paper, a single image's
-    update comes as one step of gradient matching, and the network adds to a linear regression of
-    the pixels: on LeNet at its first weights and 9,000 images of CIFAR-10 the regression alone has
-    a mean squared error of .005 (no defense) and .019 (sign, pruning .99, noise .1), to which 6
-    epochs of the network added nothing. The paper's schedule for images is width 3000, 200 epochs,
-    step size 1e-4 that falls to a tenth, 50,000 images; for texts width 600, 1000 channels, 100
-    epochs.
+    We differ in three points. (1) The paper chooses the epoch on the test set; here held-out
+    auxiliary rows choose it. (2) Features are standardised, the learning rate follows a cosine, and
+    images are also mirrored. (3) With ``features = "slope"`` the update of a single image enters as
+    one step of gradient matching, and the network adds to a linear regression of the pixels. On
+    LeNet at its first weights and 9,000 images of CIFAR-10 the regression alone has a mean squared
+    error of .005 (no defense) and .019 (sign, pruning .99, noise .1), which 6 epochs of the network
+    do not improve. The paper's schedule is, for images, width 3000, 200 epochs, a learning rate of
+    1e-4 falling to a tenth and 50,000 images; for texts width 600, 1000 channels and 100 epochs.
 
     Attributes:
         features: ``slope``, see ``attacks.learned.features.Slopes``; ``coordinates``, hashed, as
             in the paper; ``auto`` takes slopes of a single image whose last layer is sent.
-        bins: for coordinates, number of features as a share of them; 1 for one each. The paper
-            takes .5 for ResNet20, .1 and .01 for language models.
-        width: of the hidden layers; a text has one, and then ``channels`` at each token.
-        channels: values at each token from which one layer for all of them tells the word.
+        bins: number of features as a share of the coordinates; 1 for one each. The paper uses .5
+            for ResNet20, .1 and .01 for language models.
+        width: width of the hidden layers; texts have one, followed by ``channels`` at each token.
+        channels: values at each token, which a layer shared by all tokens maps to the word.
         epochs: passes over the auxiliary rows.
         patience: epochs without a lower held-out loss that end the training.
-        updates: simulated updates of one step.
-        learning_rate: of Adam at its highest.
-        mirror: train on mirrored images, too.
-        size: most auxiliary rows used; 0 for all.
-        auxiliary: train on the auxiliary ``rows``; on as many pseudo images beside them (``dct``);
-            or on pseudo texts instead (``unigram``), as the paper does off distribution.
-        pseudo: how many of those; 0 for as many as rows.
+        updates: number of simulated updates in one step.
+        learning_rate: highest learning rate of Adam.
+        mirror: train on mirrored images too.
+        size: largest number of auxiliary rows used; 0 for all.
+        auxiliary: train on the auxiliary ``rows``, on these and pseudo images (``dct``), or on
+            pseudo texts alone (``unigram``), as the paper does off distribution.
+        pseudo: number of pseudo rows; 0 for as many as rows.
         dct_axes: see ``attacks.learned.pseudo``.
-        adaptive: simulate the declared defense; an oblivious inverter knows of none.
+        adaptive: simulate the declared defense; otherwise no defense is assumed.
     """
 
     title: ClassVar[str] = "LTI"

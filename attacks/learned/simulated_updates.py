@@ -1,4 +1,4 @@
-"""What a client would have sent for rows that the attacker owns: what an inverter learns from."""
+"""Simulated updates of clients that hold the attacker's own rows, to train an inverter on."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class SimulatedClient:
     All steps are taken at the broadcast weights. A cohort's clients are simulated one by one.
 
     Attributes:
-        chain: all defenses but the Gaussian noise that comes last.
-        variance: of that noise in each coordinate of the mean gradient.
-        spread: of an update's examples over clients and steps.
-        length: what turns the mean gradient into the update, on which late defenses act.
+        chain: all defenses but the Gaussian noise at the end.
+        variance: variance of that noise in each coordinate of the mean gradient.
+        spread: distribution of an update's examples over clients and steps.
+        length: factor from the mean gradient to the update, on which late defenses act.
     """
 
     model: Replay
@@ -49,7 +49,7 @@ class SimulatedClient:
 
     @property
     def size(self) -> int:
-        """Examples of one update."""
+        """Number of examples in one update."""
         return self.spread.examples
 
     @property

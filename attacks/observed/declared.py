@@ -1,4 +1,4 @@
-"""What an attacker makes of the defense that the client declared."""
+"""The declared defense of a client, as an attacker can use it."""
 
 from __future__ import annotations
 

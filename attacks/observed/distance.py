@@ -1,4 +1,4 @@
-"""How far the gradient of a guess lies from the observed one."""
+"""Distances between the gradient of a guess and the observed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which classes a batch held, read from the gradient of the last linear layer."""
+"""The classes of a batch, inferred from the gradient of the last linear layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedsim.types import Batch, Tensors
 DUMMIES = 256
 """Random inputs that estimate the mean prediction of the broadcast model; rows of one pass."""
 TRIED = 200
-"""Scales of an update whose length was cut, some 1 % apart."""
+"""Scales tried for an update whose length was cut, about 1 % apart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How the examples behind an update are spread over clients and local steps."""
+"""The distribution of an update's examples over clients and local steps."""
 
 from __future__ import annotations
 

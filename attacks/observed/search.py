@@ -1,4 +1,4 @@
-"""What every optimisation attack shares: restarts, the best so far, the trace."""
+"""Restarts, best candidate and trace, shared by all optimisation attacks."""
 
 from __future__ import annotations
 

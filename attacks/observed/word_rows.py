@@ -1,4 +1,4 @@
-"""The rows of the embedding tables' gradients: which tokens moved, without what the head did."""
+"""The rows of the embedding gradients: the tokens that moved, without the part of a tied head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attack jobs: which observations one job gets, and where its guesses and records lie."""
+"""Attack jobs: the observations of each job, and the paths of its guesses and records."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Change: TypeAlias = Literal["queued", "running", "settled"]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What each job of an attack is given.
+    """Resources of each job of an attack.
 
     Attributes:
-        cpus: CPUs that Ray sets aside for a job.
+        cpus: CPUs that Ray reserves for a job.
         gpus: share of a GPU, or a whole number of them; 0 keeps the job on the CPU.
-        budget: seconds after which the attack must return its best so far.
+        budget: seconds after which the attack must return its best guess so far.
         grace: seconds after the budget until the Ray engine kills the worker.
         threads: torch threads; part of the experiment, since sums depend on it.
     """
@@ -83,7 +83,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a running job says of itself; ``text`` is the guess so far, for a text."""
+    """Progress of a running job; ``text`` is the guess so far if it is a text."""
 
     phase: Literal["load", "wait", "prepare", "reconstruct"]
     step: int = 0
@@ -97,8 +97,8 @@ class Event:
 
     Attributes:
         state: ``queued`` again after a worker died; ``settled`` once ``records`` are final.
-        progress: of a running job.
-        resumed: whether the records are those of an earlier command.
+        progress: of a running job; None in other states.
+        resumed: whether the records come from an earlier command.
     """
 
     spec: JobSpec
@@ -130,11 +130,11 @@ def plan(
         label: the attack's label in the experiment.
         table: the attack's name and options, as in the experiment file.
         seed: the experiment's seed.
-        demand: what each job is given.
-        round: only the jobs that need nothing but this finished round. What has to wait for all
-            rounds comes with None, which gives every job, in the same groups.
-        chunk: most observations of one ``same_weights`` job; never taken from the number of
-            workers, so that the groups do not depend on it.
+        demand: resources of each job.
+        round: return only the jobs that need no other than this finished round; None for all jobs,
+            in the same groups, including those that have to wait for all rounds.
+        chunk: most observations of one ``same_weights`` job; independent of the number of workers,
+            so that the groups are too.
     """
     attack = build(attack_classes(), table, f"attacks.{label}")
     store = CaptureStore(captures.resolve())
@@ -184,9 +184,9 @@ def check_fits(demand: Demand, label: str, machines: Sequence[tuple[float, float
 
 
 def settled(spec: JobSpec) -> list[JobRecord] | None:
-    """The records of all keys, or None unless each record and its guess lie whole on disk.
+    """The records of all keys, or None unless each record and its guess are complete on disk.
 
-    A broken guess is not an error here: it counts as absent, and the job makes it anew.
+    A broken guess is not an error: it counts as absent, and the job makes it again.
     """
     records = []
     for key in spec.keys:
@@ -203,13 +203,13 @@ def settled(spec: JobSpec) -> list[JobRecord] | None:
 
 
 def discard(spec: JobSpec) -> None:
-    """Remove old records, so that a record on disk can only come from the job now started."""
+    """Remove old records, so that any record on disk comes from the job now started."""
     for key in spec.keys:
         spec.record_path(key).unlink(missing_ok=True)
 
 
 def give_up(spec: JobSpec, status: Status, reason: str, seconds: float) -> list[JobRecord]:
-    """Write the records that a dead worker could not write, and leave those that it wrote."""
+    """Write the records that a dead worker did not write, and keep those that it did."""
     for key in spec.keys:
         if not spec.record_path(key).exists():
             spec.guess_path(key).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a job leaves behind for each key: the guess, and the record that says how it ended."""
+"""Outcome of a job for each key: the guess, and the record of how the job ended."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_outcome(
 
 
 def _told(outcome: Reconstruction) -> dict[str, object]:
-    """What the attack says of its guess; checked, since anybody may write an attack."""
+    """The attack's statements about its guess; validated, as attacks may come from others."""
     return {
         "status": "timeout" if outcome.expired else "done",
         "reason": "the time budget ended the attack" if outcome.expired else outcome.note,
@@ -68,7 +68,7 @@ def _told(outcome: Reconstruction) -> dict[str, object]:
 
 
 def _finite(outcome: Reconstruction) -> Tensors:
-    """The guess on the CPU, each tensor with memory of its own, as safetensors wants it."""
+    """The guess on the CPU, each tensor with its own memory, as safetensors requires."""
     tensors = {k: v.detach().cpu().clone() for k, v in batch_tensors(outcome.guess).items()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise _NonFinite("non-finite guess")

@@ -27,7 +27,7 @@ Stream: TypeAlias = Any
 """Ray's generator of the messages of one task; Ray has no types."""
 
 _TICK = 0.2
-"""Seconds between looks at new jobs and at the clock while tasks run."""
+"""Seconds between checks for new jobs and late ones while tasks run."""
 
 
 @dataclass(slots=True)
@@ -35,9 +35,9 @@ class _Running:
     """A job that was given to Ray.
 
     Attributes:
-        phase: what the worker last said that it does.
+        phase: the phase that the worker last reported.
         since: ``time.monotonic()`` of the last change of phase.
-        killed: whether it ran past its time and was cancelled.
+        killed: whether it exceeded its time and was cancelled.
     """
 
     spec: JobSpec
@@ -47,21 +47,21 @@ class _Running:
 
     @property
     def seconds(self) -> float:
-        """In this phase; waiting, for Ray or for another worker's ``prepare``, does not count."""
+        """Seconds in this phase; waiting for Ray or another worker's ``prepare`` counts as 0."""
         return 0.0 if self.phase == "wait" else time.monotonic() - self.since
 
 
 class RayPool:
-    """Runs attack jobs on Ray while the caller does something else.
+    """Runs attack jobs on Ray in the background.
 
-    Ray retries nothing: a job whose worker dies is started again here, at most ``retries`` times,
-    and one that raises or runs past budget and grace is not. Each job ends in records on disk,
-    whatever became of its worker.
+    Ray's own retries are off. A job whose worker dies is started again, at most ``retries`` times;
+    a job that raises or exceeds budget and grace is not. Every job ends in records on disk,
+    whatever happens to its worker.
 
     Args:
-        max_running: tasks handed to Ray at a time.
+        max_running: number of tasks handed to Ray at a time.
         on_event: called from the pool's thread, and from ``submit``.
-        retry_failed: run again what failed in an earlier command.
+        retry_failed: run jobs again that failed in an earlier command.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class RayPool:
             return [record for records in self._jobs.values() for record in records or ()]
 
     def close(self) -> None:
-        """Kill what still runs; a later command takes it up again."""
+        """Kill the running jobs; a later command runs them again."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -170,7 +170,7 @@ class RayPool:
         return task.options(num_cpus=spec.demand.cpus, num_gpus=spec.demand.gpus).remote(spec)
 
     def _collect(self) -> None:
-        """Take what the tasks say for one tick, then kill the late ones."""
+        """Read the tasks' messages for one tick, then kill the late tasks."""
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_TICK)
         for stream in ready:
             self._read(stream)
@@ -200,7 +200,7 @@ class RayPool:
                 self._ledger.locate(job.spec, message)
 
     def _end(self, stream: Stream, fault: str, *, died: bool = False) -> None:
-        """Settle a job by what lies on disk: a worker may die after it wrote its records."""
+        """Settle a job by its records on disk: a worker may die after it wrote them."""
         job = self._running.pop(stream)
         spec, records = job.spec, settled(job.spec)
         if records is None and job.killed:

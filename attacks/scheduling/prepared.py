@@ -1,4 +1,4 @@
-"""What an attack learns once, kept on disk under the hash of all that it depends on."""
+"""Tensors that an attack learns once, stored under the hash of everything they depend on."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def prepare(
     device: torch.device,
     report: Report,
 ) -> Tensors | None:
-    """What the attack learned for these weights and this defense, learned now if it is not on disk.
+    """The attack's learned tensors for these weights and this defense, from disk or learned now.
 
-    The attack gets the observation without the facts that differ between clients of a round, and
-    they are not in the hash: it does not matter which client comes first.
+    The attack gets the observation without the facts that differ between clients of a round, which
+    are not part of the hash either, so that the order of the clients does not matter.
     """
     if type(attack).prepare is Attack.prepare:
         return None
@@ -96,7 +96,7 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Hold the lock, so that no two workers learn the same; it goes with a worker that dies."""
+    """Hold the lock, so that no two workers learn the same; a worker's death releases it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What a worker does with one job, on any engine: load, check, prepare, reconstruct, write."""
+"""Execution of one job on any engine: load, check, prepare, reconstruct, write."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_serial(
 ) -> list[JobRecord]:
     """Run the jobs one after another in this process; those with records on disk are not run.
 
-    There is no second process to kill a hung attack: a job ends when the attack heeds its budget.
+    No second process can kill a hung attack: a job ends only when the attack obeys its budget.
     """
     records: list[JobRecord] = []
     for spec in specs:
@@ -85,9 +85,9 @@ def stream_job(spec: JobSpec) -> Iterator[str | Progress]:
 def run_job(spec: JobSpec, report: Report = _silent) -> list[JobRecord]:
     """Run one job and write, for each key, the guess and then its record.
 
-    Whatever the attack raises becomes a record. ``seconds`` is the time of the reconstruction
-    divided by the size of the group; what was prepared has its own. ``peak_bytes`` is the largest
-    so far of this process, or this job's share of the GPU.
+    Any exception of the attack becomes a record. ``seconds`` is the time of the reconstruction
+    divided by the size of the group, without the time to prepare. ``peak_bytes`` is the peak memory
+    of this process so far, or that of this job on the GPU.
     """
     on_gpu = spec.demand.gpus > 0 and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
@@ -153,7 +153,7 @@ def _attack(
                 except CannotAttack as error:
                     if len(group) == 1:
                         return [error]
-                # One that cannot be attacked does not keep the others of its group from it.
+                # One observation that cannot be attacked does not prevent attacks on the others.
                 return [outcome for own in group for outcome in reconstruct([own])]
 
             guesses = reconstruct(observations)
@@ -168,7 +168,7 @@ def _attack(
 def _load(
     spec: JobSpec, attack: Attack, task: Task
 ) -> Iterator[tuple[CaptureKey, Observation | Exception]]:
-    """Each observation, or why it cannot be attacked; equal broadcasts are held once."""
+    """Each observation, or the error that rules out its attack; equal broadcasts share memory."""
     store = CaptureStore(spec.captures)
     sent: dict[str, Tensors] = {}
     for key in spec.keys:

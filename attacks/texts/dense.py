@@ -1,4 +1,4 @@
-"""Sums over the coordinates of ``left^T right`` that no factors give: L1, signs, chosen ones."""
+"""Sums over the coordinates of ``left^T right`` that do not follow from the factors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 Slope: TypeAlias = Callable[[], Tensor]
 Rule: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Slope]]
-"""A gradient, which may be overwritten, and the observed one -> the sum over the last two axes of
-what the rule gives for each coordinate, and its derivative by coordinate, on demand."""
+"""Maps a gradient, which may be overwritten, and the observed one to the sum of a function over the
+last two axes, and to a callable that returns the derivative for each coordinate."""
 
 
 _CACHED = 2**18
-"""Coordinates formed at once: what a core's cache holds."""
+"""Coordinates formed at a time on a CPU; as many as fit into the cache of a core."""
 
 
 class _Sum(torch.autograd.Function):
-    """The slopes in the factors are formed at once, so no tensor of the weight's size is kept."""
+    """Computes the derivatives in the forward pass, so that no weight-sized tensor is kept."""
 
     @staticmethod
     def forward(
@@ -60,14 +60,14 @@ def coordinate_sum(left: Tensor, right: Tensor, observed: Tensor, rule: Rule) ->
         left: ``(victim, candidate, row, a)``.
         right: ``(victim, candidate, row, b)``.
         observed: ``(victim, a, b)``.
-        rule: the value of each coordinate and its derivative.
+        rule: the function of each coordinate, with its derivative.
     """
     apply: Callable[..., Tensor] = _Sum.apply
     return apply(left, right, observed, rule)
 
 
 def difference(alpha_l1: float, *, within: bool) -> Rule:
-    """``d^2 + alpha_l1 |d|`` for ``d = G - observed``; ``within`` only where that is not 0."""
+    """``d^2 + alpha_l1 |d|`` for ``d = G - observed``; if ``within``, only where observed != 0."""
 
     def rule(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:
         own = gradient.sub_(observed)
@@ -80,13 +80,13 @@ def difference(alpha_l1: float, *, within: bool) -> Rule:
 
 
 def square_within(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:
-    """``G^2`` where something was observed."""
+    """``G^2`` where the observed coordinate is nonzero, else 0."""
     kept = gradient.mul_(observed != 0)
     return _energy(kept), lambda: kept.mul_(2)
 
 
 def wrong_sign(gradient: Tensor, observed: Tensor) -> tuple[Tensor, Slope]:
-    """``max(-G sign(observed), 0)^2``: 0 where the signs agree."""
+    """``max(-G sign(observed), 0)^2``, which is 0 where the signs agree."""
     signs = observed.sign()
     wrong = gradient.mul_(signs).clamp_(max=0)
     return _energy(wrong), lambda: wrong.mul_(signs).mul_(2)

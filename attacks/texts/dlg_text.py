@@ -11,10 +11,11 @@ from attacks.texts.tag import TAG
 
 @dataclass(frozen=True)
 class DLGText(TAG):
-    """Squared differences, by Adam at a high rate from one start (NeurIPS 2019).
+    """Match gradients by squared differences, with Adam from a single start.
 
-    As LAMP's authors run it, with labels granted or read off the head. The paper uses L-BFGS and
-    searches for the labels too, which is ``labels = "joint"``.
+    DLG (Zhu et al., NeurIPS 2019) as LAMP's authors run it, with a high learning rate and labels
+    granted or inferred from the head. The paper uses L-BFGS and also searches for the labels, which
+    is ``labels = "joint"``.
     """
 
     title: ClassVar[str] = "DLG (text)"

@@ -1,9 +1,9 @@
-"""A transformer's gradient in factors: no weight gradient is ever formed.
+"""A transformer's gradient in factored form, without forming any weight gradient.
 
-The gradient of a linear layer is ``D^T X``, with its inputs ``X (row, in)`` and the gradients ``D
-(row, out)`` of its outputs, a row for each token. Inner products and norms of such gradients follow
-from ``X`` and ``D`` alone (Goodfellow 2015; "ghost norms" of Li et al. 2022), separately for each
-of many candidates that share one forward and backward pass.
+The weight gradient of a linear layer is ``D^T X``, with its inputs ``X (row, in)``, the gradients
+``D (row, out)`` at its outputs, and one row for each token. Inner products and norms of such
+gradients follow from ``X`` and ``D`` alone (Goodfellow 2015; "ghost norms" of Li et al. 2022), for
+each of many candidates that share one forward and backward pass.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class _Call:
 class Factored:
     """The gradient of the loss as a function of word embeddings instead of tokens.
 
-    It covers linear layers, layer norms and the other embedding tables. The word table is left out,
-    as a guess that is no token has no row in it. So are layers of other types, and parameters whose
-    gradient is zero for analytical reasons, such as the bias of attention keys.
+    It covers linear layers, layer norms and all embedding tables but that of the words, in which a
+    guess that is not a token has no row. Layers of other types are left out, and so are dead
+    parameters, whose gradient is zero for analytical reasons, such as the bias of attention keys.
 
     Attributes:
-        names: of the parameters whose gradient it gives.
-        layout: names of the parameters that come side by side, dead ones among them.
-        weights: names of those that come as products.
+        names: names of the parameters whose gradient it returns.
+        layout: names of the parameters grouped by layers of one shape, including dead ones.
+        weights: names of the parameters whose gradient is returned as a product.
     """
 
     def __init__(self, model: Replay) -> None:
@@ -52,7 +52,7 @@ class Factored:
             for name, parameter in self.network.named_parameters()
             if name in model.parameters and name != embedding_names(self.network).word
         }
-        # By module, since a module's parameters are others while torch.func calls it.
+        # Keyed by module, since torch.func substitutes the parameters during a call.
         self._names = {
             (module, part): names[id(parameter)]
             for module in self.network.modules()
@@ -79,14 +79,14 @@ class Factored:
             self._calls.append(_Call(module, inputs[0], output))
 
     def _note_table(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        # Of other embedding layers only those matter that are added to the words.
+        # Only those embedding layers matter whose output is added to that of the words.
         if self._inputs is None or output.shape[-2:] != self._inputs.shape[-2:]:
             return
         if name := self._names.get((module, "weight")):
             self._positions[name] = inputs[0]
 
     def _living(self) -> frozenset[str]:
-        """The parameters whose gradient at a random input is more than rounding."""
+        """Names of the parameters whose gradient at a random input exceeds rounding."""
         dtype = next(self.network.parameters()).dtype
         self.network.double()
         width = self._words().embedding_dim
@@ -128,9 +128,9 @@ class Factored:
         Args:
             guess: word embeddings ``(lane, example, token, width)``.
             batch: labels and mask of the ``lane * example`` guesses; its ids only give the shape.
-                Where the loss is a mean over tokens, each lane has equally many.
+                If the loss is a mean over tokens, all lanes need equally many.
             create_graph: whether the result is to be differentiated.
-            parameters: to take the gradient at, instead of the network's own.
+            parameters: point at which to take the gradient, instead of the network's own.
         """
         lanes, examples, tokens, width = guess.shape
         if not guess.requires_grad:
@@ -152,9 +152,9 @@ class Factored:
         return groups
 
     def _ids(self, batch: Batch) -> Tensor:
-        """Ids that are padding where the mask says so, since some networks count by that."""
+        """Ids that are padding where the mask is 0: some networks count positions by the ids."""
         pad = self.task.spec.pad_id or 0
-        # Neither padding nor RoBERTa's and MPNet's 1, which they take for it.
+        # An id that is not padding, nor the 1 that RoBERTa and MPNet treat as padding.
         word = next(i for i in (2, 3) if i != pad)
         ids = torch.full_like(batch.inputs, word)
         return ids if batch.mask is None else ids.masked_fill(batch.mask == 0, pad)
@@ -162,7 +162,7 @@ class Factored:
     def _layers(
         self, calls: list[_Call], slopes: tuple[Tensor, ...], lanes: int
     ) -> list[Products | Vectors]:
-        """Layers of one kind and shape side by side: a few large operations, not many small."""
+        """Gradients of the layers, stacked by kind and shape for fewer and larger operations."""
         pairs: defaultdict[nn.Module, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for call, slope in zip(calls, slopes, strict=True):
             pairs[call.module].append((call.inputs, slope))
@@ -184,7 +184,7 @@ class Factored:
         return groups
 
     def _tables(self, slope: Tensor) -> list[Products | Vectors]:
-        """Rows of the tables that are added to the words, from the slope in the words."""
+        """Gradients of the tables that are added to the words, from that of the embeddings."""
         lanes, examples, tokens, width = slope.shape
         groups: list[Products | Vectors] = []
         for name, ids in self._positions.items():
@@ -202,9 +202,10 @@ def blank(task: Task, examples: int, tokens: int) -> Batch:
 
 
 def _rows(layers: list[list[Tensor]], lanes: int) -> Tensor:
-    """``(layer, lane, row, width)`` from a tensor ``(lane * example, [token,] width)`` a use.
+    """``(layer, lane, row, width)`` from one tensor ``(lane * example, [token,] width)`` per use.
 
-    The gradient of a layer that is used several times is a sum: the rows of all uses.
+    The gradient of a layer that is used several times is the sum over its uses, which is the
+    product of factors with the rows of all uses.
     """
     uses = [torch.stack(use) for use in zip(*layers, strict=True)]
     uses = [use.reshape(len(use), lanes, -1, use.shape[-1]) for use in uses]

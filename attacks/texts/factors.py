@@ -1,4 +1,4 @@
-"""What the gradients of a transformer are made of: products of factors, and small vectors."""
+"""The parts of a transformer's gradient: products of factors and small vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Products:
     """Gradients ``left^T right`` of weights of one shape ``(a, b)``.
 
     Attributes:
-        names: of the parameters, one a layer.
+        names: one parameter name for each layer.
         left: ``(layer, lane, row, a)``.
         right: ``(layer, lane, row, b)``.
     """
@@ -24,11 +24,11 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Gradients of small parameters, formed: biases, layer norms, rows of position tables.
+    """Explicit gradients of small parameters: biases, layer norms, rows of position tables.
 
     Attributes:
-        names: of the parameters, one a layer.
-        values: ``(layer, lane, coordinate)``; of a table, its first rows, flattened.
+        names: one parameter name for each layer.
+        values: ``(layer, lane, coordinate)``; for a table its first rows, flattened.
     """
 
     names: tuple[str, ...]

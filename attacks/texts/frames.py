@@ -1,4 +1,4 @@
-"""What is settled of each text before a search, and how candidates are compared."""
+"""The fixed parts of each text in a search, and the choice among candidates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from attacks.texts.label_search import LabelSearch
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """What is settled before the search. A lane is one start of one victim.
+    """The parts of each lane that the search does not change; a lane is one start of one victim.
 
     Attributes:
-        ids: special tokens where they stand, ``(victim, lane, sentence, token)``.
-        mask: 1 where there is a token, likewise.
-        free: whether a token is searched for, likewise.
-        labels: what stands for the labels, ``(victim, lane, ...)``.
-        meaning: makes labels of them.
+        ids: special tokens in their places, int64 ``(victim, lane, sentence, token)``.
+        mask: 1 for a token, 0 for padding; shaped as ``ids``.
+        free: whether the token is searched for; shaped as ``ids``.
+        labels: representation of the labels, ``(victim, lane, ...)``.
+        meaning: turns that representation into labels.
     """
 
     ids: Tensor
@@ -31,12 +31,12 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class LossWeights:
-    """How much counts beside the gradient, and how much is computed at once.
+    """Weights of the terms besides the gradient distance, and the size of a pass.
 
     Attributes:
-        norm: of the squared difference between the mean norm of the guess and of the vocabulary.
-        language: of the prior's loss, in nats a token.
-        lanes: guesses that share a forward pass.
+        norm: weight of the squared difference between the mean norms of guess and vocabulary.
+        language: weight of the prior's loss, in nats per token.
+        lanes: number of guesses that share a forward pass.
     """
 
     norm: float
@@ -45,7 +45,7 @@ class LossWeights:
 
 
 class Lowest:
-    """The candidate of lowest score; NaN never wins over anything but nothing."""
+    """The candidate of lowest score; a NaN score loses against any other."""
 
     def __init__(self) -> None:
         self.score = float("inf")
@@ -54,19 +54,19 @@ class Lowest:
 
     @property
     def candidate(self) -> Tensor:
-        """The one kept; the first one offered, if all scores were NaN."""
+        """The candidate kept; the first one offered if all scores were NaN."""
         assert self._candidate is not None
         return self._candidate
 
     def offer(
         self, scores: Tensor, candidates: Tensor, extra: tuple[Tensor, int, float] | None = None
     ) -> None:
-        """Keep the best of these, if it is better; ``extra`` is kept with it.
+        """Keep the best of these candidates if it beats the one kept, together with ``extra``.
 
         Args:
             scores: ``(candidate,)``, lower is better.
             candidates: ``(candidate, ...)``.
-            extra: labels, lane and distance of what is offered.
+            extra: labels, lane and distance of the candidates.
         """
         number = int(scores.nan_to_num(torch.inf).argmin())
         if self._candidate is None or float(scores[number]) < self.score:

@@ -1,4 +1,4 @@
-"""What a text attack must assume before it can search: lengths, labels, and which go together."""
+"""Hypotheses of a text attack about lengths, labels and how these belong together."""
 
 from __future__ import annotations
 

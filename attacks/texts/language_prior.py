@@ -1,4 +1,4 @@
-"""A causal language model over the target's vocabulary: how likely is an order of tokens?"""
+"""A causal language model over the target's vocabulary, which rates the order of tokens."""
 
 from __future__ import annotations
 

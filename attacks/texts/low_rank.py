@@ -1,4 +1,4 @@
-"""Observed weight gradients as thin factors: a batch of ``r`` tokens leaves rank ``r`` at most."""
+"""Observed weight gradients as thin factors: a batch of ``r`` tokens has rank at most ``r``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from attacks.texts.cuts import CUTS
 
 
 def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
-    """``left (a, rank)`` and ``right (b, rank)`` with ``left right^T = matrix``, if there are any.
+    """``left (a, rank)`` and ``right (b, rank)`` with ``left right^T = matrix``, or None.
 
-    By one pass of a randomised range finder (Halko et al. 2011), which is exact for a matrix whose
-    rank is lower than ``rank``. None where such factors are not exact, or would save nothing.
+    One pass of a randomised range finder (Halko et al. 2011) is exact for a matrix of a rank below
+    ``rank``. None if the factors are not exact or would save no work.
 
     Args:
         matrix: float64 ``(a, b)``.
-        rank: columns to try.
+        rank: number of columns to try.
     """
     if not 0 < 2 * rank <= min(matrix.shape):
         return None
@@ -34,15 +34,16 @@ def factor(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
 
 
 def shrink(matrix: Tensor, most: float = math.inf) -> Tensor:
-    """The matrix of low rank behind independent Gaussian noise on every coordinate.
+    """Estimate of a low-rank matrix from its sum with independent Gaussian noise.
 
-    Optimal shrinkage of the singular values for the Frobenius error (Gavish and Donoho 2017): those
-    that noise alone explains become 0. Its level is read off the median singular value, which is
-    noise as long as the rank is below half of the smaller side; without noise nothing changes.
+    Gavish and Donoho (2017) shrink each singular value ``y`` of an ``m x n`` matrix to
+    ``sqrt((y^2 - (m + n) v)^2 - 4 m n v^2) / y`` for the noise variance ``v``, or to 0 if
+    ``y <= sqrt(v) (sqrt(m) + sqrt(n))``, which minimises the Frobenius error. ``v`` follows from
+    the median singular value, which is noise if the rank is below half of the smaller side.
 
     Args:
-        matrix: signal and noise.
-        most: largest variance of the noise, where it is known; a matrix of a higher rank needs it.
+        matrix: signal plus noise; unchanged without noise.
+        most: upper bound of ``v``, if known; required for matrices of a higher rank.
     """
     rows, columns = matrix.shape
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -60,7 +61,7 @@ def shrink(matrix: Tensor, most: float = math.inf) -> Tensor:
 def _median_eigenvalue(small: int, large: int) -> float:
     """Median of the eigenvalues of ``N N^T`` for unit noise ``N (small, large)``.
 
-    By the density of Marchenko and Pastur (1967), summed on a grid.
+    Computed from the density of Marchenko and Pastur (1967) on a grid.
     """
     ratio = small / large
     low, high = (1 - ratio**0.5) ** 2, (1 + ratio**0.5) ** 2

@@ -1,4 +1,4 @@
-"""How far the gradients of many guesses lie from the observed ones, from factors alone."""
+"""Distances between the gradients of many guesses and the observed ones, from factors alone."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ Distance: TypeAlias = Literal["cosine", "l2", "l2l1"]
 TextForm: TypeAlias = Literal["plain", "support", "hinge", "tanh"]
 
 SOFTNESS = 0.3
-"""Width of the tanh that stands for a sign, in root mean squares of the tensor."""
+"""Width of the tanh that replaces a sign, in root mean squares of the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextObjective:
-    """What is compared, and how.
+    """The distance between gradients.
 
     Attributes:
         distance: ``cosine`` is the mean over tensors of ``1 - cosine``; ``l2`` the sum of squared
-            differences (DLG); ``l2l1`` adds ``alpha_l1`` times the absolute ones (TAG).
+            differences (DLG); ``l2l1`` adds ``alpha_l1`` times the absolute differences (TAG).
         alpha_l1: weight of the absolute differences.
-        form: ``support`` leaves out coordinates that were received as 0, for pruned updates. Two
-            forms for signs replace the distance (Wu et al. 2022, appendix A): ``hinge`` is the
-            share of the energy with the wrong sign, ``tanh`` the cosine distance of the signs and
-            ``tanh(G / tau)``; both are means over tensors, and free of scale. The paper's hinge is
-            not divided by the energy, hence lowest where the gradient vanishes; its tanh has no
-            tau.
+        form: ``support`` leaves out coordinates received as 0, for pruned updates. Two forms for
+            signs replace the distance (Wu et al. 2022, appendix A): ``hinge`` is the share of the
+            energy with the wrong sign, and ``tanh`` the cosine distance between the signs and
+            ``tanh(G / tau)``. Both are means over tensors and independent of scale. The paper's
+            hinge is not divided by the energy, and is therefore lowest for a vanishing gradient;
+            its tanh has no tau.
     """
 
     distance: Distance = "cosine"
@@ -53,12 +53,12 @@ class TextObjective:
 
     @property
     def is_mean(self) -> bool:
-        """Whether the distance is a mean over tensors, and thus free of scale; else a sum."""
+        """Whether the distance is a mean over tensors, which does not depend on the scale."""
         return self.distance == "cosine" or self.form in {"hinge", "tanh"}
 
     @property
     def needs_coordinates(self) -> bool:
-        """Whether factors of the observed gradient do not suffice."""
+        """Whether the full observed gradient is needed, and not just its factors."""
         return self.distance == "l2l1" or self.form != "plain"
 
 
@@ -71,13 +71,13 @@ class Matching:
     def __init__(
         self, model: Factored, observed: Iterable[Tensors], objective: TextObjective, rank: int
     ) -> None:
-        """Observed gradients of a rank below ``rank`` are kept as factors: half the work a step.
+        """Keep observed gradients of a rank below ``rank`` as factors, which halves the work.
 
         Args:
-            model: gives the gradient of a guess.
-            observed: in float64, one victim after another.
-            objective: what to compare.
-            rank: at least the number of tokens whose gradients each victim's is a sum of.
+            model: computes the gradient of a guess.
+            observed: float64 gradients, one victim after another.
+            objective: the distance.
+            rank: at least the number of tokens in a victim's gradient, over all local steps.
         """
         self._model, self._objective = model, objective
         self._targets = make_targets(
@@ -90,7 +90,7 @@ class Matching:
         )
 
     def only(self, victims: slice) -> Matching:
-        """The same for some of the victims."""
+        """The matching restricted to some of the victims."""
         chosen = object.__new__(Matching)
         chosen._model, chosen._objective = self._model, self._objective
         chosen._targets = {names: target.only(victims) for names, target in self._targets.items()}
@@ -110,7 +110,7 @@ class Matching:
             guess: word embeddings.
             batch: labels and mask of all examples of all guesses, in their order.
             create_graph: whether the result is to be differentiated.
-            parameters: to take the gradient at, instead of those that were broadcast.
+            parameters: point at which to take the gradient, instead of the broadcast parameters.
         """
         total = guess.new_zeros(guess.shape[:2])
         count = guess.new_zeros(len(guess), 1)
@@ -125,7 +125,7 @@ class Matching:
 
 
 class _Terms:
-    """What distances are made of, for one group of layers; each ``(layer, victim, candidate)``."""
+    """Terms of the distance for one group of layers, each ``(layer, victim, candidate)``."""
 
     def __init__(self, group: Products | Vectors, target: Target, victims: int) -> None:
         self._target = target
@@ -141,9 +141,9 @@ class _Terms:
             self._size = self._left.shape[-1]
 
     def distance(self, objective: TextObjective) -> Tensor:
-        """Of each layer."""
+        """The distance of each layer."""
         if objective.form == "hinge":
-            # All is wrong of a guess without a gradient.
+            # A guess without a gradient counts as entirely wrong.
             return (self._sum(wrong_sign) + EPSILON**2) / (self._square() + EPSILON**2)
         if objective.form == "tanh":
             return self._soft_signs()
@@ -170,7 +170,7 @@ class _Terms:
         return inner
 
     def _square(self) -> Tensor:
-        """``||G||^2``: of a weight the inner product of two Gram matrices of the rows."""
+        """``||G||^2``; for ``G = L^T R`` this is ``sum (L L^T) * (R R^T)``, elementwise."""
         if self._right is None:
             return self._left.square().sum(-1)
         grams = (self._left @ self._left.mT) * (self._right @ self._right.mT)
@@ -184,10 +184,10 @@ class _Terms:
         return 1 - inner / (_root(square) * _root(signs))
 
     def _sum(self, rule: Rule, width: Tensor | None = None) -> Tensor:
-        """Sum of the rule over the coordinates of ``G / width``."""
+        """Sum of the rule over all coordinates of ``G / width``."""
         observed = self._full()
         if self._right is None:
-            # A vector is a product with 1: the rule is then differentiated as for weights.
+            # A vector is its product with 1, so that the rule is differentiated as for weights.
             left = self._left[..., None, :]
             right = torch.ones_like(left[..., :1])
             observed = observed[..., : self._size, None]
@@ -199,11 +199,11 @@ class _Terms:
         return torch.stack([coordinate_sum(*layer, rule) for layer in layers])
 
     def _observed(self) -> Tensor:
-        """What a vector is compared with; of a table only the rows that the guess reaches."""
+        """The observed vector; for a table only the rows that the guess reaches."""
         return self._full()[:, :, None, : self._size]
 
     def _out_of_reach(self, alpha_l1: float) -> Tensor | float:
-        """What the other rows of a table add, whatever the guess."""
+        """The constant contribution of a table's other rows, which no guess reaches."""
         if self._right is not None:
             return 0.0
         rest = self._full()[..., None, self._size :]

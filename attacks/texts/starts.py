@@ -1,4 +1,4 @@
-"""Where a text search begins: random embeddings, and random orders of the best of them."""
+"""Starts of a text search: random embeddings, and random orders of the best of them."""
 
 from __future__ import annotations
 

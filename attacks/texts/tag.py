@@ -14,12 +14,13 @@ from attacks.texts.text_options import Discrete
 
 @dataclass(frozen=True)
 class TAG(TextMatching):
-    """Squared and absolute differences, by Adam at a high rate from one start (EMNLP 2021).
+    """Match gradients by squared and absolute differences, with Adam from a single start.
 
-    As LAMP's authors run it: ``L2^2 + 0.01 L1``, no decay, no prior and no reordering. The paper
-    weights L1 by the layer's depth and does not say which end weighs more; it is constant here.
-    It searches for the targets, too, which is ``labels = "joint"``; here a language model's follow
-    from the words.
+    TAG (Deng et al., EMNLP 2021) as LAMP's authors run it: ``L2^2 + 0.01 L1`` with a high learning
+    rate, without decay, prior or reordering. We differ from the paper in two points. It weights L1
+    by the layer's depth without saying which end weighs more; here the weight is constant. It also
+    searches for the targets, which is ``labels = "joint"``; here the targets of a language model
+    follow from the words.
     """
 
     title: ClassVar[str] = "TAG"

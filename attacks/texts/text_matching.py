@@ -1,4 +1,4 @@
-"""What DLG, TAG and LAMP share: a text is searched for whose gradient is the one observed."""
+"""The search of DLG, TAG and LAMP for a text whose gradient matches the observed one."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NOTED = 25
 
 @dataclass(frozen=True)
 class TextMatching(TextOptions):
-    """Searches word embeddings, and then their order, by the distance of gradients.
+    """Search for word embeddings, and for their order, by the distance between gradients.
 
-    The embeddings of all sentences of a batch are searched at once, from the word table's output
-    on: positions and norms are the model's own. Start, end and padding stand where the lengths say.
-    The word table's gradient is not compared (a guess that is no token has no row in it), nor are
-    gradients that vanish for analytical reasons, whose cosine is rounding. The real mask is passed.
-    Victims of one broadcast model share their passes. The guess is the better, as tokens, of the
-    last and the lowest iterate.
+    The embeddings of all sentences in a batch are searched together, at the output of the word
+    table, so that positions and norms remain the model's own. Start, end and padding are fixed by
+    the lengths, and the true mask is passed. Two gradients are not compared: that of the word
+    table, in which a guess that is not a token has no row, and those that vanish for analytical
+    reasons, whose cosine is mere rounding. Victims of one broadcast model share their passes. The
+    last and the best iterate are rounded to tokens, and the better of the two is the guess.
     """
 
     def abridged(self) -> tuple[Attack, float]:

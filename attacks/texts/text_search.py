@@ -19,7 +19,7 @@ from fedsim.types import Batch, Tensors
 
 
 class Search:
-    """Guesses ``(victim, lane, sentence, token, width)`` and all that changes them."""
+    """The guesses ``(victim, lane, sentence, token, width)`` and the steps that change them."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Search:
         prior: LanguagePrior | None,
         surrogates: Sequence[SurrogateModel] | None,
     ) -> None:
-        """One vocabulary and, if any, one surrogate model a victim."""
+        """Take one vocabulary and, if any, one surrogate model for each victim."""
         self.frames, self.weights = frames, weights
         self._matching, self.vocabularies = matching, vocabularies
         self._prior, self._surrogates, self.job = prior, surrogates, job
@@ -45,7 +45,7 @@ class Search:
         self.optimizer: torch.optim.Optimizer | None = None
 
     def reset(self) -> None:
-        """Put the special tokens back, and forget what was best."""
+        """Restore the special tokens and discard the best guess so far."""
         self._frame_all()
         self.best = Best(self.guess.flatten(0, 1), self.labels.flatten(0, 1))
 
@@ -60,7 +60,7 @@ class Search:
     # Continuous steps
 
     def step(self, clip: float) -> Tensor:
-        """One step of the optimiser on all lanes; the objective before it, ``(victim, lane)``."""
+        """Step on all lanes; return the objective before the step, ``(victim, lane)``."""
         assert self.optimizer is not None
         objectives, slopes = zip(*map(self._slope, self._shares()), strict=True)
         objective = torch.cat(objectives)
@@ -77,11 +77,11 @@ class Search:
 
     @property
     def variables(self) -> list[Tensor]:
-        """What the optimiser changes."""
+        """The tensors that the optimiser changes."""
         return [self.guess, self.labels] if self.searches_labels else [self.guess]
 
     def _shares(self) -> list[slice]:
-        """Victims that share a pass; one by one where each has a surrogate model."""
+        """Victims that share a pass; a single one if victims have surrogate models."""
         size = 1 if self._surrogates else max(1, self.weights.lanes // self.guess.shape[1])
         return [slice(i, i + size) for i in range(0, len(self.guess), size)]
 
@@ -104,7 +104,7 @@ class Search:
     # Discrete steps
 
     def rearrange(self, proposals: int, rngs: Sequence[torch.Generator]) -> None:
-        """Try other orders of each sentence in turn, and keep the best; moments go along."""
+        """Try other orders of each sentence and keep the best, along with Adam's moments."""
         for victim, rng in enumerate(rngs):
             for lane in range(self.guess.shape[1]):
                 ids = self.nearest(victim, lane)
@@ -122,13 +122,13 @@ class Search:
                         ids[sentence] = ids[sentence][orders[chosen]]
 
     def _choose(self, victim: int, lane: int, sentence: int, orders: Tensor, ids: Tensor) -> int:
-        """The number of the best order of one sentence."""
+        """Index of the best order of one sentence."""
         guess = self.guess[victim, lane].repeat(len(orders), 1, 1, 1)
         guess[:, sentence] = self.guess[victim, lane, sentence][orders]
         scores = self.distances(victim, lane, guess)
         if self._prior is not None and self.weights.language:
             mask = self.frames.mask[victim, lane, sentence].expand_as(orders)
-            # A mean over the batch's sentences, of which only this one changes.
+            # The prior's loss is a mean over the sentences, of which only this one changes.
             share = self.weights.language / guess.shape[1]
             scores = scores + share * self._prior.loss(ids[orders], mask).to(scores)
         return int(scores.nan_to_num(torch.inf).argmin())
@@ -139,13 +139,13 @@ class Search:
         tensors += [v for v in self.optimizer.state[self.guess].values() if v.dim()]
         for tensor in tensors:
             tensor[victim, lane, sentence] = tensor[victim, lane, sentence][order]
-        # The prior may have accepted an order whose objective is higher: search on from there.
+        # The prior may favour an order with a higher objective: the search goes on from there.
         self.best.objective[victim * self.guess.shape[1] + lane] = torch.inf
 
     # Ends
 
     def narrowed(self, lanes: int) -> Search:
-        """A search that goes on with the best few lanes of each victim."""
+        """A search that continues with the best ``lanes`` lanes of each victim."""
         chosen = self.best.objective.view(self.guess.shape[:2]).argsort(1)[:, :lanes]
         rows = torch.arange(len(chosen), device=chosen.device)[:, None]
         own = self.frames
@@ -164,10 +164,10 @@ class Search:
         return narrowed
 
     def tokens(self, victim: int) -> tuple[Tensor, Tensor, int, float]:
-        """The ids ``(sentence, token)``, labels and lane of the victim's best guess as tokens.
+        """Ids ``(sentence, token)``, labels, lane and distance of the victim's best guess.
 
-        Each lane's best and last guess are compared as tokens, by gradient and prior; the last
-        value is the distance of the chosen one.
+        The best and the last guess of each lane are rounded to tokens and compared by gradient and
+        prior.
         """
         found = Lowest()
         lanes = self.guess.shape[1]
@@ -207,7 +207,7 @@ class Search:
     def distances(
         self, victim: int, lane: int, guess: Tensor, labels: Tensor | None = None
     ) -> Tensor:
-        """Of guesses ``(candidate, sentence, token, width)`` of one lane, without a graph."""
+        """Distances of guesses ``(candidate, sentence, token, width)`` of a lane, no graph."""
         labels = self.labels[victim, lane][None] if labels is None else labels
         mask, one = self.frames.mask[victim, lane], slice(victim, victim + 1)
         surrogate = self._surrogates[victim] if self._surrogates else None

@@ -169,7 +169,7 @@ def test_other_models_are_refused(
     task, seen = victim(pictures(1, 3), model=model)
     with pytest.raises(CannotAttack, match=re.escape(part)) as refusal:
         invert(task, seen)
-    assert "it inverts convolutions, each with a Sigmoid or Tanh, and a linear" in str(
+    assert "only convolutions, each followed by a Sigmoid or Tanh, and a final linear" in str(
         refusal.value
     )
 
@@ -191,10 +191,13 @@ class Wide(nn.Module):
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (Wide(nn.Conv2d(2, 4, 1, groups=2), 256), "'layer' has groups or padding that it does not"),
+        (
+            Wide(nn.Conv2d(2, 4, 1, groups=2), 256),
+            "'layer' has groups, or padding other than zeros",
+        ),
         (Wide(nn.Conv2d(2, 4, 3, padding="same"), 256), "padding=same"),
         (Wide(nn.Conv2d(2, 1, 3), 36), "'layer' gives 54 equations for the 128 values"),
-        (Wide(nn.Conv2d(2, 4, 1), 256, 2.0), "Wide does more than to call its layers"),
+        (Wide(nn.Conv2d(2, 4, 1), 256, 2.0), "Wide does more than call its layers"),
     ],
 )
 def test_layers_that_it_cannot_invert(network: nn.Module, message: str) -> None:

@@ -232,7 +232,7 @@ def test_updates_of_full_rank_are_refused(mlp: Victim) -> None:
         with pytest.raises(CannotAttack, match=r"the (\d+ singular|first layer's update has)"):
             mlp.attack(seen)
     noisy, _ = mlp.capture(list(range(8)), {"name": "gaussian_noise", "std": 0.1})
-    refused(mlp, noisy, "the 256 singular values of the first layer's update fall by no more")
+    refused(mlp, noisy, "consecutive singular values of the first layer's update (256 in all)")
     seen, _ = mlp.capture(list(range(8)))
     fewer = replace(seen, knowledge=Knowledge(num_examples=5))
     refused(mlp, fewer, "the first layer's update has rank 8, and 5 examples make no more than 5.")

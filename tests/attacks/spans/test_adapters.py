@@ -208,7 +208,7 @@ def test_reasons_name_rank_and_layer(gpt2: Victim, fresh: Victim) -> None:
         many, _ = victim.capture([3, 4])
         refused(victim, many, f"the gradients of the adapters of {name!r} are full: {said}")
     noisy, _ = gpt2.capture([5], {"name": "gaussian_noise", "std": 1e-4})
-    refused(gpt2, noisy, "dL/dB has rank 32 of 32. The batch has as many tokens as that, or noise")
+    refused(gpt2, noisy, "dL/dB has rank 32 of 32. The batch has too many tokens, or noise")
     seen, _ = gpt2.capture([5])
     still = {key: torch.zeros_like(value) for key, value in seen.received.items()}
     refused(gpt2, replace(seen, received=still), f"the gradient of {name!r} is zero")
