@@ -34,21 +34,21 @@ restarts of a smooth kind of image end where they started."""
 
 @dataclass(frozen=True)
 class GIGIP(ImageMatching):
-    """Searches a generator's latents, and then its weights, one copy for each image.
+    """Match gradients by searching a generator's latents and then its weights.
 
     Jeon et al. 2021, "Gradient Inversion with Generative Image Prior" (GIAS): both stages minimise
-    the matching loss, plus TV, by Adam whose rate falls to a tenth at 3/8, 5/8 and 7/8; the restart
-    with the lowest matching loss goes on to the second stage. The paper takes 500 and 5000 steps,
-    3 or 4 restarts, rates of .1 and 1e-3 and a DCGAN; ours are what suits the generator that fedsim
-    learns by itself, see ``attacks.images.generator``. A copy's weights, slopes and Adam's moments
-    are in memory for every image of every victim that shares the lanes. Labels are those of
-    ``inverting``.
+    the matching loss plus TV by Adam, whose rate falls to a tenth at 3/8, 5/8 and 7/8 of the steps.
+    The restart with the lowest matching loss enters the second stage, where each image has its own
+    copy of the weights. We differ in the schedule: the paper takes 500 and 5000 steps, 3 or 4
+    restarts, rates of .1 and 1e-3 and a DCGAN; our defaults suit the generator that fedsim learns
+    itself, see ``attacks.images.generator``. Weights, derivatives and Adam's moments are in memory
+    for every image of every victim that shares the lanes. Labels are those of ``inverting``.
 
     Attributes:
-        latent_steps: of the first stage.
-        latent_rate: of Adam in the first stage.
-        weight_steps: of the second stage.
-        weight_rate: of Adam in the second stage.
+        latent_steps: number of steps in the first stage.
+        latent_rate: learning rate of Adam in the first stage.
+        weight_steps: number of steps in the second stage.
+        weight_rate: learning rate of Adam in the second stage.
         latent: size of the latent vector.
         latent_norm: weight of the mean square of the latents in the first stage.
         generator: a name in ``attacks.images.generator`` or of the entry points
@@ -69,7 +69,7 @@ class GIGIP(ImageMatching):
     generator_weights: str = ""
 
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
-        """The weights of the generator, learned from the auxiliary rows; None where given."""
+        """The generator's weights, learned from the auxiliary rows; None if a file holds them."""
         del observation
         if self.generator_weights:
             return None

@@ -1,1 +1,1 @@
-"""What an update says before any attack is made."""
+"""Readings of an update that several attacks share."""

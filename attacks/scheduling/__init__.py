@@ -1,1 +1,1 @@
-"""What becomes of an attack stage: jobs, their ledger, and the workers that do them."""
+"""Scheduling of the attack stage: jobs, their ledger, and the workers that run them."""

@@ -17,39 +17,40 @@ Discrete: TypeAlias = Literal["alternate", "end", "none"]
 
 @dataclass(frozen=True)
 class TextOptions(Attack):
-    """How a text is searched for.
+    """The options of a text search.
 
     Attributes:
         distance: ``cosine``, ``l2`` or ``l2l1``.
         alpha_l1: weight of L1 in ``l2l1``.
-        form: for pruned updates and signs, see ``Objective``; ``adaptive`` chooses it where it is
-            ``plain``.
-        steps: of the optimiser.
-        learning_rate: at the start.
+        form: for pruned updates and signs, see ``TextObjective``; ``adaptive`` replaces ``plain``
+            by the form that suits the declared defense.
+        steps: number of optimiser steps.
+        learning_rate: learning rate at the start.
         optimizer: ``adamw`` has epsilon 1e-6 and weight decay 0.01.
-        decay: ``step`` multiplies the rate by 0.89 every ``decay_every`` steps; ``linear`` goes to
+        decay: ``step`` multiplies the rate by 0.89 every ``decay_every`` steps; ``linear`` reaches
             0 after ``decay_every`` steps.
-        decay_every: steps.
-        clip: largest norm of a lane's slope; 0 for none.
-        starts: random embeddings, and then orders of them, of which the best is taken.
-        rescale: give each start the norms of the vocabulary.
-        restarts: searches of one victim, the best of which counts.
+        decay_every: number of steps, see ``decay``.
+        clip: largest gradient norm of a lane; 0 for no clipping.
+        starts: number of random embeddings, and then of their orders, of which the best is taken.
+        rescale: rescale each start to the mean norm of the vocabulary.
+        restarts: number of searches for one victim, of which the best counts.
         alpha_reg: weight of ``(mean norm of the guess - mean norm of the vocabulary)^2``.
-        alpha_lm: weight of the language prior's loss, in nats a token.
+        alpha_lm: weight of the language prior's loss, in nats per token.
         prior: hub id or folder of a causal language model over the same vocabulary; empty for none.
-        discrete: try other orders in turn with the steps, at the ``end``, or not.
+        discrete: when to try other orders: ``alternate`` with the steps, at the ``end``, or never.
         discrete_every: steps between two rounds; the first is after a tenth of the steps.
-        proposals: orders tried in a round for each sentence.
-        labels: ``auto`` takes the granted labels, or reads them off the head; ``enumerate`` tries
-            all; ``joint`` searches for them as DLG does, best with L2 and several restarts. Of a
-            language model they follow from the words, unless they are ``joint``, as in TAG.
-        hypotheses: most combinations of lengths and labels tried, where they are not known; they
-            compete for the first tenth of the steps.
+        proposals: number of orders tried for each sentence in a round.
+        labels: ``auto`` takes the granted labels or infers them from the head; ``enumerate`` tries
+            all; ``joint`` searches for them as DLG does, best with L2 and several restarts. The
+            targets of a language model follow from the words, unless ``joint``, as in TAG.
+        hypotheses: most combinations of unknown lengths and labels tried; they compete for the
+            first tenth of the steps.
         tokens: ``rows`` guesses only tokens whose row of the word gradient moved (FILM, 2022).
-        layers: parts of parameter names; only gradients with one of them are compared. Empty: all.
+        layers: parts of parameter names; only gradients whose name contains one are compared. Empty
+            for all.
         surrogate: ``sme`` for FedAvg of several steps, see ``SurrogateModel``.
-        lanes: guesses that share a pass; bounds the memory.
-        adaptive: use the declared defense: compare signs or the observed support, take noise off.
+        lanes: number of guesses that share a pass; bounds the memory.
+        adaptive: use the declared defense: compare signs or the observed support, remove noise.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})

@@ -47,7 +47,7 @@ RESTART_GOAL, SAMPLE_GOAL = ">= 3.5", ">= 4"
 
 @dataclass(frozen=True)
 class BenchSetting:
-    """Pictures, and what a client sent of the first of them."""
+    """Pictures, and a client's update for the first of them."""
 
     task: Task
     pictures: Batch
@@ -55,7 +55,7 @@ class BenchSetting:
 
 
 def image_speed() -> Iterator[Measure]:
-    """All measures of the part."""
+    """All measurements of this part."""
     with one_thread():
         setting = make_setting(LENET)
         yield from restart_speed(setting, STEPS, REPEATS)
@@ -150,7 +150,7 @@ def restart_speed(setting: BenchSetting, steps: int, repeats: int) -> Iterator[M
 
 
 def compiled_speed(setting: BenchSetting, repeats: int) -> Iterator[Measure]:
-    """What compiling the slopes of all restarts takes and gains; nothing where it fails.
+    """Time and speed-up of compiling the gradients of all restarts; nothing if that fails.
 
     A machine without a C++ compiler has nothing to say here.
     """
@@ -173,7 +173,7 @@ def compiled_speed(setting: BenchSetting, repeats: int) -> Iterator[Measure]:
 
 
 def sample_speed(setting: BenchSetting, repeats: int) -> Iterator[Measure]:
-    """The gradient of each of many pictures, one after another and as lanes."""
+    """Speed of the gradients of many pictures, one by one and as lanes of one pass."""
     task, pictures = setting.task, setting.pictures
     network = task.model(setting.seen.sent)
     model = replay(setting.seen, task, torch.device("cpu"))
@@ -192,7 +192,7 @@ def sample_speed(setting: BenchSetting, repeats: int) -> Iterator[Measure]:
 
 
 def exact_speed(setting: BenchSetting) -> Iterator[Measure]:
-    """DLG until its picture is right, and the closed form.
+    """Time of DLG until its picture is right, and of the closed form.
 
     DLG cannot know that it is right: of the tolerances the loosest is taken that makes it so.
     """

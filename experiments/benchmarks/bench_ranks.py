@@ -151,7 +151,7 @@ class BenchVictims:
         )
 
     def _attack(self, seen: Observation, batch: Batch, number: int) -> RankOutcome:
-        """What the span attack makes of one observation."""
+        """Result of the span attack on one observation."""
         task = self.client.task
         truth = Counter(task.examples(batch).tokens)
         rng = generator(self.client.config.seed, "span", number)

@@ -55,7 +55,7 @@ STEP_GOAL, RESTART_GOAL, CANDIDATE_GOAL, SENTENCE_GOAL = ">= 3", ">= 6", ">= 5",
 
 @dataclass(frozen=True)
 class BenchVictim:
-    """One sentence, and what its client sent."""
+    """One sentence, and its client's update."""
 
     task: Task
     batch: Batch
@@ -63,7 +63,7 @@ class BenchVictim:
 
 
 def text_speed() -> Iterator[Measure]:
-    """All measures of the part; those of MiniLM need the hub."""
+    """All measurements of this part; those of MiniLM need the hub."""
     with one_thread():
         if "FEDSIM_HUB" in os.environ:
             task, victims = _sentences()
@@ -100,7 +100,7 @@ def _random_bert() -> BenchVictim:
 
 
 def victim_of(task: Task, sent: Tensors, batch: Batch, client: int) -> BenchVictim:
-    """What FedSGD sends of one sentence without padding, its label and length granted."""
+    """The FedSGD update for one sentence without padding, with its label and length granted."""
     knowledge = Knowledge(
         labels=tuple(batch.labels.tolist()),
         lengths=tuple(batch.inputs.shape[1:]),
@@ -115,7 +115,7 @@ def victim_of(task: Task, sent: Tensors, batch: Batch, client: int) -> BenchVict
 
 
 def matching_speed(name: str, victim: BenchVictim, repeats: int) -> Iterator[Measure]:
-    """Steps and candidates: milliseconds the naive way, and how many times faster we are."""
+    """Milliseconds of steps and candidates in the literal implementation, and our speed-up."""
     task, seen = victim.task, victim.seen
     frozen = task.model(seen.sent)
     factored = Factored(Replay(task, frozen, dict(frozen.named_parameters())))

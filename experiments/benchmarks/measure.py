@@ -1,4 +1,4 @@
-"""One line of the benchmark, and the parts that it is made of."""
+"""The lines that a benchmark prints, and the names of its parts."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _READ, _LISTED = 0.95, 0.5  # least shares of words that are first, and that are
 
 @dataclass(frozen=True)
 class Subject:
-    """What the rows below it are about.
+    """Heading of a group of rows.
 
     Attributes:
         words: private tokens that are ranked; starts and ends are public.
@@ -93,7 +93,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """How many sentences of a batch the span attack found, and how it ended."""
+    """Number of sentences of a batch that the span attack found, and how it ended."""
 
     sentences: int
     exact: int = 0
@@ -104,7 +104,7 @@ class RankOutcome:
 
 
 def reason(message: str) -> str:
-    """Why an attack refuses, in a few words: the reason up to its first comma."""
+    """Short reason for the refusal of an attack: the text up to its first comma."""
     return message.partition(", ")[0]
 
 
@@ -144,7 +144,7 @@ def rank_row(
 
 
 def complaints(outcomes: Sequence[RankOutcome]) -> Iterator[str]:
-    """What the span attack did not do, most batches first."""
+    """Refusals, wrong results and timeouts of the span attack, in this order."""
     refused = Counter(one.refusal for one in outcomes if one.refusal)
     count = len(outcomes)
     if refused:

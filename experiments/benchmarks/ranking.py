@@ -21,7 +21,7 @@ _ROUNDING = 4e-6  # of a squared sine that is computed from the cosine in float3
 
 
 class Ranking:
-    """What one model's first layer gets for every token, and which gradients span it.
+    """Inputs of one model's first layer for every token, and the gradients that span them.
 
     The span is that of the strongest directions, as many as tokens leave a trace. An attacker who
     does not know their number can try them all.
@@ -60,7 +60,7 @@ class Ranking:
         return torch.stack([part.square().mean().sqrt() for part in self.gradients(seen)])
 
     def spans(self, seen: Observation, batch: Batch) -> list[Subspace]:
-        """What each of ``MATRICES`` spans; nothing where it is zero or not finite."""
+        """The span of each of ``MATRICES``; none if the matrix is zero or not finite."""
         assert batch.mask is not None
         tokens = int(batch.mask.sum())
         if self.task.spec.kind == "language-modelling":
@@ -72,7 +72,7 @@ class Ranking:
         return spans
 
     def words(self, batch: Batch) -> Tensor:
-        """Where a private token stands, bool ``(batch, token)``: no padding, start or end."""
+        """The private tokens, bool ``(batch, token)``: neither padding nor start nor end."""
         assert batch.mask is not None
         special = torch.tensor(self.task.spec.special_ids, dtype=torch.int64)
         return batch.mask.bool() & ~torch.isin(batch.inputs, special)

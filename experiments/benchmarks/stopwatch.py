@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def timed(run: Callable[[], T]) -> tuple[float, T]:
-    """CPU seconds of this thread, and what was returned."""
+    """CPU seconds of a call in this thread, and its result."""
     started = time.thread_time()
     result = run()
     return time.thread_time() - started, result

@@ -91,7 +91,7 @@ TREATMENTS = tuple(_treatments())
 
 @dataclass(frozen=True)
 class TreatedClient:
-    """Sends what a client of the cell would send, under any treatment."""
+    """Makes the updates that a client of the cell would send under any treatment."""
 
     config: CellConfig
     task: TextTask

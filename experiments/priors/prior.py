@@ -23,19 +23,19 @@ from fedsim.tasks import task_kind
 from fedsim.tasks.text import TextTask, texts_of
 
 _RECORD, _WEIGHTS = "prior.json", "model.safetensors"
-_HELDOUT = 0.05  # share of the texts that the training stops by
-_FEWEST = 20  # texts, so that at least one is held out
+_HELDOUT = 0.05  # share of the texts held out for early stopping
+_FEWEST = 20  # fewest texts, so that at least one is held out
 
 
 class TrainedPrior(Record):
-    """``prior.json``: what was trained, and how well it predicts texts that it has not seen.
+    """``prior.json``: the recipe of a prior and its perplexity on held-out texts.
 
     Attributes:
-        texts: how many were trained on.
-        heldout: how many were not.
-        epochs: passes after which it was best.
-        perplexity: of the texts held out, special tokens included.
-        sha256: of ``model.safetensors``.
+        texts: number of texts trained on.
+        heldout: number of texts held out.
+        epochs: number of epochs with the lowest held-out loss.
+        perplexity: on the held-out texts, special tokens included.
+        sha256: hash of ``model.safetensors``.
     """
 
     recipe: Recipe
@@ -157,7 +157,7 @@ def _short(value: str | AuxiliaryConfig | None) -> str:
 
 
 def _finished(folder: Path, recipe: Recipe) -> TrainedPrior | None:
-    """The prior that lies there, if it is whole and of this recipe."""
+    """The prior in the folder, if it is complete and of this recipe; else None."""
     if not folder.exists():
         return None
     if not (folder / _RECORD).is_file():

@@ -50,7 +50,7 @@ class Recipe(Record):
 def train(
     task: TextTask, lines: list[Tensor], heldout: list[Tensor], recipe: Recipe, console: Console
 ) -> tuple[Any, int, float]:
-    """The network of the epoch with the least held-out loss, that epoch and the loss.
+    """The network of the epoch with the lowest held-out loss, the epoch and the loss.
 
     Args:
         task: gives the tokenizer.

@@ -528,7 +528,7 @@ def test_what_cannot_be_attacked(victim: Victim, rows: Batch) -> None:
     task, seen = victim(rows[100], classes=4)
     oblivious, job = replace(QUICK, adaptive=False), owning(rows[:60])
     refused(QUICK, seen, task, job, "an adaptive attack needs the client's defense")
-    refused(oblivious, seen, task, Job(), "the attack needs auxiliary rows")
+    refused(oblivious, seen, task, Job(), "it needs auxiliary rows")
     few = "2 auxiliary rows are too few for batches of 1 to learn from and to be held out."
     refused(replace(oblivious, size=2), seen, task, job, few)
     slope = "features: slopes are of a single image whose last weight and bias are sent, and "
