@@ -15,7 +15,7 @@ from experiments.plan.cells import Cell
 from experiments.plan.folder import Run, RunStage, note_provenance
 from experiments.stages.attack import Attackers, attackers
 from experiments.stages.simulate import Simulator
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, StoreError
 
 
 @dataclass
@@ -86,6 +86,11 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = F
             _timed(run, "score", lambda: score(run))
         if "report" in stages:
             from experiments.report.report import write_report
+
+            if not (run.root / "scores.parquet").exists():
+                raise StoreError(
+                    f"{run.root}: nothing is scored. Run fedsim score {run.root} first."
+                )
 
             _timed(run, "report", lambda: write_report(run.root, full=full))
             outcome.page = run.root / "report" / "index.html"

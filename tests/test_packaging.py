@@ -86,7 +86,7 @@ def test_the_command_also_starts_as_a_module() -> None:
     assert shown.stdout.startswith("mse")
     wrong = subprocess.run([*started, "run", "nonsense"], capture_output=True, text=True)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("fedsim: 'nonsense' is no experiment.")
+    assert wrong.stderr.startswith("fedsim: 'nonsense' is not an experiment.")
 
 
 def test_the_wheel_holds_the_five_packages_with_their_types(tmp_path: Path) -> None:

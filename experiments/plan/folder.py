@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeAlias
 import tomli_w
 from pydantic import ValidationError
 
-from attacks import cuts
 from experiments.plan.cells import Cell, make_cells
 from experiments.plan.config import Plan
 from experiments.plan.overrides import override
@@ -108,6 +107,8 @@ def note_provenance(run: Run, stage: str, seconds: float) -> None:
     Training and attacks go on where they stood, so that their times add up. ``cuts`` holds the
     thresholds of the attack families at the latest attack stage; empty before it.
     """
+    from attacks import cuts  # here, as it imports torch
+
     path = run.root / "provenance.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 

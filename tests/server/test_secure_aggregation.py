@@ -299,11 +299,11 @@ def test_a_cohort_is_scored_against_all_its_examples(make_run: Make) -> None:
         ),
         (
             {"federation": {"secure_aggregation": 2}, "probes": {"member": 1}},
-            "probes: 1 probes are wanted",
+            "probes: 1 probes were requested",
         ),
         (
             {"federation": {"secure_aggregation": 2}, "capture": {"clients": [3]}},
-            "capture.clients: there is no 3, as the cohorts of the federation are 0 to 2",
+            "capture.clients: 3 is out of range: the cohorts of this federation are numbered",
         ),
     ],
 )

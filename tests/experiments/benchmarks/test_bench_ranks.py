@@ -245,7 +245,7 @@ def test_the_table_of_a_trained_model() -> None:
     hidden = found["dp_sgd, epsilon 1", "all"]
     assert hidden.first < 0.05
     assert hidden.fails.startswith("lost; span refuses 3 of 3: the gradient of")
-    assert "'adamw' is no multiple of a gradient" in found["AdamW 5e-05, 1 step", "all"].fails
+    assert "'adamw' is not a multiple of a gradient" in found["AdamW 5e-05, 1 step", "all"].fails
 
 
 @pytest.mark.parametrize(

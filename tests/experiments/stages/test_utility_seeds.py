@@ -66,7 +66,7 @@ def test_show_counts_no_capture_of_them(make_run: Make) -> None:
 
 
 def test_a_seed_is_not_both(make_run: Make) -> None:
-    with pytest.raises(ConfigError, match=r"utility_seeds: .* 0 is one of seeds"):
+    with pytest.raises(ConfigError, match=r"utility_seeds: .* 0 is already one of seeds"):
         make_run(IMAGES, **SMALL, utility_seeds=[0])
 
 
