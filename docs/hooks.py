@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds: the home page, the reference, and the code behind links."""
+"""Hooks of the mkdocs build: the home page, the reference, and the code behind links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pictures show: the victims of a run, by defense, under the attack that leaked most."""
+"""Contents of the pictures: a run's victims by defense, under the strongest attack."""
 
 from __future__ import annotations
 

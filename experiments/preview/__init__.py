@@ -1,1 +1,1 @@
-"""What an experiment would do, before it runs."""
+"""A look at an experiment before it runs."""

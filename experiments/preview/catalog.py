@@ -1,4 +1,4 @@
-"""What can be named in an experiment, with one sentence each."""
+"""Lists of all that an experiment can name, with one sentence each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether exact attacks can work on the replies of a cell, before anything is simulated."""
+"""Feasibility of exact attacks on the replies of a cell, before anything is simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows each reply of a cell is about, before anything is simulated."""
+"""Private rows behind each reply of a cell, before anything is simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page says about one task, model and protocol."""
+"""A chapter of the page: one task, model and protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every figure shares: ink, colours, the legend, and how it becomes SVG and PNG."""
+"""Shared style of the figures: ink, colours, legend, and export as SVG and PNG."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6
 """Of families of defenses, after Okabe and Ito; no defense is drawn in ink."""
 MARKERS = "osD^vPX"
 LAST = ("blind guess: ", "Pareto front")
-"""How labels begin that stand below those of the defenses."""
+"""Prefixes of legend entries listed after the defenses."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,

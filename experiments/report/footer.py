@@ -1,4 +1,4 @@
-"""What stands at the end of the page: definitions, provenance and what the run took."""
+"""The end of the page: definitions, provenance and cost of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the terms on the page mean; only those that occur on it are explained."""
+"""Definitions of the terms that occur on the page."""
 
 from __future__ import annotations
 

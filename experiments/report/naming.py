@@ -1,4 +1,4 @@
-"""How tables, figures and sentences of a section name its attacks, defenses, metrics and units."""
+"""Names of the attacks, defenses, metrics and units of a section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose update stands in for a victim's when the null baseline of an attack is made."""
+"""Choice of the mismatched updates behind an attack's null baseline."""
 
 from __future__ import annotations
 

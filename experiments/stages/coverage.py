@@ -1,4 +1,4 @@
-"""How much of a client's data an attack has recovered by each round: the union over rounds."""
+"""Share of a client's rows that an attack has recovered by each round: a union over rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attack made of a capture, put in the order of the private examples."""
+"""Guesses of the attacks, put in the order of the private examples."""
 
 from __future__ import annotations
 

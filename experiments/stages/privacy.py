@@ -1,4 +1,4 @@
-"""What the rounds have cost the clients in differential privacy."""
+"""Differential privacy spent by the clients up to each round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each defense left of the clean update, in dB, and how small its updates pack."""
+"""Signal that each defense leaves in an update, in dB, and the size of the packed update."""
 
 from __future__ import annotations
 

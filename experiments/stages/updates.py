@@ -1,4 +1,4 @@
-"""How long the captured updates are: their norm is a lens on leakage over rounds."""
+"""Norms of the captured updates, round by round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each defense cost the global model, round by round."""
+"""Utility of the global model under each defense, round by round."""
 
 from __future__ import annotations
 

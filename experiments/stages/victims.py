@@ -1,4 +1,4 @@
-"""What the captures of a cell are about. In a run, the score stage alone looks in ``truth/``."""
+"""Captures of a cell with their private examples; within a run only scoring reads ``truth/``."""
 
 from __future__ import annotations
 

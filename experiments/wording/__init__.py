@@ -1,1 +1,1 @@
-"""How things are called on the page and on the terminal."""
+"""Names and phrases of the page and the terminal."""

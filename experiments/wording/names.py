@@ -1,4 +1,4 @@
-"""How names, options and numbers are printed in tables, figures and the page."""
+"""Printed forms of names, options and numbers in tables, figures and the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {
     "other_client": "other client's update",
     "second_client": "a second other client's update",
 }
-"""What is no attack, defense or metric; those have titles of their own."""
+"""Display names of everything but attacks, defenses and metrics, whose classes have titles."""
 
 
 def title(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What of a network depends on whether it is in train mode, read off its layers."""
+"""Train-mode behaviour of a network, read off its layers."""
 
 from __future__ import annotations
 

@@ -115,14 +115,8 @@ def test_mlp_takes_its_width_and_depth() -> None:
     assert shapes == [(5, 6), (5, 5), (5, 5), (4, 5)]
 
 
-def test_built_in_names() -> None:
-    assert list(MODELS) == [
-        "lenet",
-        "resnet20",
-        "mlp",
-        "tiny-bert",
-        "tiny-gpt2",
-        "transformer3",
-    ]
-    folders = {path.name for path in TEXT_MODELS.values()}
-    assert folders == {"tiny_bert", "tiny_gpt2", "transformer3"}
+def test_text_models_lie_in_folders_of_their_names() -> None:
+    assert MODELS.keys() == IMAGE_MODELS.keys() | TEXT_MODELS.keys()
+    for name, folder in TEXT_MODELS.items():
+        assert folder.name == name.replace("-", "_")
+        assert (folder / "config.json").is_file()
