@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -34,6 +34,8 @@ class Inverting(ImageMatching):
         steps: of Adam.
         learning_rate: of Adam at the start, in pixels.
     """
+
+    title: ClassVar[str] = "Inverting Gradients"
 
     steps: Annotated[int, Field(ge=1)] = 4800
     learning_rate: Annotated[float, Field(gt=0)] = 0.1

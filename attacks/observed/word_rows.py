@@ -123,8 +123,7 @@ def without_head(
         most = min(most, count * places)
     if rank > most:
         raise CannotAttack(
-            f"the rows of the tied head span {rank} dimensions, and inputs can be told from it up "
-            f"to {most}",
+            f"the rows of the tied head span {rank} dimensions, and words show in at most {most}",
             "The batch has too many tokens, or noise, signs, pruning or weights instead of "
             "gradients fill the span; choose an attack on other layers.",
         )

@@ -236,11 +236,9 @@ def test_unreadable_rows(bert: Victim) -> None:
 
 def test_tied_head_without_a_span(gpt2: Victim) -> None:
     noisy, truth = gpt2.capture([0], {"name": "gaussian_noise", "std": 1e-5})
-    refused(
-        gpt2, noisy, "the tied head span 128 dimensions, and inputs can be told from it up to 127"
-    )
+    refused(gpt2, noisy, "the tied head span 128 dimensions, and words show in at most 127")
     signs, _ = gpt2.capture([0], {"name": "sign"})
-    refused(gpt2, signs, f"inputs can be told from it up to {len(lines(truth)[0]) - 1}.")
+    refused(gpt2, signs, f"words show in at most {len(lines(truth)[0]) - 1}.")
 
 
 def test_threshold_bounds_false_rows(bert: Victim) -> None:
