@@ -14,6 +14,7 @@ from experiments.analysis.summary import metric_classes
 from experiments.preview.catalog import CATALOGS
 from experiments.report.answers import certainty, overall
 from experiments.report.chapter import Chapter
+from experiments.report.costs import costs
 from experiments.report.figures import INK
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.glossary import glossary, metric_terms
@@ -65,6 +66,7 @@ def render(
         "overall": overall(sections),
         "certainty": certainty(sections, {seed for one in chapters for seed in one.seeds}),
     }
+    costing = [(one.heading, said) for one in chapters if (said := costs(one.section))]
     text = f"{_visible(body)} {' '.join(top.values())}"
     shown = {metric for section in sections for metric in shown_metrics(section)}
     metrics = {row.metric for row in rows} if full else shown
@@ -73,6 +75,7 @@ def render(
     return environment.get_template("report.html.j2").render(
         body=Markup(body),  # rendered with escaping above
         chapters=chapters,
+        costing=costing,
         full=full,
         attacker=ATTACKER,
         out_of_scope=OUT_OF_SCOPE,
