@@ -59,7 +59,7 @@ def refused(section: TaskFindings, verdict: Verdict) -> str:
 
 
 def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> str:
-    """Which attacks on this defense fail even where there is none."""
+    """Which attacks on this defense are not shown to work even where there is none."""
     if bare is None or bare.word != "leaks":
         return ""
     ran = dict.fromkeys(
@@ -73,8 +73,8 @@ def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> s
     ]
     if not weak:
         return ""
-    beat = "does" if len(weak) == 1 else "do"
-    return f"{_names(section, weak)} {beat} not beat a blind guess even without a defense."
+    are = "is" if len(weak) == 1 else "are"
+    return f"{_names(section, weak)} {are} not shown to beat a blind guess even without a defense."
 
 
 def _names(section: TaskFindings, attackers: Sequence[AttackKey]) -> str:

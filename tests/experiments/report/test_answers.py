@@ -301,7 +301,7 @@ def test_a_defense_that_was_hardly_tested_says_so() -> None:
 def test_an_attack_that_fails_without_a_defense_tests_none() -> None:
     noise = verdict("inconclusive", "gaussian_noise", NOISE)
     weak, strong = verdict("leaks", beating=(ADAPTIVE,)), verdict("leaks", beating=(DLG,))
-    said = "DLG does not beat a blind guess even without a defense."
+    said = "DLG is not shown to beat a blind guess even without a defense."
     assert said in answers(section(weak, noise))[0].statements[1].detail
     assert said not in answers(section(strong, noise))[0].statements[1].detail
 
