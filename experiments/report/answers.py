@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
+from experiments.report.costs import brief_cost
+from experiments.report.doubts import mostly_refused
 from experiments.report.statements import (
     Statement,
     beats_by_main,
-    brief_cost,
     defended,
     listed,
     recovered,
@@ -82,7 +83,7 @@ def overall(sections: Iterable[TaskFindings]) -> str:
         f"no leak was found under {names(idle_)}, but none was shown without a defense either"
         if idle_
         else "",
-        _plural(groups["inconclusive"], "is undecided", "are undecided"),
+        _unsettled(groups["inconclusive"]),
         _plural(groups["not attacked"], "was not tested", "were not tested"),
     ]
     return ". ".join(map(_capital, filter(None, parts))) + "."
@@ -155,7 +156,7 @@ def _without(section: TaskFindings, bare: Verdict) -> str:
     if bare.word == "not attacked":
         return "no attack could run even without a defense"
     if bare.word == "inconclusive":
-        return f"whether the {them} leak without a defense is undecided{labels}"
+        return f"it remains open whether the {them} leak without a defense{labels}"
     if bare.word == "no leak found":
         return f"these attacks recover no {them} even without a defense{labels}"
     if not beats_by_main(bare):
@@ -178,9 +179,12 @@ def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None
         return f"{who} {were} not tested, as no attack could run against {it}"
     if word == "inconclusive":
         found = recovered(section, group[0]) if one else None
-        count = f" ({found[0]} of {found[1]} recovered)" if found and found[0] else ""
+        count = f"{found[0]} of {found[1]} recovered" if found and found[0] else ""
+        tried = f"hardly tested{', ' if count else ''}" if all(map(mostly_refused, group)) else ""
+        more = f" ({tried}{count})" if tried or count else ""
         doubt = (
-            f"whether {who} {'hides' if one else 'hide'} the {things(section)} is undecided{count}"
+            f"it remains open whether {who} {'hides' if one else 'hide'} the {things(section)}"
+            f"{more}"
         )
         return f"{doubt}, and {labels}" if labels else doubt
     if word == "leaks":
@@ -194,7 +198,8 @@ def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None
         said = f"these attacks find no leak under {who}"
     else:
         hides = f"{who} {'hides' if one else 'hide'} the {things(section)}{cost}"
-        said = f"{hides}, as far as these attacks tell"
+        tried = " (hardly tested)" if all(map(mostly_refused, group)) else ""
+        said = f"{hides}, as far as these attacks tell{tried}"
     return f"{said}, but {labels}" if labels else said
 
 
@@ -207,6 +212,11 @@ def _told(group: Sequence[Verdict]) -> str:
 
 def _what(group: Sequence[Verdict]) -> str:
     return "private data" if all(map(beats_by_main, group)) else "words"
+
+
+def _unsettled(defenses: Sequence[str]) -> str:
+    hold = "holds" if len(defenses) == 1 else "hold"
+    return f"it remains open whether {names(defenses)} {hold}" if defenses else ""
 
 
 def _plural(defenses: Sequence[str], one: str, many: str) -> str:

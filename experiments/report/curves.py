@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.analysis.findings import CURVES, Leakage, Result, TaskFindings
+from experiments.analysis.findings import CURVES, Leakage, Result, RoundUtility, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.report.figures import INK, Figure, Stroke, figure, head, legend_beside, strokes
 from experiments.report.naming import attack_name
@@ -76,6 +76,13 @@ def running_mean(values: Sequence[float], width: int) -> list[float]:
         near = [one for one in values[max(0, i - half) : i + half + 1] if not math.isnan(one)]
         means.append(math.nan if math.isnan(value) else sum(near) / len(near))
     return means
+
+
+def smoothed(measured: Sequence[RoundUtility], name: str, width: int) -> list[float]:
+    """Utility by round as a running mean; round 0, which is before training, as it is."""
+    values = [_finite(one.values.get(name)) for one in measured]
+    raw = 1 if measured and measured[0].round == 0 else 0
+    return values[:raw] + running_mean(values[raw:], width)
 
 
 def _figure(section: TaskFindings, name: str, setting: str, metric: str, panels: Panels) -> Figure:
@@ -186,11 +193,11 @@ def _utility(
     for place in places:
         measured = [one for one in section.utility if one.place == place]
         width = window(len(measured))
-        values = running_mean([_finite(one.values.get(name)) for one in measured], width)
+        values = smoothed(measured, name, width)
         x = [one.round for one in measured]
         axes.plot(x, values, color=style[place].colour, lw=1.4)
     _frame(axes, title(name))
-    head(axes, f"{title(name)}, mean over {width} rounds" if width > 1 else title(name))
+    head(axes, f"{title(name)}, running mean of {width} rounds" if width > 1 else title(name))
 
 
 def _frame(axes: Axes, label: str) -> None:

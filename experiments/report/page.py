@@ -13,7 +13,9 @@ from markupsafe import Markup
 from experiments.analysis.summary import metric_classes
 from experiments.preview.catalog import CATALOGS
 from experiments.report.answers import certainty, overall
+from experiments.report.binding import Binder
 from experiments.report.chapter import Chapter
+from experiments.report.costs import costs
 from experiments.report.figures import INK
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.glossary import glossary, metric_terms
@@ -65,6 +67,7 @@ def render(
         "overall": overall(sections),
         "certainty": certainty(sections, {seed for one in chapters for seed in one.seeds}),
     }
+    costing = [(one.heading, costs(one.section)) for one in chapters]
     text = f"{_visible(body)} {' '.join(top.values())}"
     shown = {metric for section in sections for metric in shown_metrics(section)}
     metrics = {row.metric for row in rows} if full else shown
@@ -73,6 +76,7 @@ def render(
     return environment.get_template("report.html.j2").render(
         body=Markup(body),  # rendered with escaping above
         chapters=chapters,
+        costing=[(heading, said) for heading, said in costing if said],
         full=full,
         attacker=ATTACKER,
         out_of_scope=OUT_OF_SCOPE,
@@ -110,6 +114,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["bound"] = Binder()
     environment.globals |= {
         "attack_label": attack_label,
         "attack_name": attack_name,

@@ -108,7 +108,7 @@ def told(result: Result) -> list[tuple[str, int, str]]:
         (
             status,
             sum(one.jobs for one in group),
-            ("such as " if len(group) > 1 else "") + group[0].reason,
+            ("for example: " if len(group) > 1 else "") + group[0].reason,
         )
         for (status, _), group in groups.items()
     ]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Verdict, Word
-from experiments.analysis.findings import MARGINS, UTILITY, TaskFindings
-from experiments.analysis.statistics import wilson
+from experiments.analysis.findings import TaskFindings
 from experiments.analysis.verdicts import WORDS
-from experiments.report.naming import attack_label, unit_of_main
-from experiments.report.tables import Number
-from experiments.report.verdict_tables import null_of, number, reached, told_labels, useful
+from experiments.report.costs import cost
+from experiments.report.doubts import doubt, jobs, refused, tested, unit_after
+from experiments.report.naming import attack_label
+from experiments.report.verdict_tables import null_of, reached, told_labels
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title
 
@@ -43,7 +41,8 @@ def undefended(section: TaskFindings, verdict: Verdict) -> Statement:
         if beats_by_main(verdict)
         else "Without a defense words leak, though no whole text is shown to.",
         "no leak found": "Without a defense these attacks find no leak.",
-        "inconclusive": f"Whether the {them} leak without a defense is undecided.",
+        "inconclusive": f"Inconclusive: whether the {them} leak without a defense is not "
+        "settled by these attacks.",
         "not attacked": f"Whether the {them} leak without a defense was not tested.",
     }[verdict.word]
     return Statement(verdict.word, lead, _detail(section, verdict))
@@ -61,14 +60,16 @@ def defended(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> S
         "no leak found": f"{start} holds, as far as these attacks tell."
         if leaking
         else f"{start}: no leak found, but none was shown without a defense either.",
-        "inconclusive": f"Whether {name} holds is undecided.",
+        "inconclusive": f"Inconclusive: whether {name} holds is not settled by these attacks.",
         "not attacked": f"{start} was not tested.",
     }[verdict.word]
-    adapted = verdict.word == "no leak found" and verdict.adaptive is None
+    open_ = verdict.word in ("no leak found", "inconclusive")
+    adapted = open_ and verdict.strongest is not None and verdict.adaptive is None
     parts = (
+        tested(section, verdict, bare),
         _detail(section, verdict),
         "No attack was adapted to this defense." if adapted else "",
-        cost(section, verdict) if verdict.word in ("no leak found", "inconclusive") else "",
+        cost(section, verdict) if open_ else "",
     )
     return Statement(verdict.word, lead, " ".join(filter(None, parts)))
 
@@ -99,46 +100,13 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
-def cost(section: TaskFindings, verdict: Verdict) -> str:
-    """What the defense does to utility, in a sentence; empty where there is nothing to compare."""
-    name = title(section.utility_name or "")
-    _, change, epsilon = useful(section, verdict.place)
-    spent = f" It spends ε = {show(epsilon.value)}." if epsilon else ""
-    if change is None:
-        return spent.strip()
-    if not math.isfinite(change.value):
-        return f"The training diverged.{spent}"
-    if change.low is None or change.high is None:
-        said = f"The {name} changes by {_signed(change)} in one training."
-    elif change.low <= 0 <= change.high:
-        said = f"The {name} does not change measurably: {_signed(change)}."
-    else:
-        said = f"The {name} {'rises' if change.value > 0 else 'falls'}: {_signed(change)}."
-    return said + spent
-
-
-def brief_cost(section: TaskFindings, verdict: Verdict) -> str:
-    """The same in a few words, to follow what a defense does; never a claim from one training."""
-    name = section.utility_name
-    change = useful(section, verdict.place)[1]
-    if name is None or change is None or not math.isfinite(change.value):
-        return ""
-    if change.low is None or change.high is None:
-        return f" ({title(name)} {_signed(change)} in one training)"
-    if change.low <= 0 <= change.high:
-        return f" at no measurable cost in {title(name)}"
-    size = show(abs(change.value), change.unit)
-    lost = (change.value < 0) == (UTILITY[name] == "higher")
-    return f" at a cost of {size} in {title(name)}" if lost else f" while {title(name)} improves"
-
-
 def _detail(section: TaskFindings, verdict: Verdict) -> str:
     parts = (
         _why_untested(section, verdict)
         if verdict.word == "not attacked"
-        else f"{_leakage(section, verdict)} {_doubt(section, verdict)}",
+        else f"{_leakage(section, verdict)} {doubt(section, verdict)}",
         _labels(section, verdict),
-        _refused(verdict),
+        refused(section, verdict),
     )
     return " ".join(" ".join(filter(None, parts)).split())
 
@@ -150,15 +118,13 @@ def _leakage(section: TaskFindings, verdict: Verdict) -> str:
     name, found = reached(section, verdict.strongest)
     if found is None:
         return ""
-    metric, unit = title(section.main), _unit(section)
+    metric, unit = title(section.main), unit_after(section)
     null = null_of(section, verdict, verdict.null) if verdict.null else None
     count = recovered(section, verdict)
     whole = f"recovers {count[0]} of {count[1]} {things(section)} and " if count else ""
     against = f", against {show(null.value, null.unit)}{unit} for a blind guess" if null else ""
     mean = show(found.value, found.unit)
-    return (
-        f"{name[:1].upper()}{name[1:]} {whole}reaches {mean}{unit} of {metric} on average{against}."
-    )
+    return f"{name[:1].upper()}{name[1:]} {whole}reaches a mean {metric} of {mean}{unit}{against}."
 
 
 def _words(section: TaskFindings, verdict: Verdict) -> str:
@@ -176,32 +142,6 @@ def _words(section: TaskFindings, verdict: Verdict) -> str:
     )
 
 
-def _doubt(section: TaskFindings, verdict: Verdict) -> str:
-    """Why it is open; or, where no leak was found, what that means."""
-    unit = _unit(section)
-    if verdict.word == "no leak found":
-        margin = show(MARGINS[section.modality], unit_of_main(section))
-        skipped = verdict.jobs["skipped"]
-        return (
-            f"No attack's interval reaches {margin}{unit} above a blind guess, but a stronger "
-            "attack may still succeed, and a leak in up to "
-            f"{100 * wilson(0, verdict.clients)[1]:.0f} % of clients is not ruled out. "
-            f"{f'{_jobs(skipped)} could not attack.' if skipped else ''}"
-        )
-    if verdict.word != "inconclusive":
-        return ""
-    broken = verdict.jobs["failed"] + verdict.jobs["timeout"]
-    over = number(section, verdict.over_null)
-    if over is None:
-        return "There is no blind guess to compare it with."
-    if verdict.clients < FEW:
-        one = verdict.clients == 1
-        return f"{'One client is' if one else f'{verdict.clients} clients are'} too few to tell."
-    if broken:
-        return f"{_jobs(broken)} failed or ran out of time."
-    return f"Its lead over a blind guess, {over}{unit}, does not settle it."
-
-
 def _why_untested(section: TaskFindings, verdict: Verdict) -> str:
     skipped = verdict.jobs["skipped"]
     if not skipped:
@@ -215,33 +155,12 @@ def _why_untested(section: TaskFindings, verdict: Verdict) -> str:
     ]
     reason = re.split(r"[;.]\s", reasons[0], maxsplit=1)[0].rstrip(".") if reasons else ""
     reason = f": {reason[:120]}" if reason else ""
-    return f"No attack could run ({_jobs(skipped)} skipped){reason}. Another one may succeed."
+    return f"No attack could run ({jobs(skipped)} skipped){reason}. Another attack may succeed."
 
 
 def _labels(section: TaskFindings, verdict: Verdict) -> str:
     told = told_labels(section, verdict)
     if told is None:
         return ""
-    return f"The labels leak: {100 * told.value:.0f} % are guessed right."
-
-
-def _refused(verdict: Verdict) -> str:
-    refused = verdict.strongest.refused if verdict.strongest else 0
-    if not refused:
-        return ""
-    return (
-        f"It could not attack {refused} of {verdict.victims} victims, which count as blind guesses."
-    )
-
-
-def _signed(change: Number) -> str:
-    return f"{'+' if change.value > 0 else ''}{change}"
-
-
-def _unit(section: TaskFindings) -> str:
-    unit = unit_of_main(section)
-    return "" if unit == "1" else f" {unit}"
-
-
-def _jobs(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
+    name = attack_label(section, verdict.labels)
+    return f"The labels leak: {name} infers {100 * told.value:.0f} % of them."

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.findings import TaskFindings
+from experiments.analysis.findings import RoundUtility, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.summary import summarise
-from experiments.report.curves import curves, running_mean, window
+from experiments.report.curves import curves, running_mean, smoothed, window
 from experiments.report.figures import INK, strokes
 from experiments.report.naming import attack_name
 from experiments.report.phrases import scope, told, trained
@@ -294,6 +294,25 @@ def test_utility_of_many_rounds_is_a_running_mean() -> None:
     assert (gap[0], math.isnan(gap[1]), gap[2]) == (1.0, True, 3.0)
 
 
+def test_smoothing_leaves_the_untrained_model_out() -> None:
+    values = dict(enumerate((0.0, 1.0, 2.0, 6.0)))
+    measured = [
+        RoundUtility(
+            setting="",
+            defense="none",
+            defense_options="[]",
+            round=number,
+            values={"accuracy": value},
+            by_seed={},
+            epsilon=None,
+            bytes_up=0,
+        )
+        for number, value in values.items()
+    ]
+    assert smoothed(measured, "accuracy", 3) == [0.0, 1.5, 3.0, 4.0]
+    assert smoothed(measured[1:], "accuracy", 3) == [1.5, 3.0, 4.0]
+
+
 def test_reasons_that_differ_in_their_numbers_are_told_once() -> None:
     skipped = [
         row(client=c, value=None, status="skipped", reason=f"rank {380 + min(c, 2)} at width 384")
@@ -302,7 +321,7 @@ def test_reasons_that_differ_in_their_numbers_are_told_once() -> None:
     other = row(client=9, value=None, status="failed", reason="out of memory")
     (result,) = only_section([*skipped, other]).results
     assert told(result) == [
-        ("skipped", 4, "such as rank 382 at width 384"),
+        ("skipped", 4, "for example: rank 382 at width 384"),
         ("failed", 1, "out of memory"),
     ]
 

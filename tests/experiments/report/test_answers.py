@@ -16,7 +16,8 @@ from experiments.analysis.findings import (
 )
 from experiments.analysis.statistics import Difference, Estimate, Share
 from experiments.report.answers import answers, certainty, names, overall
-from experiments.report.statements import cost, recovered
+from experiments.report.costs import cost, costs
+from experiments.report.statements import recovered
 from fedsim.records import STATUSES, AttackKey, Modality
 
 DLG = AttackKey(attack="dlg", attack_options="{}", adaptive=False)
@@ -153,8 +154,9 @@ def short(*verdicts: Verdict, **given: Any) -> str:
         ),
         (
             "inconclusive",
-            "whether the images leak without a defense is undecided",
-            "Whether the images leak without a defense is undecided.",
+            "it remains open whether the images leak without a defense",
+            "Inconclusive: whether the images leak without a defense is not settled by "
+            "these attacks.",
         ),
         (
             "not attacked",
@@ -185,8 +187,9 @@ def test_no_defense(word: Word, said: str, lead: str) -> None:
         ),
         (
             "inconclusive",
-            "whether Gaussian noise (std=0.01) hides the images is undecided (6 of 8 recovered)",
-            "Whether Gaussian noise (std=0.01) holds is undecided.",
+            "it remains open whether Gaussian noise (std=0.01) hides the images (6 of 8 recovered)",
+            "Inconclusive: whether Gaussian noise (std=0.01) holds is not settled by these "
+            "attacks.",
         ),
         (
             "not attacked",
@@ -206,8 +209,8 @@ def test_a_defense_beside_none(word: Word, said: str, lead: str) -> None:
 def test_the_numbers_of_a_leak() -> None:
     (answer,) = answers(section(verdict("leaks")))
     assert answer.statements[0].detail == (
-        "DLG recovers 6 of 8 images and reaches 20.0 dB of PSNR on average, against 12.0 dB for "
-        "a blind guess."
+        "DLG recovers 6 of 8 images and reaches a mean PSNR of 20.0 dB, against 12.0 dB for a "
+        "blind guess."
     )
 
 
@@ -254,28 +257,60 @@ def test_labels_leak_beside_every_verdict() -> None:
     bare = verdict("leaks")
     cases: tuple[tuple[Word, str], ...] = (
         ("no leak found", "as far as these attacks tell, but the labels leak"),
-        ("inconclusive", "is undecided (6 of 8 recovered), and the labels leak"),
+        ("inconclusive", "hides the images (6 of 8 recovered), and the labels leak"),
     )
     for word, said in cases:
         noise = verdict(word, "gaussian_noise", NOISE, labels=DLG)
         (answer,) = answers(section(bare, noise))
         assert answer.short.endswith(said)
-        assert "The labels leak: 75 % are guessed right." in answer.statements[1].detail
+        assert "The labels leak: DLG infers 75 % of them." in answer.statements[1].detail
 
 
 def test_refused_victims_count_as_blind_guesses() -> None:
     strongest = Reached(attacker=DLG, leakage=estimate(20), refused=3)
     (answer,) = answers(section(verdict("leaks", strongest=strongest)))
     assert answer.statements[0].detail.endswith(
-        "It could not attack 3 of 8 victims, which count as blind guesses."
+        "DLG could not attack 3 of 8 victims, which count as blind guesses."
     )
+
+
+def test_a_defense_that_was_hardly_tested_says_so() -> None:
+    strongest = Reached(attacker=DLG, leakage=estimate(20), refused=5)
+    bare = verdict("leaks", beating=(DLG,))
+    words: tuple[Word, ...] = ("inconclusive", "no leak found")
+    for word in words:
+        noise = verdict(word, "gaussian_noise", NOISE, strongest=strongest)
+        (answer,) = answers(section(bare, noise))
+        told = answer.statements[1].detail
+        assert told.startswith(
+            "Hardly tested: DLG could attack 3 of 8 victims; the other 5 count as blind guesses. "
+        )
+        assert "could not attack" not in told  # not said twice
+        assert "(hardly tested" in answer.short
+    half = verdict(
+        "inconclusive",
+        "gaussian_noise",
+        NOISE,
+        strongest=Reached(attacker=DLG, leakage=estimate(20), refused=4),
+    )
+    (answer,) = answers(section(bare, half))
+    assert "ardly" not in answer.short + answer.statements[1].detail
+    assert "DLG could not attack 4 of 8 victims" in answer.statements[1].detail
+
+
+def test_an_attack_that_fails_without_a_defense_tests_none() -> None:
+    noise = verdict("inconclusive", "gaussian_noise", NOISE)
+    weak, strong = verdict("leaks", beating=(ADAPTIVE,)), verdict("leaks", beating=(DLG,))
+    said = "DLG is not shown to beat a blind guess even without a defense."
+    assert said in answers(section(weak, noise))[0].statements[1].detail
+    assert said not in answers(section(strong, noise))[0].statements[1].detail
 
 
 def test_a_skipped_attack_is_no_defense_that_holds() -> None:
     (answer,) = answers(section(verdict("leaks"), verdict("not attacked", "gaussian_noise", NOISE)))
     assert answer.statements[1].detail == (
         "No attack could run (8 jobs skipped): dlg: the client does not send the head (frozen). "
-        "Another one may succeed."
+        "Another attack may succeed."
     )
     some = dict.fromkeys(STATUSES, 0) | {"done": 5, "skipped": 3}
     partly = verdict("no leak found", "gaussian_noise", NOISE, jobs=some)
@@ -294,10 +329,22 @@ def test_a_skipped_attack_is_no_defense_that_holds() -> None:
             {"jobs": dict.fromkeys(STATUSES, 0) | {"done": 7, "failed": 1}},
             "1 job failed or ran out of time.",
         ),
-        ({}, "Its lead over a blind guess, 3.0 [\N{MINUS SIGN}3.0, 9.0] dB, does not settle it."),
+        (
+            {},
+            "Its lead over a blind guess is 3.0 [\N{MINUS SIGN}3.0, 9.0] dB: the interval "
+            "includes 0.",
+        ),
+        (
+            {"notes": ("DLG: the interval over prior only is too wide", "labels leak")},
+            "includes 0. Left open by DLG (the interval over prior only is too wide). No attack",
+        ),
+        (
+            {"over_null": over(2, 6), "notes": ("does not beat prior only", "3 jobs were skipped")},
+            "is 4.0 [2.0, 6.0] dB. Left open by the attack (does not beat prior only). No attack",
+        ),
     ],
 )
-def test_why_it_is_undecided(given: dict[str, Any], why: str) -> None:
+def test_why_it_is_inconclusive(given: dict[str, Any], why: str) -> None:
     noise = verdict("inconclusive", "gaussian_noise", NOISE, **given)
     assert why in answers(section(noise))[0].statements[0].detail
 
@@ -334,6 +381,36 @@ def test_what_a_defense_that_holds_costs(defended: dict[int, float], brief: str,
     assert ("no measurable" in answer.short) == (brief == " at no measurable cost in accuracy")
 
 
+def test_the_costs_at_the_top() -> None:
+    noise, prune = (
+        verdict("leaks", "gaussian_noise", NOISE),
+        verdict("not attacked", "prune", PRUNE),
+    )
+    one = {"none": {0: 0.5}, "gaussian_noise": {0: 0.3}, "prune": {0: 0.1}}
+    found = section(verdict("leaks"), noise, prune, seeds=one)
+    assert costs(found) == [
+        "Gaussian noise (std=0.01) lowers accuracy from 0.500 to 0.300 in one training"
+    ]
+    start = utility(verdict("leaks"), {0: 0.1}).model_copy(update={"round": 0})
+    begun = found.model_copy(update={"utility": (start, *found.utility)})
+    assert costs(begun)[0].startswith(
+        "accuracy rises from 0.100 to 0.500 over 1 round without a defense; Gaussian noise"
+    )
+    two = {"none": {0: 0.5, 1: 0.6}, "gaussian_noise": {0: 0.49, 1: 0.65}}
+    assert costs(section(verdict("leaks"), noise, seeds=two)) == [
+        "Gaussian noise (std=0.01) raises accuracy from 0.550 to 0.570, which may be chance"
+    ]
+    same = {"none": {0: 0.5}, "gaussian_noise": {0: 0.50001}}
+    assert costs(section(verdict("leaks"), noise, seeds=same)) == [
+        "Gaussian noise (std=0.01) leaves accuracy at 0.500 in one training"
+    ]
+    lost = {"none": {0: 0.5}, "gaussian_noise": {0: float("nan")}}
+    assert costs(section(verdict("leaks"), noise, seeds=lost)) == [
+        "under Gaussian noise (std=0.01) the training diverges"
+    ]
+    assert costs(section(verdict("leaks"), noise)) == []
+
+
 def test_several_defenses_are_grouped_by_verdict() -> None:
     bare = verdict("leaks")
     noise, prune = (
@@ -341,8 +418,8 @@ def test_several_defenses_are_grouped_by_verdict() -> None:
         verdict("inconclusive", "prune", PRUNE, labels=DLG),
     )
     assert short(bare, noise, prune).endswith(
-        "; whether Gaussian noise (std=0.01) and pruning (fraction=0.9) hide the images is "
-        "undecided, and the labels leak under one of them"
+        "; it remains open whether Gaussian noise (std=0.01) and pruning (fraction=0.9) hide the "
+        "images, and the labels leak under one of them"
     )
     assert names(list("abcdef")) == "a, b, c and 3 more"
     assert names(list("abcd")) == "a, b, c and d"
