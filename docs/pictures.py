@@ -63,13 +63,14 @@ def images(run: Run, examples: Sequence[Shown], colours: Colours) -> str:
     side, left, gap = 84, 210, 12
     lines = [("private images", "", [_uri(shown[0].examples[key].original) for key in keys])]
     for panel in shown:
-        about = f"{panel.attack}; {protected(panel.defense)}"
+        about = f"{panel.attack};\n{protected(panel.defense)}"
         lines.append(("recovered", about, [_uri(panel.examples[key].guess) for key in keys]))
     body = []
     for number, (what, about, uris) in enumerate(lines):
         y = gap + number * (side + gap)
         body.append(_text(0, y + 38, what, colours.ink, 17))
-        for offset, part in enumerate(textwrap.wrap(about, 30)):
+        parts = [part for line in about.splitlines() for part in textwrap.wrap(line, 30)]
+        for offset, part in enumerate(parts):
             body.append(_text(0, y + 58 + 16 * offset, part, colours.faint, 13))
         for column, uri in enumerate(uris):
             x = left + column * (side + gap)
