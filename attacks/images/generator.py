@@ -18,7 +18,7 @@ from fedsim.types import Tensors
 
 
 class Generator(nn.Module):
-    """What a plug-in offers under the entry point group ``fedsim.generators``.
+    """Interface of a plug-in in the entry point group ``fedsim.generators``.
 
     It is built as ``cls(shape, latent)``, in eval mode, and differentiated twice.
     """
@@ -52,7 +52,7 @@ class Principal(Generator):
     leave a mean squared error of .005 (.006) of held-out rows. A convolutional variational
     autoencoder of 430,000 weights left .016 after half a minute.
 
-    Where there are fewer rows than latents, the latents left over do nothing.
+    With fewer rows than latents, the remaining latents have no effect.
     """
 
     def __init__(self, shape: tuple[int, ...], latent: int) -> None:
@@ -81,7 +81,7 @@ GENERATORS: dict[str, type[Generator]] = {"principal": Principal}
 
 
 def build_generator(name: str, shape: tuple[int, ...], latent: int) -> Generator:
-    """The generator of this name, its weights meaning nothing yet.
+    """The generator of this name, with weights that are still to be set.
 
     Raises:
         CannotAttack: there is none of this name.

@@ -14,7 +14,7 @@ from fedsim.errors import ConfigError
 def start_ray(
     address: str | None = None, cpus: int | None = None, gpus: int | None = None
 ) -> Callable[[], None]:
-    """Join the cluster at ``address``, or start one on this machine; returns what stops it.
+    """Join the cluster at ``address`` or start one here; return the function that stops it.
 
     A Ray that this process already uses is used, and then not stopped. ``cpus`` and ``gpus`` are
     for a cluster started here; None counts the machine's own.
@@ -44,7 +44,7 @@ def start_ray(
 
 
 def _knock(address: str) -> None:
-    """Fail at once where nobody listens; Ray itself would try for minutes."""
+    """Fail at once if nothing listens at the address; Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if port.isdigit():
         socket.create_connection((host.split("//")[-1], int(port)), timeout=5).close()

@@ -46,7 +46,7 @@ class LedgerRow:
     """One job key.
 
     Attributes:
-        attempts: how often it was started, commands that were killed included.
+        attempts: number of starts, including those of commands that were killed.
         started: Unix time; None before the first start.
         ended: Unix time; None until the state is final.
         worker: ``<process id>@<machine>`` of the last attempt.
@@ -67,7 +67,7 @@ class LedgerRow:
 
 
 def read_ledger(path: Path) -> list[LedgerRow]:
-    """All rows of a ledger, also while another process writes it."""
+    """All rows of a ledger; safe while another process writes it."""
     if not path.exists():
         raise StoreError(f"{path}: the file is missing. Run the attack stage first.")
     with closing(_open(path)) as connection:
@@ -108,7 +108,7 @@ def _broken(path: Path, fault: str) -> str:
 
 
 def _lock_run(path: Path) -> IO[str]:
-    """Own the run until the file is closed or the process dies.
+    """Lock the run until the file is closed or the process dies.
 
     A file of its own, since closing another handle of a database drops SQLite's own locks on it.
     """
@@ -166,7 +166,7 @@ class Ledger:
             return _rows(self._connection)
 
     def claim(self, spec: JobSpec, *, retry_failed: bool = False) -> list[JobRecord] | None:
-        """The records of the job if they lie on disk; else None, and the job is queued.
+        """The records of the job if they exist on disk; otherwise None, and the job is queued.
 
         Raises:
             ConfigError: the records on disk were made with other options.
@@ -195,22 +195,22 @@ class Ledger:
         return records
 
     def start(self, spec: JobSpec) -> JobSpec:
-        """Note the job as running; returns it with the number of its attempt."""
+        """Mark the job as running and return it with the number of its attempt."""
         run = replace(spec, attempt=self._first(spec)[1] + 1)
         self._update(run, "state = 'running', attempts = ?", run.attempt)
         self.locate(run, f"{os.getpid()}@{socket.gethostname()}")
         return run
 
     def locate(self, spec: JobSpec, worker: str) -> None:
-        """Note where, and from now on, the job runs."""
+        """Record the worker that runs the job, and the time at which it starts."""
         self._update(spec, "worker = ?, started = ?", worker, time.time())
 
     def requeue(self, spec: JobSpec, reason: str) -> None:
-        """Note the job as queued again, and why."""
+        """Mark the job as queued again and record the reason."""
         self._update(spec, "state = 'queued', reason = ?", reason)
 
     def finish(self, spec: JobSpec, records: Sequence[JobRecord]) -> None:
-        """Note the final states; a row that was final before keeps its time."""
+        """Record the final states; a row that was already final keeps its time."""
         for record in records:
             self._update(
                 replace(spec, keys=(record.key,)),

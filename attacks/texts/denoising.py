@@ -1,4 +1,4 @@
-"""Declared noise and rounding, taken off gradients of few tokens by their low rank."""
+"""Removal of declared noise and rounding from gradients whose rank is low."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ def denoised(
     rank: int,
     length: float = 1.0,
 ) -> Tensors:
-    """The gradient with declared noise and rounding taken off its ``weights``, of low rank.
+    """The gradient with declared noise and rounding removed from its ``weights``.
 
-    The zeros of a pruned update stay zeros. Where it is not known how much noise there is, it is
-    measured, and weights whose rank may be too high for that are left as they are.
+    A weight gradient of few tokens has low rank, so that singular values below the noise edge are
+    noise (``attacks.texts.low_rank``). Zeros of a pruned update stay zeros. If the amount of noise
+    is unknown, it is measured; weights whose rank may be too high to measure it stay as they are.
 
     Args:
         gradient: the update divided by ``length``, float64.
-        weights: names of those that are sums of one outer product a token and step.
-        observation: of the client.
-        rank: tokens in all local steps.
+        weights: names of the gradients that are sums of one outer product per token and step.
+        observation: the client's update and declared facts.
+        rank: number of tokens over all local steps.
         length: of the step, see ``attacks.observed.replay.step_length``.
     """
     chain = declared(observation)
@@ -54,9 +55,9 @@ def denoised(
 
 
 def _noise(chain: Chain, observation: Observation) -> float | None:
-    """Variance of the noise in a coordinate of the update; None where it is not known.
+    """Variance of the noise in each coordinate of the update; None if it is unknown.
 
-    As where it depends on the update, which shows by there being none on an update of zeros.
+    It is unknown, for example, where it depends on the update: then an update of zeros gets none.
     """
     known, lost = observation.knowledge, chain.distortions
     if "sign" in lost or ("rounding" in lost and known.cohort > 1):
@@ -73,7 +74,7 @@ def _noise(chain: Chain, observation: Observation) -> float | None:
 
 
 def _of_steps(observation: Observation) -> float | None:
-    """``_noise`` of a defense of single examples, which adds it in every local step."""
+    """``_noise`` of a per-example defense, which adds noise in every local step."""
     known, steps = observation.knowledge, LocalSteps.of(observation)
     rate = known.learning_rate if known.optimizer == "sgd" else None
     rate = 1.0 if observation.kind == "gradient" else rate

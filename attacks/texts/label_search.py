@@ -1,4 +1,4 @@
-"""Labels of a text batch that are known, or searched for together with the text."""
+"""Labels of a text batch, known or searched for together with the text."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ SHARPNESS = 20.0
 
 
 class LabelSearch(ABC):
-    """What stands for the labels of a lane in the search."""
+    """Representation of a candidate's labels during the search."""
 
     @abstractmethod
     def start(self, known: tuple[int, ...] | None, free: Tensor, rng: torch.Generator) -> Tensor:
-        """The values of one lane; ``free (sentence, token)`` are the places of words."""
+        """Starting values of one candidate; ``free (sentence, token)`` marks the words' places."""
 
     @abstractmethod
     def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
-        """What the loss takes, from ``values (victim, candidate, ...)``, embeddings and mask."""
+        """Labels for the loss from ``values (victim, candidate, ...)``, embeddings and mask."""
 
     @abstractmethod
     def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
-        """The labels of one lane's batch, of tokens ``ids (sentence, token)``."""
+        """Final labels of one candidate with tokens ``ids (sentence, token)``."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Classes(LabelSearch):
 
 
 class Targets(LabelSearch):
-    """The places of a masked language model's targets, whose tokens the update gives away.
+    """Places of a masked language model's targets, whose tokens the update reveals.
 
     The gradient of the head's bias is ``mean softmax - share of the targets``: negative at the
-    tokens asked for, by about how often. Their places are searched for as logits ``(target,
-    sentence, token)``, with a softmax over all places. DLG (2019) instead searches at each place
-    for a distribution over the vocabulary.
+    target tokens, roughly in proportion to their counts. Their places are searched for as logits
+    ``(target, sentence, token)``, with a softmax over all places. DLG (2019) instead searches at
+    each place for a distribution over the vocabulary.
     """
 
     def __init__(self, observations: Sequence[Observation], network: nn.Module) -> None:
@@ -110,9 +110,9 @@ class Targets(LabelSearch):
 
 
 class NextTokens(LabelSearch):
-    """The targets of a causal language model, which are the words that are searched for.
+    """Targets of a causal language model: the words being searched for.
 
-    Of a guess each place's target is a softmax over the vocabulary of its cosines to the word
+    The target at each place is a softmax over the vocabulary of the guess's cosines to the word
     table. DLG (2019) and TAG (2021) search at each place for a distribution of its own: with
     ``joint``, logits ``(sentence, token, id)`` from N(0, 1).
     """
@@ -143,7 +143,7 @@ class NextTokens(LabelSearch):
 
 
 def _targets(observation: Observation, network: nn.Module) -> tuple[Tensor, Tensor]:
-    """Distinct targets and how often each was asked for."""
+    """Distinct targets and the count of each."""
     bias = cast(Any, network).get_output_embeddings().bias
     name = next((name for name, own in network.named_parameters() if own is bias), None)
     if name is None or name not in observation.received:

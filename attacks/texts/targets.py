@@ -16,13 +16,13 @@ Thin = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was observed of one group of layers.
+    """Observed gradient of one group of layers.
 
     Attributes:
         full: ``(layer, victim, a, b)`` of weights, ``(layer, victim, coordinate)`` of vectors and
             tables; None where factors stand for it.
         factors: ``left (layer, victim, a, rank)`` and ``right (layer, victim, b, rank)``.
-        norm: ``(layer, victim)``, and 1 where there is nothing.
+        norm: ``(layer, victim)``; 1 where the gradient is zero.
         alive: whether there is a gradient to compare, ``(layer, victim)``.
     """
 
@@ -32,7 +32,7 @@ class Target:
     alive: Tensor
 
     def only(self, victims: slice) -> Target:
-        """The same of some victims."""
+        """The targets of a subset of the victims."""
         factors = self.factors
         return Target(
             None if self.full is None else self.full[:, victims],
@@ -53,11 +53,11 @@ def make_targets(
     """One target for each group of parameter names.
 
     Args:
-        groups: names of layers alike.
+        groups: names of layers of the same shape.
         weights: names that are matrices ``left^T right``; any other gradient is flattened.
         living: names whose gradient is not analytically zero.
-        observed: in float64, one victim after another.
-        rank: weights of a lower rank are kept as factors, where all of a group are.
+        observed: gradients of the victims in order, float64.
+        rank: a group whose weights all have a lower rank is kept as factors.
         like: a tensor of the dtype and device to use.
     """
     seen: dict[str, list[_Seen]] = {name: [] for group in groups for name in group}

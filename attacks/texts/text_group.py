@@ -1,4 +1,4 @@
-"""A search laid out for victims of one broadcast model whose updates have the same parts."""
+"""A joint search for victims of one broadcast model whose updates hold the same parameters."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from fedsim.types import Tensors
 
 @dataclass(frozen=True)
 class TextGroup:
-    """Victims, and what is assumed of each.
+    """Victims that are searched for together, with the hypotheses about each.
 
     Attributes:
-        options: of the attack.
-        observations: one a victim.
-        possible: equally many hypotheses for each victim.
-        rngs: one a victim.
+        options: options of the attack.
+        observations: one per victim.
+        possible: hypotheses of each victim, the same number for all.
+        rngs: one generator per victim.
     """
 
     options: TextOptions
@@ -49,10 +49,10 @@ class TextGroup:
     job: Job
 
     def search(self) -> Search:
-        """A search that has not started.
+        """The search, ready to start.
 
         Raises:
-            CannotAttack: nothing was sent that a text could be matched to.
+            CannotAttack: no gradient was sent that a text could be matched to.
         """
         options, model = self.options, self._model()
         objective = TextObjective(options.distance, options.alpha_l1, options.form)
@@ -96,7 +96,7 @@ class TextGroup:
     def _observed(
         self, seen: Observation, model: Factored, objective: TextObjective, rank: int
     ) -> Tensors:
-        """The gradient to match; its scale does not matter to a mean of cosines."""
+        """The gradient to match; a mean of cosines ignores its scale."""
         names = {name for group in model.layout for name in group}
         seen = replace(seen, received={k: v for k, v in seen.received.items() if k in names})
         gradient = seen.update() if objective.is_mean else observed_gradient(seen)
@@ -125,7 +125,7 @@ class TextGroup:
         return found
 
     def _lanes(self, model: Factored) -> Frames:
-        """A lane for each hypothesis and restart."""
+        """One candidate for each hypothesis and restart."""
         lengths = [length for own in self.possible for each in own for length in each.lengths]
         count = len(self.possible[0]) * self.options.restarts
         meaning = self._meaning(model.network)
