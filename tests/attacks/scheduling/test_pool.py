@@ -163,7 +163,7 @@ def test_written_but_not_reported(run: Run, jobs: Jobs, runs: Callable[[], int])
 
 
 def test_half_a_gpu_each(run: Run, jobs: Jobs, tmp_path: Path) -> None:
-    run(jobs(round=1, pause=1.5, demand=Demand(cpus=0.5, gpus=0.5))[:2])
+    run(jobs(round=1, pause=8.0, demand=Demand(cpus=0.5, gpus=0.5))[:2])
     words = (tmp_path / "spans").read_text().split()
     spans = sorted((float(a), float(b)) for a, b in zip(words[::4], words[1::4], strict=True))
     assert spans[1][0] < spans[0][1]
