@@ -37,8 +37,8 @@ def test_a_defense_added_by_entry_point_runs_to_the_summary(make_run: Make) -> N
         lines = list(csv.DictReader(file))
     assert [line["defense"] for line in lines] == ["none", "fake rectify (floor=1e-6)"]
     for line in lines:
-        assert line["oblivious attack"] == "inverting"
-        assert line["adaptive attack"] == "inverting (adaptive)"
+        assert line["oblivious attack"] == "Inverting Gradients"
+        assert line["adaptive attack"] == "Inverting Gradients (adaptive)"
         assert min(float(line["oblivious PSNR"]), float(line["adaptive PSNR"])) > 0
     assert "fake rectify" in (run.root / "report" / "index.html").read_text()
     rows = [row for cell in run.cells for row in signals(cell) if row.defense == "fake_rectify"]

@@ -127,7 +127,7 @@ def test_a_noisy_run_of_images_has_ceilings(make_run: Make) -> None:
         if (one.attack, one.metric, one.control) == ("inverting", "psnr", "none")
         if (one.round, one.client) in {(1, 0), (1, 1)}
     ]
-    assert (line["images"], line["best attack"]) == (2, "inverting")
+    assert (line["images"], line["best attack"]) == (2, "Inverting Gradients")
     assert line["its median"] == pytest.approx(sum(one or 0.0 for one in reached) / 2)
 
     execute(run, ("report",), quiet=True)

@@ -80,7 +80,7 @@ def test_types_bounds_defaults_and_meanings_are_told() -> None:
     tag = {option.name: option for option in manual("tag").options}
     assert tag["optimizer"].type == '"adam" or "adamw"'
     assert (tag["distance"].default, manual("lamp").options[0].default) == ("l2l1", "cosine")
-    assert tag["restarts"].meaning == "searches of one victim, the best of which counts."
+    assert tag["restarts"].meaning == "number of searches for one victim, of which the best counts."
     assert tag["layers"].type == "list of: text"
     assert "It reconstructs text. It needs to know: num_examples." in manual("tag").about
     assert "Unit: dB. The attacker wants it higher." in manual("psnr").about
