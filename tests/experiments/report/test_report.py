@@ -351,8 +351,8 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
     text = " ".join(page.text.split())
     for said in (
         "Who attacked An honest-but-curious server, which follows the protocol",
-        "It was not told the token count of each example. It ran 4 attacks: DLG, inverting, "
-        "embedding rows and LAMP.",
+        "It was not told the token count of each example. It ran 4 attacks: DLG, "
+        "Inverting Gradients, embedding rows and LAMP.",
         "Image classification: uoft-cs/cifar10, lenet, FedSGD: an eavesdropper recovers",
         "Which defense holds No defense was shown to hold.",
         "How sure Each verdict rests on 18 victims of 3 clients, in one training per defense.",
