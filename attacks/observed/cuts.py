@@ -20,6 +20,17 @@ class ObservedCuts:
             rounding, as a share of the row's norm.
         moved_row: smallest change of a float32 weight row that is more than rounding, as a share
             of the row's norm.
+        living_gradient: smallest gradient norm of a tensor that is more than float64 rounding, as
+            a share of the largest; the others are left out.
+        equal_magnitude: relative spread of magnitudes that are one number, as of signs.
+        full_share: share of nonzero entries from which zeros are no pruning.
+        kept_largest: smallest kept magnitude of a pruned tensor, as a share of the median one, from
+            which the largest entries were kept and not random ones.
+        quantized_share: share of kept entries that are multiples of the smallest one, from which
+            zeros are rounding.
+        spike: eigenvalue that counts as signal, as a multiple of the Marchenko-Pastur edge.
+        spike_floor: eigenvalue that is more than float64 rounding, as a share of the largest.
+        completion_rounds: rounds of imputation of entries that were not sent.
     """
 
     loosest_proof: float = 0.01
@@ -27,6 +38,14 @@ class ObservedCuts:
     head_singular_value: float = 1e-7
     row_outside_head: float = 1e-5
     moved_row: float = 1e-6
+    living_gradient: float = 1e-10
+    equal_magnitude: float = 1e-3
+    full_share: float = 0.98
+    kept_largest: float = 0.1
+    quantized_share: float = 0.95
+    spike: float = 1.02
+    spike_floor: float = 1e-13
+    completion_rounds: int = 20
 
 
 CUTS = ObservedCuts()

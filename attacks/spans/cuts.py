@@ -36,6 +36,26 @@ class SpanCuts:
         absent_weight: weight in the batch below which a sentence is not part of it, as a share of
             the largest.
         proof_sentences: most sentences tried for a batch, and the largest multiplicity.
+        least_spread: smallest spread of a statistic of false tokens.
+        least_true_spread: smallest spread of a statistic of true tokens.
+        separation: distance of false from true tokens, in logs, from which a layer tells.
+        model_error: share of an input's square that may lie outside the span for other reasons
+            than white noise: imputation, dropout, steps at other weights.
+        mild_shift: slope of the likelihood of a layer that does not tell, a spread of the absent.
+        outlier_share: share of true tokens with a wider spread.
+        outlier_spread: that spread, as a multiple.
+        layer_trust: weight of one layer's log-likelihood ratio, as layers err together.
+        least_ratio: most that one layer can say against a token.
+        largest_ratio: most that one layer can say for a token.
+        first_quantile: middle of the true tokens in a first guess, of which some are false.
+        fewest_directions: spikes below which a layer says nothing.
+        told_weight: weight of a language model's log-probability.
+        told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
+        next_tokens: tokens tried behind each prefix.
+        near_tokens: of these, those tried in the second block.
+        prefixes: prefixes kept for each sentence of the batch.
+        rivals: tokens tried at each place of a decoded sentence by its gradient.
+        sweeps: most rounds of that.
     """
 
     singular_value: float = 1e-7
@@ -60,6 +80,25 @@ class SpanCuts:
     kicks: int = 8
     absent_weight: float = 0.05
     proof_sentences: int = 32
+    least_spread: float = 0.1
+    least_true_spread: float = 0.15
+    separation: float = 1.0
+    model_error: float = 0.002
+    mild_shift: float = 2.0
+    outlier_share: float = 0.05
+    outlier_spread: float = 3.0
+    layer_trust: float = 0.5
+    least_ratio: float = -8.0
+    largest_ratio: float = 6.0
+    first_quantile: float = 0.35
+    fewest_directions: int = 3
+    told_weight: float = 0.5
+    told_shift: float = 1.5
+    next_tokens: int = 48
+    near_tokens: int = 8
+    prefixes: int = 8
+    rivals: int = 12
+    sweeps: int = 3
 
 
 CUTS = SpanCuts()

@@ -19,6 +19,8 @@ from fedsim.types import Tensors
 
 _CONTEXT_LAYERS = 3
 """Layers considered behind the first attention: its output and both of the feed-forward part."""
+_LATER_LAYERS = 4
+"""Layers considered behind those: the ones of the second block."""
 
 
 class _Reached(Exception):
@@ -51,6 +53,7 @@ class FirstLayers:
         tokens: the layer before any attention: query, key and value.
         contexts: the layers behind the first attention: its output and both of the feed-forward
             part; in a model with adapters, the next three layers that have one.
+        later: the layers of the second block.
         causal: whether a token attends to earlier tokens only.
     """
 
@@ -79,11 +82,13 @@ class FirstLayers:
         sees = [not torch.equal(p[2], e[2]) for p, e in zip(plain, early, strict=True)]
         bare = [layer for layer, one, yes in zip(layers, once, sees, strict=True) if one > yes]
         trained = {name for name, own in network.named_parameters() if own.requires_grad}
-        self.contexts = [
+        behind = [
             layer
             for layer, one, yes in zip(layers, once, sees, strict=True)
             if one and yes and any(f"{name}.weight" in trained for name in layer.modules)
-        ][:_CONTEXT_LAYERS]
+        ]
+        self.contexts = behind[:_CONTEXT_LAYERS]
+        self.later = behind[_CONTEXT_LAYERS : _CONTEXT_LAYERS + _LATER_LAYERS]
         if not bare or not self.contexts:
             raise CannotAttack(
                 f"{type(network).__name__} has no linear layers before and after its first "
@@ -113,13 +118,20 @@ class FirstLayers:
         """Inputs ``(sentence, token, width)`` of a layer behind the attention."""
         return self._run([layer], ids, mask)[0]
 
-    def of_extensions(self, layer: Layer, prefixes: Tensor, tokens: Tensor) -> Tensor:
-        """Inputs ``(prefix, token, width)`` of each token as the next one of each prefix.
+    def of_extensions(
+        self, layers: Sequence[Layer], prefixes: Tensor, tokens: Tensor
+    ) -> list[Tensor]:
+        """Inputs ``(prefix, token, width)`` of each token as the next one of each prefix, by layer.
 
         All tokens run beside each other at the same position, each seeing the prefix and itself:
         one short run instead of one sentence for each pair. For causal networks.
+
+        Args:
+            layers: in the order of the network.
+            prefixes: ``(prefix, position)``.
+            tokens: ``(token,)`` for all prefixes, or ``(prefix, token)``.
         """
-        (count, start), more = prefixes.shape, len(tokens)
+        (count, start), more = prefixes.shape, tokens.shape[-1]
         size = start + more
         sees = torch.eye(size, dtype=torch.bool, device=self._device)
         sees[:, :start] = True
@@ -129,7 +141,11 @@ class FirstLayers:
         mask = mask.masked_fill(~sees, torch.finfo(dtype).min).expand(count, 1, size, size)
         ids = torch.cat([prefixes, tokens.expand(count, more)], 1)
         with self._placed([*range(start), *[start] * more]):
-            return self._run([layer], ids, mask)[0][:, start:]
+            return [found[:, start:] for found in self._run(layers, ids, mask)]
+
+    def of_lines(self, layers: Sequence[Layer], ids: Tensor) -> list[Tensor]:
+        """Inputs ``(sentence, token, width)`` of each layer, for sentences of one length."""
+        return self._run(layers, ids)
 
     @property
     def _device(self) -> torch.device:

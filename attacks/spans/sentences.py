@@ -57,7 +57,7 @@ class Judge:
         size = max(1, _CHUNK // (prefixes.shape[1] + len(tokens)))
         return torch.cat(
             [
-                self.subspace.distance(self.layers.of_extensions(self.layer, part, tokens))
+                self.subspace.distance(self.layers.of_extensions([self.layer], part, tokens)[0])
                 for part in prefixes.split(size)
             ]
         )

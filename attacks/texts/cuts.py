@@ -10,8 +10,6 @@ class TextCuts:
     """Thresholds on what of a gradient is matched, and how.
 
     Attributes:
-        living_gradient: smallest gradient norm of a tensor that is more than float64 rounding, as
-            a share of the largest; the others are left out.
         factor_miss: largest part of a gradient's norm that its factors may miss; rounding of
             float32 is about 1e-7.
         denoised_side: rows and columns below which singular values say nothing of the noise.
@@ -20,7 +18,6 @@ class TextCuts:
         label_orders: most orders of the labels tried; more than six sentences have more.
     """
 
-    living_gradient: float = 1e-10
     factor_miss: float = 1e-5
     denoised_side: int = 32
     noise_margin: float = 1.1

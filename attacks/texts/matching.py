@@ -19,8 +19,8 @@ from attacks.texts.dense import (
     square_within,
     wrong_sign,
 )
-from attacks.texts.factored import Factored
-from attacks.texts.factors import Products, Vectors
+from attacks.observed.factored import Factored
+from attacks.observed.factors import Products, Vectors
 from attacks.texts.targets import Target, make_targets
 from fedsim.types import Batch, Tensors
 

@@ -13,7 +13,7 @@ from attacks.observed.replay import Replay, observed_gradient, replay, step_leng
 from attacks.observed.word_rows import noise_variance, standing_out, tables
 from attacks.texts.adapted_objective import adapted
 from attacks.texts.denoising import denoised
-from attacks.texts.factored import Factored
+from attacks.observed.factored import Factored
 from attacks.texts.frames import Frames, LossWeights
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.observed.replay import Replay
-from attacks.texts.factored import Factored
+from attacks.observed.factored import Factored
 from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
 from attacks.texts.matching import Distance, Matching, TextObjective

@@ -14,7 +14,7 @@ from attacks.observed.declared import declared
 from attacks.observed.replay import replay
 from attacks.texts.adapted_objective import adapted
 from attacks.texts.denoising import denoised
-from attacks.texts.factored import Factored
+from attacks.observed.factored import Factored
 from attacks.texts.low_rank import shrink
 from attacks.texts.matching import TextObjective
 from fedsim.capture import CaptureKey, Kind, Observation

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.observed.replay import Replay
-from attacks.texts.factored import Factored
+from attacks.observed.factored import Factored
 from attacks.texts.matching import SOFTNESS, TextObjective
 from fedsim.cell import TaskKind
 from fedsim.defenses.prune import Prune

@@ -22,7 +22,7 @@ from attacks.texts.dense import (
     square_within,
     wrong_sign,
 )
-from attacks.texts.factored import Factored
+from attacks.observed.factored import Factored
 from attacks.texts.matching import Matching, TextObjective
 from attacks.texts.targets import make_targets
 from fedsim.cell import TaskKind

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.observed.replay import Replay
-from attacks.texts.cuts import CUTS
-from attacks.texts.factors import Products, Vectors
+from attacks.observed.cuts import CUTS
+from attacks.observed.factors import Products, Vectors
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
 from fedsim.tasks.base import Task

@@ -1,0 +1,122 @@
+"""A decoded sentence improved word by word, by the gradient of the whole model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job
+from attacks.observed.factored import Factored
+from attacks.observed.factors import Products
+from attacks.observed.replay import Replay, replay
+from fedsim.capture import Observation
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.text import TextTask
+from fedsim.types import Batch, Tensors
+
+_TOKENS = 1024  # in one forward and backward pass
+
+
+@dataclass(frozen=True)
+class Rematch:
+    """Compares the gradient of a batch of one sentence with the update.
+
+    The similarity is the inner product with the update over the gradient's norm: the root of the
+    part of the update that the gradient explains at its best scale. The tensors of an update of
+    signs have lost their scale, and are normalised one by one.
+
+    Attributes:
+        model: the broadcast model.
+        update: as received, in float32.
+        signs: whether each tensor is compared on its own.
+    """
+
+    model: Replay
+    update: Tensors
+    signs: bool
+
+    @classmethod
+    def of(
+        cls, observation: Observation, task: TextTask, device: torch.device, *, signs: bool
+    ) -> Rematch:
+        """Of an observation."""
+        update = {name: value.float().to(device) for name, value in observation.update().items()}
+        return cls(replay(observation, task, device), update, signs)
+
+    def __post_init__(self) -> None:
+        """Prepare the factored gradient."""
+        network = self.model.network
+        table = embedding_names(network).word
+        assert table is not None
+        object.__setattr__(self, "_table", network.get_parameter(table).detach())
+        object.__setattr__(self, "_factored", Factored(self.model))
+
+    _table: Tensor = None  # type: ignore[assignment]
+    _factored: Factored = None  # type: ignore[assignment]
+
+    def similarity(self, lines: Tensor, labels: Tensor) -> Tensor:
+        """Similarity ``(line,)`` of each line ``(line, token)`` alone in its batch.
+
+        ``labels`` are classes ``(line,)`` or next-token targets ``(line, token)``.
+        """
+        size = max(1, _TOKENS // lines.shape[1])
+        pairs = zip(lines.split(size), labels.split(size), strict=True)
+        return torch.cat([self._similarity(part, own) for part, own in pairs])
+
+    def _similarity(self, lines: Tensor, labels: Tensor) -> Tensor:
+        batch = Batch(lines, labels, torch.ones_like(lines))
+        groups = self._factored(self._table[lines][:, None], batch, create_graph=False)
+        both, own, each = (self._table.new_zeros(len(lines)) for _ in range(3))
+        for group in groups:
+            for index, name in enumerate(group.names):
+                if name not in self.update or name not in self._factored.names:
+                    continue
+                seen = self.update[name]
+                if isinstance(group, Products):
+                    left, right = group.left[index], group.right[index]
+                    inner = ((left @ seen) * right).sum((1, 2))
+                    square = ((left @ left.mT) * (right @ right.mT)).sum((1, 2))
+                else:
+                    values = group.values[index]
+                    inner = values @ seen.flatten()[: values.shape[1]]
+                    square = values.square().sum(1)
+                both, own = both + inner, own + square
+                weight = seen.norm() / square.clamp(min=1e-30).sqrt()
+                each = each + inner * weight
+        return each if self.signs else both / own.clamp(min=1e-30).sqrt()
+
+    def improve(
+        self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job
+    ) -> tuple[Tensor, float]:
+        """The line after rounds of exchanging one token, and its similarity.
+
+        Args:
+            line: ``(token,)``.
+            label: its class; None for a language model.
+            rivals: tokens to try at each place ``(token, rival)``, the likeliest first.
+            sweeps: most rounds.
+            job: ends them when its time is up.
+        """
+
+        def measure(lines: Tensor) -> Tensor:
+            labels = lines if label is None else lines.new_full((len(lines),), label)
+            return self.similarity(lines, labels)
+
+        best = float(measure(line[None])[0])
+        for _ in range(sweeps):
+            before = line
+            for place in range(len(line)):
+                tokens = rivals[place][rivals[place] != line[place]]
+                tokens = tokens[tokens >= 0]
+                if not len(tokens) or job.expired:
+                    continue
+                lines = line.repeat(len(tokens), 1)
+                lines[:, place] = tokens
+                scores = measure(lines)
+                if float(scores.max()) > best:
+                    best, line = float(scores.max()), lines[int(scores.argmax())]
+            if torch.equal(before, line):
+                break
+        return line, best

@@ -1,0 +1,87 @@
+"""What a language model says of the next word, and how the client's update changes it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.observed.cuts import CUTS as OBSERVED
+from attacks.observed.spectrum import spectrum
+from attacks.spans.cuts import CUTS
+from fedsim.models.embeddings import embedding_names
+from fedsim.types import Tensors
+
+_STEP = 0.01  # of the weights' norm
+
+
+class UpdatedModel:
+    """The attacked language model a small step before and behind its weights.
+
+    The loss of a causal model is a sum over positions, each term of which depends on the prefix and
+    the next token alone. The derivative of ``-log p(v | prefix)`` along the update ``Y`` is
+    ``<Y, grad l(prefix, v)>``, so two forward passes, at ``W - eps Y`` and ``W + eps Y``, give the
+    inner product of the observed gradient with that of every next token of the vocabulary: a step
+    along the update makes the private text likelier. Each tensor's singular values are set to one
+    where they stand out of the noise (and to zero elsewhere), which takes away the few directions
+    that all tokens share.
+    """
+
+    def __init__(self, network: nn.Module, update: Tensors, most: int) -> None:
+        """Take the broadcast network, the update and its largest rank."""
+        table = embedding_names(network).word
+        own = dict(network.named_parameters())
+        moves: Tensors = {}
+        for name, value in update.items():
+            if name != table and value.dim() == 2 and value.any() and name in own:
+                moves[name] = _flattened(value, most).to(own[name])
+        total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
+        size = sum(float(own[name].square().sum()) for name in moves) ** 0.5
+        self.shifts = total > 0
+        self._networks: list[Any] = []
+        for sign in (-1, 1) if self.shifts else (0,):
+            moved = copy.deepcopy(network)
+            with torch.no_grad():
+                for name, value in moved.named_parameters():
+                    if name in moves and sign:
+                        value.add_(moves[name], alpha=sign * _STEP * size / total)
+            self._networks.append(moved)
+
+    @torch.no_grad()
+    def next_tokens(self, prefixes: Tensor) -> Tensor:
+        """Log-probability plus weighted shift of each next token, ``(prefix, vocabulary)``."""
+        return self._told([self._states(net, prefixes)[:, -1] for net in self._networks])
+
+    @torch.no_grad()
+    def along(self, line: Tensor) -> Tensor:
+        """The same for each place of a line but the first, ``(place, vocabulary)``."""
+        return self._told([self._states(net, line[None])[0, :-1] for net in self._networks])
+
+    def _states(self, network: Any, ids: Tensor) -> Tensor:  # noqa: ANN401
+        mask = torch.ones_like(ids)
+        states: Tensor = network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return states
+
+    def _told(self, states: list[Tensor]) -> Tensor:
+        heads = [net.get_output_embeddings() for net in self._networks]
+        logs = [head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)]
+        told: Tensor = sum(logs) / len(logs)  # type: ignore[assignment]
+        if self.shifts:
+            shift = logs[0] - logs[1]
+            shift = shift - shift.median(-1, keepdim=True).values
+            spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
+            told = told + CUTS.told_shift * (shift / spread).clamp(-3, 8)
+        return CUTS.told_weight * told
+
+
+def _flattened(value: Tensor, most: int) -> Tensor:
+    """``U diag(c) V^T`` of a weight's update, with the squared cosines ``c`` of its spikes."""
+    wide = value.double() if value.shape[0] <= value.shape[1] else value.double().T
+    seen = spectrum(wide, most)
+    if not seen.rank:
+        return torch.zeros_like(value)
+    scale = (seen.basis.T @ wide).norm(dim=1).clamp(min=OBSERVED.spike_floor)
+    flat = (seen.basis * (seen.cosines / scale)) @ (seen.basis.T @ wide)
+    return flat if value.shape[0] <= value.shape[1] else flat.T
