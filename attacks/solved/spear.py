@@ -21,6 +21,7 @@ from attacks.observed.first_linear import (
     unit_rows,
 )
 from attacks.solved.cuts import CUTS
+from attacks.solved.relu_dictionary import ReluDictionary, find_next_linear
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
 from fedsim.capture import Observation
@@ -79,7 +80,7 @@ class Spear(Attack):
         except CannotAttack as error:
             return Feasibility("red", "examples", prospect.examples, None, error.reason)
         limit = min(linear.out_features, linear.in_features + 1) - 1
-        likely, partly = 1 + int(math.log2(self.samples)), ""
+        likely, partly = self._sampled(), ""
         if max(prospect.examples) > likely:
             drawn = f"{self.samples:,}"
             partly = f"about 2^(B-1) submatrices are needed; {drawn} suffice for B = {likely}"
@@ -101,9 +102,19 @@ class Spear(Attack):
         def judge(columns: Tensor) -> Reconstruction:
             return self._judge(observation, task, network, layer, factors, signs, columns)
 
+        dictionary = self._dictionary(observation, network, task, layer, factors, rng)
+        silent = list(dictionary.silent(rng, job)) if dictionary else []
+        if silent:
+            pool.offer(torch.stack(silent))
         columns, agreement = signs.best(pool)
+        if len(silent) == factors.rank:
+            settled, found = signs.settle(pool, torch.stack(silent))
+            columns, agreement = (settled, found) if found > agreement else (columns, agreement)
         guess = judge(columns) if agreement >= CUTS.provable_agreement else None
-        done, idle, expired = 0, 0, False
+        done, expired = 0, False
+        # Sampling adds nothing to a whole dictionary where it could not have found the batch alone.
+        whole = len(silent) == factors.rank and factors.rank > self._sampled()
+        idle = CUTS.patience if whole else 0
         while done < self.samples and not (guess and (idle == CUTS.patience or is_found(guess))):
             if expired := job.expired:
                 break
@@ -117,7 +128,32 @@ class Spear(Attack):
                 columns, agreement, idle = better, found, 0
                 guess = judge(columns) if agreement >= CUTS.provable_agreement else None
             job.report(done, 1 - agreement, "")
-        return replace(guess or judge(columns), steps=done, expired=expired)
+        steps = done + (dictionary.programs if dictionary else 0)
+        return replace(guess or judge(columns), steps=steps, expired=expired)
+
+    def _sampled(self) -> int:
+        """Largest batch for which about ``2^(B-1)`` submatrices are no more than ``samples``."""
+        return 1 + int(math.log2(self.samples))
+
+    def _dictionary(
+        self,
+        observation: Observation,
+        network: nn.Module,
+        task: Task,
+        layer: FirstLinear,
+        factors: Factors,
+        rng: torch.Generator,
+    ) -> ReluDictionary | None:
+        """The activations' dictionary, if a layer that takes them sent a gradient of that rank."""
+        name = find_next_linear(network, task, layer, rng) if factors.rank > 1 else None
+        if name is None or name not in observation.received:
+            return None
+        gradient = observation.update((name,))[name]
+        if min(gradient.shape) < factors.rank or not bool(gradient.isfinite().all()):
+            return None
+        linear = network.get_submodule(layer.module)
+        assert isinstance(linear, nn.Linear)
+        return ReluDictionary(factors, linear, gradient.to(factors.left.device))
 
     def _silent(
         self,
