@@ -44,6 +44,8 @@ class SolvedCuts:
             minima of a crowded batch start at about 0.12.
         dictionary_patience: ``spear``: starts that fail in succession before the search for
             activations ends.
+        units_per_example: ``spear``: units of the first layer that an example needs for its
+            activations to be found in seconds.
         patience: ``spear``: passes without a better agreement after which the search ends, once
             a proof was tried.
     """
@@ -68,6 +70,7 @@ class SolvedCuts:
     explained_activations: float = 1e-3
     unexplained_activations: float = 0.1
     dictionary_patience: int = 30
+    units_per_example: int = 8
     patience: int = 40
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -10,7 +11,8 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from attacks.base import Job
-from attacks.observed.first_linear import FirstLinear
+from attacks.feasibility import Prospect
+from attacks.observed.first_linear import FirstLinear, find_first_linear
 from attacks.solved.cuts import CUTS
 from attacks.solved.sparse_columns import Factors
 from fedsim.tasks.base import Task
@@ -150,3 +152,14 @@ def find_next_linear(
         if value.shape == made[0].shape and torch.equal(value, made[0]):
             return f"{name}.weight"
     return None
+
+
+def activations_room(prospect: Prospect, linear: nn.Linear) -> int:
+    """About the largest batch whose activations are found; 0 if no layer's gradient holds them."""
+    network = deepcopy(prospect.network).double()
+    probes = torch.Generator().manual_seed(0)
+    first = find_first_linear(network, prospect.task, probes)
+    name = find_next_linear(network, prospect.task, first, probes)
+    if name is None or not prospect.network.get_parameter(name).requires_grad:
+        return 0
+    return min(linear.out_features // CUTS.units_per_example, len(network.get_parameter(name)))

@@ -21,7 +21,7 @@ from attacks.observed.first_linear import (
     unit_rows,
 )
 from attacks.solved.cuts import CUTS
-from attacks.solved.relu_dictionary import ReluDictionary, find_next_linear
+from attacks.solved.relu_dictionary import ReluDictionary, activations_room, find_next_linear
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
 from fedsim.capture import Observation
@@ -44,6 +44,11 @@ class Spear(Attack):
     replaced while that improves the agreement between the zeros of ``D`` and the signs of
     ``X W^T + b`` (the paper's score lambda).
 
+    The columns are found first through the activations, where another linear layer takes them: they
+    are a dictionary of its gradient (``ReluDictionary``), in the spirit of SPEAR++ (Bakarsky et al.
+    2025), which replaces the ``2^(B-1)`` samples by dictionary learning. Sampling adds what is
+    missing, and is all there is for a network with one hidden layer.
+
     We differ from SPEAR in four points. (1) Rows are drawn from the units with the lowest inputs at
     the leading singular vector, a mean of the images: natural images are bright or dark together,
     and such rows yield a column about a hundred times more often. (2) The bias is a column of the
@@ -53,7 +58,7 @@ class Spear(Attack):
 
     The attack covers FedSGD, and FedAvg with SGD or momentum: an update of several local steps has
     the rank of all examples used, and stays sparse as long as units do not switch. An observation
-    whose spectrum shows no rank is refused.
+    whose spectrum shows no rank is refused; under noise, the number of examples tells the rank.
 
     Confidence is ``certified`` if the replayed update of the whole batch equals the observed one up
     to rounding and that rounding moves no pixel by more than half a byte; an image that the model
@@ -74,14 +79,18 @@ class Spear(Attack):
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Examples compared with the rank of the first layer and the number of submatrices."""
+        """Examples compared with the rank of the first layer and what either search can find."""
         try:
             linear = first_linear_of(prospect)
         except CannotAttack as error:
             return Feasibility("red", "examples", prospect.examples, None, error.reason)
         limit = min(linear.out_features, linear.in_features + 1) - 1
-        likely, partly = self._sampled(), ""
-        if max(prospect.examples) > likely:
+        likely, most, partly = self._sampled(), max(prospect.examples), ""
+        if room := activations_room(prospect, linear):
+            likely = max(likely, room)
+            if most > likely:
+                partly = f"{linear.out_features} units suffice for about B = {likely}"
+        elif most > likely:
             drawn = f"{self.samples:,}"
             partly = f"about 2^(B-1) submatrices are needed; {drawn} suffice for B = {likely}"
         return prospect.judge("examples", prospect.examples, limit, partly)
@@ -197,6 +206,11 @@ class Spear(Attack):
         times = (share / share.min()).round().clamp(1, 1 + count - len(images))
         weights = share if observation.kind == "gradient" else times
         proof = prove(observation, task, Batch(images, labels), weights, layer, self.tolerance)
+        if not proof.exact:  # pixels are bytes, and those of a coarse wire still round to them
+            snapped = (images * 255).round() / 255
+            batch = Batch(snapped, labels)
+            again = prove(observation, task, batch, weights, layer, self.tolerance)
+            images, proof = (snapped, again) if again.error < proof.error else (images, proof)
         agreed, sharp = signs.agreement(columns), 3 * factors.spread(seen) <= CUTS.pixel_error
         levels: list[Certificate] = [
             "certified" if proof.exact and bool(right) else "in_span" if good else "guess"
