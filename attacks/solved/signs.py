@@ -46,7 +46,8 @@ class Signs:
         """The units with a positive input at each image, bool ``(..., rank, unit)``."""
         inverse, _ = torch.linalg.inv_ex(directions.mT)
         scale = inverse @ (self._factors.values * self._factors.right[:, -1])
-        return (inverse @ self._inputs) / scale[..., None] > 0
+        active: Tensor = (inverse @ self._inputs) / scale[..., None] > 0
+        return active
 
     def best(self, pool: Pool) -> tuple[Tensor, float]:
         """The sparsest directions, with replacements from the pool as long as lambda rises.

@@ -63,6 +63,12 @@ class Factors:
         scale = mixed[:, -1:]
         return mixed[:, :-1] / scale, scale * (directions @ self.left.T)
 
+    def inputs(self, slopes: Tensor) -> Tensor:
+        """Inputs ``(rank, input)`` by least squares for slopes ``(rank, unit)`` up to scale."""
+        mixed = torch.linalg.pinv(slopes.T) @ (self.left * self.values) @ self.right
+        inputs: Tensor = mixed[:, :-1] / mixed[:, -1:]
+        return inputs
+
     def spread(self, slopes: Tensor) -> Tensor:
         """Standard deviation of a pixel in each image with these slopes, ``(rank,)``."""
         deviation: Tensor = (torch.linalg.pinv(slopes.T) * self.noise).norm(dim=1)

@@ -31,6 +31,7 @@ from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
 _CHUNK = 4096  # submatrices solved in one pass
+_SNAPS = 4  # most roundings of the pixels to bytes
 
 
 @dataclass(frozen=True)
@@ -206,11 +207,16 @@ class Spear(Attack):
         times = (share / share.min()).round().clamp(1, 1 + count - len(images))
         weights = share if observation.kind == "gradient" else times
         proof = prove(observation, task, Batch(images, labels), weights, layer, self.tolerance)
-        if not proof.exact:  # pixels are bytes, and those of a coarse wire still round to them
-            snapped = (images * 255).round() / 255
-            batch = Batch(snapped, labels)
-            again = prove(observation, task, batch, weights, layer, self.tolerance)
-            images, proof = (snapped, again) if again.error < proof.error else (images, proof)
+        for _ in range(_SNAPS if not proof.exact else 0):
+            # Pixels are bytes: those of a coarse wire round to them, and exact slopes fit better.
+            snapped = ((inputs * 255).round() / 255).nan_to_num(0.5).clamp(0, 1)
+            batch = Batch(snapped.reshape(images.shape), labels)
+            again = prove(observation, task, batch, times, layer, self.tolerance)
+            if again.error >= proof.error:
+                break
+            images, proof = batch.inputs, again
+            made = slopes(network, task, layer, images)[:, :, factors.live]
+            inputs = factors.inputs(times[:, None] * made[torch.arange(len(made)), labels])
         agreed, sharp = signs.agreement(columns), 3 * factors.spread(seen) <= CUTS.pixel_error
         levels: list[Certificate] = [
             "certified" if proof.exact and bool(right) else "in_span" if good else "guess"
