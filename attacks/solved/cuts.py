@@ -36,6 +36,16 @@ class SolvedCuts:
             an image that counts as in the span.
         provable_agreement: ``spear``: least mean agreement that is worth the proof by gradient;
             units that switch between local steps lower it.
+        known_rank_fall: ``spear``: the same ratio, where the number of examples is known and noise
+            or a coarse wire fills the rest of the spectrum; pure noise gives 1.0.
+        explained_activations: ``spear``: share of an example's activations left unexplained below
+            which only rounding is left.
+        unexplained_activations: ``spear``: largest such share of an example under noise; false
+            minima of a crowded batch start at about 0.12.
+        dictionary_patience: ``spear``: starts that fail in succession before the search for
+            activations ends.
+        units_per_example: ``spear``: units of the first layer that an example needs for its
+            activations to be found in seconds.
         patience: ``spear``: passes without a better agreement after which the search ends, once
             a proof was tried.
     """
@@ -56,6 +66,11 @@ class SolvedCuts:
     slopes_outside: float = 1e-3
     in_span_agreement: float = 0.99
     provable_agreement: float = 0.85
+    known_rank_fall: float = 1.25
+    explained_activations: float = 1e-3
+    unexplained_activations: float = 0.1
+    dictionary_patience: int = 30
+    units_per_example: int = 8
     patience: int = 40
 
 

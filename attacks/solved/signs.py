@@ -10,6 +10,7 @@ from attacks.solved.sparse_columns import Factors, Pool
 
 _TRIED = 16  # spare directions of the pool tried as replacements
 _EXCHANGES = 4  # most replacements in one call, each the best of all
+_ROUNDS = 8  # most alternations between silent units and images
 
 
 class Signs:
@@ -35,13 +36,18 @@ class Signs:
 
         ``directions (..., rank, rank)`` holds one column of ``Q`` in each row.
         """
-        inverse, _ = torch.linalg.inv_ex(directions.mT)
-        scale = inverse @ (self._factors.values * self._factors.right[:, -1])
-        active = (inverse @ self._inputs) / scale[..., None] > 0
+        active = self.active(directions)
         silent = self._factors.silence(directions)
         # Cancelling terms leave more rounding than the size of their sum suggests.
         agreed = torch.where(active, ~silent, self._factors.silence(directions, CUTS.silent_slack))
         return agreed.double().mean(-1)
+
+    def active(self, directions: Tensor) -> Tensor:
+        """The units with a positive input at each image, bool ``(..., rank, unit)``."""
+        inverse, _ = torch.linalg.inv_ex(directions.mT)
+        scale = inverse @ (self._factors.values * self._factors.right[:, -1])
+        active: Tensor = (inverse @ self._inputs) / scale[..., None] > 0
+        return active
 
     def best(self, pool: Pool) -> tuple[Tensor, float]:
         """The sparsest directions, with replacements from the pool as long as lambda rises.
@@ -64,3 +70,21 @@ class Signs:
             found = float(scores.max())
             columns = swapped.flatten(0, 1)[int(scores.argmax())]
         return columns, found
+
+    def settle(self, pool: Pool, silent: Tensor) -> tuple[Tensor, float]:
+        """The best columns on the way from silent units to images and back to silent units.
+
+        Args:
+            pool: whose factors the columns are fitted to.
+            silent: of all images, bool ``(rank, unit)``.
+        """
+        best, found = pool.refine(silent)[0], 0.0
+        for _ in range(_ROUNDS):
+            columns, _ = pool.refine(silent)
+            agreement = float(self.agreement(columns).mean())
+            before, silent = silent, ~self.active(columns)
+            if agreement > found and int(torch.linalg.matrix_rank(columns)) == len(columns):
+                best, found = columns, agreement
+            if torch.equal(before, silent) or not bool(silent.any(dim=1).all()):
+                break
+        return best, found

@@ -63,6 +63,12 @@ class Factors:
         scale = mixed[:, -1:]
         return mixed[:, :-1] / scale, scale * (directions @ self.left.T)
 
+    def inputs(self, slopes: Tensor) -> Tensor:
+        """Inputs ``(rank, input)`` by least squares for slopes ``(rank, unit)`` up to scale."""
+        mixed = torch.linalg.pinv(slopes.T) @ (self.left * self.values) @ self.right
+        inputs: Tensor = mixed[:, :-1] / mixed[:, -1:]
+        return inputs
+
     def spread(self, slopes: Tensor) -> Tensor:
         """Standard deviation of a pixel in each image with these slopes, ``(rank,)``."""
         deviation: Tensor = (torch.linalg.pinv(slopes.T) * self.noise).norm(dim=1)
@@ -71,6 +77,9 @@ class Factors:
 
 def factor(rows: UnitRows, most: int | None) -> Factors:
     """The SVD truncated at the largest ratio of consecutive singular values.
+
+    Where noise or a coarse wire leaves no large ratio, the number of examples is the rank if the
+    spectrum falls there by more than noise alone does.
 
     Args:
         rows: of the first layer.
@@ -93,7 +102,10 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
     falls = falls.where(values[:-1] > floor, 0)
     rank = int(falls.argmax()) + 1
     fall = float(falls[rank - 1])
-    if fall < CUTS.rank_fall:
+    known = float(falls[most - 1]) if most is not None and most <= len(falls) else 0.0
+    if fall < CUTS.rank_fall and most is not None and known >= CUTS.known_rank_fall:
+        rank, fall = most, known
+    elif fall < CUTS.rank_fall:
         raise CannotAttack(
             f"consecutive singular values of the first layer's update ({len(values)} in all) "
             f"differ by a factor of at most {fall:.1f}, so its rank is full",
@@ -175,7 +187,7 @@ class Pool:
             silent = silent[silent.any(dim=1)]  # one refined away from all its units is none
             if len(silent) == 0:
                 return False
-            refined, alone = self._refine(silent)
+            refined, alone = self.refine(silent)
             silent = self._factors.silence(refined)
         counts = silent.sum(1)
         good = alone & (counts >= self._factors.rank)
@@ -186,7 +198,7 @@ class Pool:
         self.directions, self.silent = merged[kept], counts[kept]
         return changed
 
-    def _refine(self, silent: Tensor) -> tuple[Tensor, Tensor]:
+    def refine(self, silent: Tensor) -> tuple[Tensor, Tensor]:
         """The least-squares direction for each set of silent units, and whether it is unique.
 
         Units that look silent only by chance under a rough direction miss the fit by more than

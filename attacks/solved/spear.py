@@ -21,6 +21,7 @@ from attacks.observed.first_linear import (
     unit_rows,
 )
 from attacks.solved.cuts import CUTS
+from attacks.solved.relu_dictionary import ReluDictionary, activations_room, find_next_linear
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Factors, Pool, factor
 from fedsim.capture import Observation
@@ -30,6 +31,7 @@ from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
 _CHUNK = 4096  # submatrices solved in one pass
+_SNAPS = 4  # most roundings of the pixels to bytes
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class Spear(Attack):
     replaced while that improves the agreement between the zeros of ``D`` and the signs of
     ``X W^T + b`` (the paper's score lambda).
 
+    The columns are found first through the activations, where another linear layer takes them: they
+    are a dictionary of its gradient (``ReluDictionary``), in the spirit of SPEAR++ (Bakarsky et al.
+    2025), which replaces the ``2^(B-1)`` samples by dictionary learning. Sampling adds what is
+    missing, and is all there is for a network with one hidden layer.
+
     We differ from SPEAR in four points. (1) Rows are drawn from the units with the lowest inputs at
     the leading singular vector, a mean of the images: natural images are bright or dark together,
     and such rows yield a column about a hundred times more often. (2) The bias is a column of the
@@ -52,7 +59,7 @@ class Spear(Attack):
 
     The attack covers FedSGD, and FedAvg with SGD or momentum: an update of several local steps has
     the rank of all examples used, and stays sparse as long as units do not switch. An observation
-    whose spectrum shows no rank is refused.
+    whose spectrum shows no rank is refused; under noise, the number of examples tells the rank.
 
     Confidence is ``certified`` if the replayed update of the whole batch equals the observed one up
     to rounding and that rounding moves no pixel by more than half a byte; an image that the model
@@ -73,14 +80,18 @@ class Spear(Attack):
     tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Examples compared with the rank of the first layer and the number of submatrices."""
+        """Examples compared with the rank of the first layer and what either search can find."""
         try:
             linear = first_linear_of(prospect)
         except CannotAttack as error:
             return Feasibility("red", "examples", prospect.examples, None, error.reason)
         limit = min(linear.out_features, linear.in_features + 1) - 1
-        likely, partly = 1 + int(math.log2(self.samples)), ""
-        if max(prospect.examples) > likely:
+        likely, most, partly = self._sampled(), max(prospect.examples), ""
+        if room := activations_room(prospect, linear):
+            likely = max(likely, room)
+            if most > likely:
+                partly = f"{linear.out_features} units suffice for about B = {likely}"
+        elif most > likely:
             drawn = f"{self.samples:,}"
             partly = f"about 2^(B-1) submatrices are needed; {drawn} suffice for B = {likely}"
         return prospect.judge("examples", prospect.examples, limit, partly)
@@ -101,9 +112,19 @@ class Spear(Attack):
         def judge(columns: Tensor) -> Reconstruction:
             return self._judge(observation, task, network, layer, factors, signs, columns)
 
+        dictionary = self._dictionary(observation, network, task, layer, factors, rng)
+        silent = list(dictionary.silent(rng, job)) if dictionary else []
+        if silent:
+            pool.offer(torch.stack(silent))
         columns, agreement = signs.best(pool)
+        if len(silent) == factors.rank:
+            settled, found = signs.settle(pool, torch.stack(silent))
+            columns, agreement = (settled, found) if found > agreement else (columns, agreement)
         guess = judge(columns) if agreement >= CUTS.provable_agreement else None
-        done, idle, expired = 0, 0, False
+        done, expired = 0, False
+        # Sampling adds nothing to a whole dictionary where it could not have found the batch alone.
+        whole = len(silent) == factors.rank and factors.rank > self._sampled()
+        idle = CUTS.patience if whole else 0
         while done < self.samples and not (guess and (idle == CUTS.patience or is_found(guess))):
             if expired := job.expired:
                 break
@@ -117,7 +138,32 @@ class Spear(Attack):
                 columns, agreement, idle = better, found, 0
                 guess = judge(columns) if agreement >= CUTS.provable_agreement else None
             job.report(done, 1 - agreement, "")
-        return replace(guess or judge(columns), steps=done, expired=expired)
+        steps = done + (dictionary.programs if dictionary else 0)
+        return replace(guess or judge(columns), steps=steps, expired=expired)
+
+    def _sampled(self) -> int:
+        """Largest batch for which about ``2^(B-1)`` submatrices are no more than ``samples``."""
+        return 1 + int(math.log2(self.samples))
+
+    def _dictionary(
+        self,
+        observation: Observation,
+        network: nn.Module,
+        task: Task,
+        layer: FirstLinear,
+        factors: Factors,
+        rng: torch.Generator,
+    ) -> ReluDictionary | None:
+        """The activations' dictionary, if a layer that takes them sent a gradient of that rank."""
+        name = find_next_linear(network, task, layer, rng) if factors.rank > 1 else None
+        if name is None or name not in observation.received:
+            return None
+        gradient = observation.update((name,))[name]
+        if min(gradient.shape) < factors.rank or not bool(gradient.isfinite().all()):
+            return None
+        linear = network.get_submodule(layer.module)
+        assert isinstance(linear, nn.Linear)
+        return ReluDictionary(factors, linear, gradient.to(factors.left.device))
 
     def _silent(
         self,
@@ -161,6 +207,16 @@ class Spear(Attack):
         times = (share / share.min()).round().clamp(1, 1 + count - len(images))
         weights = share if observation.kind == "gradient" else times
         proof = prove(observation, task, Batch(images, labels), weights, layer, self.tolerance)
+        for _ in range(_SNAPS if not proof.exact else 0):
+            # Pixels are bytes: those of a coarse wire round to them, and exact slopes fit better.
+            snapped = ((inputs * 255).round() / 255).nan_to_num(0.5).clamp(0, 1)
+            batch = Batch(snapped.reshape(images.shape), labels)
+            again = prove(observation, task, batch, times, layer, self.tolerance)
+            if again.error >= proof.error:
+                break
+            images, proof = batch.inputs, again
+            made = slopes(network, task, layer, images)[:, :, factors.live]
+            inputs = factors.inputs(times[:, None] * made[torch.arange(len(made)), labels])
         agreed, sharp = signs.agreement(columns), 3 * factors.spread(seen) <= CUTS.pixel_error
         levels: list[Certificate] = [
             "certified" if proof.exact and bool(right) else "in_span" if good else "guess"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attacks.base import Job, Reconstruction
 from attacks.observed.first_linear import UnitRows, find_first_linear, slopes
+from attacks.solved.relu_dictionary import ReluDictionary, find_next_linear
 from attacks.solved.signs import Signs
 from attacks.solved.sparse_columns import Pool, factor, sparsest
 from attacks.solved.spear import Spear
@@ -127,6 +128,44 @@ def test_batch_is_exact_and_proven(
     assert guess.objective < 1e-6
     assert not guess.expired
     assert (guess.steps > 0) == (count > 1)
+
+
+def test_a_large_batch_is_found_through_the_activations(mlp: Victim) -> None:
+    seen, truth = mlp.capture(list(range(100, 124)))
+    guess = mlp.attack(seen, Spear(samples=1))
+    assert exact(guess, truth)
+    assert certified(guess) == {"certified"}
+    assert 24 < guess.steps < 4096  # no submatrix was sampled
+
+
+def test_sampling_does_without_the_second_layer(mlp: Victim) -> None:
+    seen, truth = mlp.capture(list(range(80, 84)))
+    withheld = {name: value for name, value in seen.received.items() if name != "body.3.weight"}
+    guess = mlp.attack(replace(seen, received=withheld))
+    assert exact(guess, truth)
+    assert guess.steps % 4096 == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_coarse_wire_is_no_refusal(fresh: Victim, dtype: torch.dtype) -> None:
+    seen, truth = fresh.capture(list(range(40, 46)))
+    coarse = {name: value.to(dtype) for name, value in seen.received.items()}
+    guess = fresh.attack(replace(seen, received=coarse))
+    least, which = misses(guess.guess, truth)
+    assert sorted(which) == list(range(6))
+    assert max(least) < 0.1
+    if dtype == torch.float16:
+        assert exact(guess, truth)
+        assert certified(guess) == {"certified"}
+
+
+def test_the_number_of_examples_tells_the_rank_under_noise(fresh: Victim) -> None:
+    seen, truth = fresh.capture(list(range(70, 78)), {"name": "gaussian_noise", "std": 6e-4})
+    guess = fresh.attack(seen, Spear(samples=4096))
+    error = torch.cdist(truth.inputs.flatten(1), guess.guess.inputs.flatten(1)).min(1).values
+    assert float((error.square() / 3072).median()) < 1e-2
+    assert "certified" not in certified(guess)
+    refused(fresh, replace(seen, knowledge=Knowledge()), "so its rank is full")
 
 
 def test_nothing_needs_to_be_known(mlp: Victim) -> None:
@@ -257,6 +296,7 @@ class Custom(ImageClassification):
             "linear": [nn.Linear(3072, 10)],
             "no-bias": [nn.Linear(3072, 16, bias=False), nn.ReLU(), nn.Linear(16, 10)],
             "shifted": [nn.BatchNorm1d(3072), nn.Linear(3072, 16), nn.ReLU(), nn.Linear(16, 10)],
+            "scaled": [nn.Linear(3072, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 10)],
             "relu": [nn.Linear(3072, 16), nn.ReLU(), nn.Linear(16, 10)],
         }
         torch.manual_seed(0)
@@ -323,6 +363,33 @@ def test_factors_come_back_from_their_product() -> None:
     torch.testing.assert_close(same, torch.ones_like(same))
 
 
+def test_activations_are_rays_of_the_cone() -> None:
+    inputs, cut, layer = synthetic(8)
+    ones = torch.ones(8, 1, dtype=torch.float64)
+    matrix = cut.T @ torch.cat([inputs, ones], 1)
+    factors = factor(UnitRows(matrix, *torch.full((2, 60), 1e-16, dtype=torch.float64)), None)
+    with torch.no_grad():
+        before = layer(inputs)
+    gradient = torch.randn(20, 8, generator=rng(4), dtype=torch.float64) @ before.relu()
+    dictionary = ReluDictionary(factors, layer, gradient)
+    found = {tuple(mask.tolist()) for mask in dictionary.silent(rng(), Job())}
+    assert found == {tuple(mask.tolist()) for mask in (before <= 0)[:, factors.live]}
+    assert dictionary.programs >= 8
+    assert not list(dictionary.silent(rng(), Job(deadline=time.monotonic())))
+
+
+def test_the_layer_that_takes_the_activations(mlp: Victim) -> None:
+    network = mlp.task.model(mlp.sent)
+    layer = find_first_linear(network, mlp.task, rng())
+    assert find_next_linear(network, mlp.task, layer, rng()) == "body.3.weight"
+    task = Custom(mlp.task.spec.model_copy(update={"model": "relu"}))
+    network = task.build()
+    layer = find_first_linear(network, task, rng())
+    assert find_next_linear(network, task, layer, rng()) == "3.weight"
+    task = Custom(mlp.task.spec.model_copy(update={"model": "scaled"}))
+    assert find_next_linear(task.build(), task, layer, rng()) is None
+
+
 def test_a_direction_that_is_silent_nowhere_is_dropped() -> None:
     inputs, cut, layer = synthetic()
     matrix = cut.T @ torch.cat([inputs, torch.ones(4, 1, dtype=torch.float64)], 1)
@@ -372,7 +439,7 @@ def test_slopes_are_those_of_single_images(mlp: Victim) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif("FEDSIM_HUB" not in os.environ, reason="FEDSIM_HUB names no folder with CIFAR")
-@pytest.mark.parametrize(("steps", "count"), [(0, 8), (150, 8), (150, 12)])
+@pytest.mark.parametrize(("steps", "count"), [(0, 8), (150, 8), (150, 12), (0, 32), (150, 32)])
 def test_cifar10(steps: int, count: int) -> None:
     victim = trained("mlp", "uoft-cs/cifar10", steps)
     for first in (0, 100, 200):
