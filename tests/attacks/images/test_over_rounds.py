@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -52,11 +53,10 @@ def rounds(
 
 
 def attack(
-    task: Task, seen: list[Observation], job: Job | None = None, **options: object
+    task: Task, seen: list[Observation], job: Job | None = None, **options: Any
 ) -> list[Reconstruction]:
-    made = Inverting(over_rounds=True, **options)  # type: ignore[arg-type]
     rngs = [rng(one.key.round) for one in seen]
-    return made.reconstruct(seen, task, rngs, job or Job())
+    return Inverting(over_rounds=True, **options).reconstruct(seen, task, rngs, job or Job())
 
 
 def error(guess: Reconstruction, batch: Batch) -> float:
@@ -162,9 +162,7 @@ def test_after_the_budget_the_last_guess_stays(victim: Victim, pictures: Picture
 
 
 @pytest.mark.parametrize("option", [{}, {"adaptive": True}, {"restarts": 2}])
-def test_options_work_together(
-    victim: Victim, pictures: Pictures, option: dict[str, object]
-) -> None:
+def test_options_work_together(victim: Victim, pictures: Pictures, option: dict[str, Any]) -> None:
     defense = ({"name": "prune", "fraction": 0.5},)
     task, seen = rounds(victim, pictures(2, 6, 1, size=8), 2, defense=defense)
     for guess in attack(task, seen, steps=2, **option):
