@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from attacks.base import Job, Reconstruction
+from attacks.images.gi_gip import GIGIP
 from attacks.images.image_losses import matching_loss
 from attacks.images.image_matching import Victims
 from attacks.images.inverting import Inverting
@@ -159,6 +160,20 @@ def test_after_the_budget_the_last_guess_stays(victim: Victim, pictures: Picture
     assert [guess.expired for guess in found] == [True] * 3
     for guess in found[1:]:
         assert torch.equal(guess.guess.inputs, found[0].guess.inputs)
+
+
+def test_a_generator_is_searched_over_rounds_too(victim: Victim, pictures: Pictures) -> None:
+    task, seen = rounds(victim, pictures(1, 6, size=8), 2, noise=0.01)
+    made = GIGIP(latent=4, latent_steps=3, weight_steps=2, over_rounds=True)
+    rows = pictures(20, *[0] * 20, size=8, seed=9)
+    learned = made.prepare(seen[0], task, Job(auxiliary=lambda: rows), 0)
+    first, second = made.reconstruct(seen, task, [rng(1), rng(2)], Job(prepared=learned))
+    job = Job(prepared=learned)
+    (alone,) = replace(made, over_rounds=False).reconstruct(seen[:1], task, [rng(1)], job)
+    assert torch.equal(first.guess.inputs, alone.guess.inputs)
+    pairs = [(matching_loss(replay(one, task, CPU), one, adaptive=False), one) for one in seen]
+    losses = [loss(second.guess.inputs, second.guess.labels, one.received) for loss, one in pairs]
+    assert second.objective == pytest.approx(float(sum(losses)) / 2, rel=1e-4)
 
 
 @pytest.mark.parametrize("option", [{}, {"adaptive": True}, {"restarts": 2}])
