@@ -94,8 +94,8 @@ class Attack:
         title: name in tables and figures; if empty, the name in experiment files with spaces.
         requires: facts that the attack needs, checked before any computation.
         modalities: kinds of data that it can reconstruct.
-        grouping: the observations of one call: a single one, all of one broadcast model, or all of
-            one client over the rounds.
+        grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
+            single one, all of one broadcast model, or all of one client by round.
         adaptive: whether it uses the surrogate of the declared defense.
     """
 
@@ -108,6 +108,16 @@ class Attack:
     def is_adaptive(self) -> bool:
         """Whether the attack uses the declared defense."""
         return bool(getattr(self, "adaptive", False))
+
+    @property
+    def grouped_by(self) -> Grouping:
+        """How the observations of one call are chosen; ``grouping``, unless an option changes it.
+
+        An attack over rounds overrides this for its option, returns ``same_client``, and keeps to
+        the order that ``reconstruct`` describes. ``attacks.observed.same_rows`` says in which
+        rounds a client held the same rows, and ``attacks.images.over_rounds`` is an example.
+        """
+        return self.grouping
 
     def abridged(self) -> tuple[Attack, float] | None:
         """The attack with little work before its first step, and its length in such steps.
@@ -154,8 +164,11 @@ class Attack:
     ) -> list[Reconstruction]:
         """One guess for each observation.
 
+        Of one client's observations, which come by round, guess i may use the first i + 1 only:
+        what the server knew in that round. Records, scores and curves by round rely on it.
+
         Args:
-            observations: a group formed according to ``grouping``.
+            observations: a group formed according to ``grouped_by``.
             task: as in ``guess``.
             rngs: one CPU generator for each observation, so that a guess does not depend on the
                 other observations of its group.

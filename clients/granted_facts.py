@@ -15,6 +15,7 @@ def granted(config: CellConfig, update: LocalUpdate) -> Knowledge:
     batch, federation = update.batch, config.federation
     facts: dict[Fact, object] = {
         "num_examples": len(batch),
+        "all_rows": update.all_rows,
         "batch_size": federation.batch_size,
         "local_steps": len(update.steps),
         "learning_rate": federation.learning_rate,

@@ -8,7 +8,7 @@ memorisation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -42,9 +42,14 @@ class Probe:
     owned: int
 
     def run(self, trainer: LocalTrainer, sent: Tensors, round_: int, client: int) -> LocalUpdate:
-        """A client's step, with the rows in the same order in every round."""
+        """A client's step, with the rows in the same order in every round.
+
+        The server is told what it is told of the host: that rows are the same in every round only
+        if the host uses all of its own.
+        """
         steps = schedule(trainer.config, trainer.seed, len(self.rows), 0, client)
-        return trainer.fit(self.owned).work(sent, self.rows, steps, round_, client)
+        update = trainer.fit(self.owned).work(sent, self.rows, steps, round_, client)
+        return replace(update, all_rows=len(self.rows) == self.owned)
 
 
 def make_probes(

@@ -30,6 +30,7 @@ class LocalUpdate:
         tensors: gradients or trained weights; frozen parameters are absent.
         batch: the distinct examples used, in the order of their first use.
         positions: positions of these examples among the client's rows.
+        all_rows: whether these are all the rows that the client owns.
         steps: examples of each local step, as indices into ``batch``.
         loss: mean training loss over the steps.
         signals: signal and packed size of each tensor under the defense, for the evaluator only.
@@ -40,6 +41,7 @@ class LocalUpdate:
     tensors: Tensors
     batch: Batch
     positions: tuple[int, ...]
+    all_rows: bool
     steps: tuple[tuple[int, ...], ...]
     loss: float
     signals: dict[str, TensorSignal] = field(default_factory=dict)
@@ -99,15 +101,9 @@ class LocalTrainer:
         done = self.defend(sent, batch, plan, round_, client)
         kind: Kind = "gradient" if self.config.protocol == "fedsgd" else "weights"
         signals = measure(done.clean, done.update, self.chain.encode(Encoding()))
+        whole, tables = len(used) == len(rows), self.chain.tables
         return LocalUpdate(
-            kind,
-            done.tensors,
-            batch,
-            tuple(used),
-            plan,
-            done.loss,
-            signals,
-            self.chain.tables,
+            kind, done.tensors, batch, tuple(used), whole, plan, done.loss, signals, tables
         )
 
     def fit(self, rows: int) -> LocalTrainer:

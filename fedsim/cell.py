@@ -174,6 +174,8 @@ class ServerKnows(ConfigSection):
     Attributes:
         labels: classes of the client's examples, without their order.
         num_examples: number of examples that the client used in the round.
+        all_rows: whether these are all the examples that the client owns; never told without
+            their number.
         lengths: number of tokens of each text, special tokens included, without their order.
         batch_size: number of examples in a local step.
         local_steps: number of steps that the client took in the round.
@@ -186,6 +188,7 @@ class ServerKnows(ConfigSection):
 
     labels: bool = False
     num_examples: bool = True
+    all_rows: bool = True
     lengths: bool = False
     batch_size: bool = True
     local_steps: bool = True
@@ -197,7 +200,8 @@ class ServerKnows(ConfigSection):
 
     def grants(self) -> frozenset[Fact]:
         """The facts that are granted."""
-        return frozenset(fact for fact in FACTS if getattr(self, fact))
+        told = frozenset(fact for fact in FACTS if getattr(self, fact))
+        return told if self.num_examples else told - {"all_rows"}
 
 
 class CellConfig(ConfigSection):

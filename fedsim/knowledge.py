@@ -10,6 +10,7 @@ from fedsim.files import Record
 Fact: TypeAlias = Literal[
     "labels",
     "num_examples",
+    "all_rows",
     "lengths",
     "batch_size",
     "local_steps",
@@ -32,6 +33,8 @@ class Knowledge(Record):
     Attributes:
         labels: classes of the client's examples, sorted, which hides their order.
         num_examples: number of examples that the client used in this round.
+        all_rows: whether these are all the examples that the client owns, and hence the same ones
+            in every round of which this is true.
         lengths: number of real tokens of each example, special tokens included, sorted.
         batch_size: number of examples in a local step.
         local_steps: number of optimiser steps of the client in this round; 1 under FedSGD.
@@ -46,6 +49,7 @@ class Knowledge(Record):
 
     labels: tuple[int, ...] | None = None
     num_examples: int | None = None
+    all_rows: bool | None = None
     lengths: tuple[int, ...] | None = None
     batch_size: int | None = None
     local_steps: int | None = None

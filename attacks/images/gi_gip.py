@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from attacks.base import Job, Reconstruction, Trace
-from attacks.images.batch_statistics import StatisticsLoss
 from attacks.images.generator import Generator, build_generator, load_weights, read_weights
-from attacks.images.image_losses import ImageLoss, total_variation
+from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import (
     BestIterates,
     ImageMatching,
@@ -22,6 +21,7 @@ from attacks.images.image_matching import (
     Victims,
     descend,
 )
+from attacks.images.over_rounds import MatchingLoss
 from attacks.observed.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, state
@@ -140,7 +140,7 @@ class GIGIP(ImageMatching):
             for lane, victim in enumerate(numbers)
         ]
 
-    def _of_latents(self, loss: ImageLoss | StatisticsLoss, generator: Generator) -> ImageObjective:
+    def _of_latents(self, loss: MatchingLoss, generator: Generator) -> ImageObjective:
         def objective(
             variables: Tensors, labels: Tensor, observed: Tensors
         ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -153,7 +153,7 @@ class GIGIP(ImageMatching):
 
         return objective
 
-    def _of_weights(self, loss: ImageLoss | StatisticsLoss, generator: Generator) -> ImageObjective:
+    def _of_weights(self, loss: MatchingLoss, generator: Generator) -> ImageObjective:
         def one(weights: Tensors, latents: Tensor) -> Tensor:
             image: Tensor = functional_call(generator, weights, (latents[None],))[0]
             return image

@@ -16,6 +16,7 @@ from torch.func import grad_and_value, vmap
 from attacks.base import Attack, Grouping, Job, Reconstruction, Trace
 from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
 from attacks.images.image_losses import ImageLoss, matching_loss
+from attacks.images.over_rounds import MatchingLoss, over_rounds
 from attacks.observed.labels import known_labels
 from attacks.observed.replay import replay
 from attacks.observed.search import Best, SearchProgress
@@ -41,7 +42,7 @@ class Victims:
         observed: gradients ``(victim, ...)`` in float32, and batch statistics to be matched.
     """
 
-    loss: ImageLoss | StatisticsLoss
+    loss: MatchingLoss
     labels: Tensor
     observed: Tensors
     rngs: Sequence[torch.Generator]
@@ -86,6 +87,8 @@ class ImageMatching(Attack, ABC):
         adaptive: use the loss that fits the declared defense.
         batch_statistics: weight of the distance of the batch statistics, see
             ``attacks.images.batch_statistics``; it is part of the matching loss.
+        over_rounds: match all rounds so far in which the client held the same rows, see
+            ``attacks.images.over_rounds``.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
@@ -97,6 +100,12 @@ class ImageMatching(Attack, ABC):
     lanes: Annotated[int, Field(ge=1)] = 32
     adaptive: bool = False
     batch_statistics: Annotated[float, Field(ge=0)] = 0.0
+    over_rounds: bool = False
+
+    @property
+    def grouped_by(self) -> Grouping:
+        """A client's observations, or those of one broadcast model, which share their lanes."""
+        return "same_client" if self.over_rounds else self.grouping
 
     @abstractmethod
     def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
@@ -110,6 +119,12 @@ class ImageMatching(Attack, ABC):
         job: Job,
     ) -> list[Reconstruction]:
         """One guess for each observation; those of equal shape share their lanes."""
+        if self.over_rounds:
+
+            def read(index: int) -> Victims:
+                return self._victims([observations[index]], task, [rngs[index]], job)
+
+            return over_rounds(observations, read, lambda seen: self.search(seen, task)[0], task)
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, observation in enumerate(observations):
             facts = observation.knowledge

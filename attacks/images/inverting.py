@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from attacks.images.batch_statistics import StatisticsLoss
-from attacks.images.image_losses import ImageLoss, total_variation
+from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import ImageMatching, ImageObjective, Victims, descend
+from attacks.images.over_rounds import MatchingLoss
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -80,7 +80,7 @@ class Inverting(ImageMatching):
         return [min(own, key=_objective) for own in restarts]
 
 
-def pixel_objective(loss: ImageLoss | StatisticsLoss, weight: float) -> ImageObjective:
+def pixel_objective(loss: MatchingLoss, weight: float) -> ImageObjective:
     """The matching loss of pixels and ``weight`` times their total variation."""
 
     def objective(

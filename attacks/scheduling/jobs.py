@@ -141,9 +141,9 @@ def plan(
     keys = store.keys()
     if round is not None:
         keys = [key for key in keys if key.round == round]
-    if attack.grouping == "each":
+    if attack.grouped_by == "each":
         groups: Iterator[tuple[CaptureKey, ...]] = ((key,) for key in keys)
-    elif attack.grouping == "same_weights":
+    elif attack.grouped_by == "same_weights":
         groups = _by_weights(store, keys, chunk)
     else:
         groups = _by_client(keys if round is None else [])

@@ -49,12 +49,12 @@ def prepare(
     """
     if type(attack).prepare is Attack.prepare:
         return None
-    public = seen.knowledge.model_copy(update={"labels": None, "lengths": None})
+    public = seen.knowledge.model_copy(update={"labels": None, "lengths": None, "all_rows": None})
     facts = {
         "table": dict(spec.table),
         "seed": spec.seed,
         "sent": CaptureStore(spec.captures).record(seen.key).sent_sha256,
-        "knowledge": public.model_dump(mode="json"),
+        "knowledge": public.model_dump(mode="json", exclude={"all_rows"}),
     }
     key = digest(json.dumps(facts, sort_keys=True).encode())
     path = spec.guesses.parent / "prepared" / f"{key}.safetensors"

@@ -57,7 +57,8 @@ class AttackStage(ConfigSection):
         cpus: CPUs per attack process on the Ray cluster.
         gpus: GPUs per attack process; may be a fraction.
         threads: torch threads per attack process.
-        time_budget: seconds after which an attack must return its best guess so far.
+        time_budget: seconds after which an attack must return its best guess so far; an attack over
+            rounds shares them among all rounds of a client.
         grace: further seconds after which the process is killed.
         retries: number of times a job is run again after its process died.
         group_size: largest number of captures in one job, for attacks that batch their victims.

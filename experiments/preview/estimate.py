@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from clients.train import LocalTrainer, LocalUpdate
 from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
 from experiments.plan.rehearsal import Start
+from experiments.preview.replies import replies
 from experiments.preview.timed_jobs import PATIENCE, StepClock, TimedTrial
 from fedsim.build import build
 from fedsim.capture import CaptureKey, Observation
@@ -40,6 +42,8 @@ class CostEstimate:
 
         simulation = R (u + S (t - u)) / W + rounds E
         attacks    = C sum(k s) / W
+
+    A step of an attack over rounds counts once for each round that it uses.
 
     Attributes:
         simulation: training and evaluation of all cells, without starting Ray and Flower.
@@ -180,7 +184,18 @@ class _Watch:
             self._attack(trial, clock)
         except CannotAttack:
             return 0.0, 0.0
-        return clock.step, steps
+        return clock.step, steps * self._rounds(attack)
+
+    def _rounds(self, attack: Attack) -> float:
+        """Mean number of rounds whose updates a guess uses, and a step therefore costs."""
+        if attack.grouped_by != "same_client":
+            return 1.0
+        config, labels = self._cell.config, self._setting.holdings.private.labels
+        parts = partition(labels, config.federation.clients, config.federation, config.seed)
+        whole = {frozenset(part) for part in parts}
+        seen = Counter(frozenset(reply.rows) for reply in replies(config, labels))
+        used = sum(n * (n + 1) / 2 if rows in whole else n for rows, n in seen.items())
+        return used / max(1, seen.total())
 
     def trial(self, attack: Attack) -> float | None:
         """Seconds of a whole attack, 0 if it refuses; None if it trains first or did not finish."""

@@ -22,6 +22,8 @@ COLUMNS = 3
 FEW = 8
 """Up to so many rounds each has a marker with its interval; of more, the first, the middle and
 the last."""
+WIDE = 28
+"""Characters of a name that fit over a panel; the options of a longer one have their own line."""
 STEADY = 20
 """Up to so many rounds utility is drawn as it is; of more, as a running mean over a tenth."""
 
@@ -107,7 +109,8 @@ def _figure(section: TaskFindings, name: str, setting: str, metric: str, panels:
             spot = grid[number // columns, number % columns]
             axes = canvas.add_subplot(spot, sharex=axes, sharey=axes)
             _leakage(axes, section, metric, results, style)
-            heading = f"{attack}\n{setting}" if setting else attack
+            above = attack if len(attack) <= WIDE else attack.replace(" (", "\n(", 1)
+            heading = f"{above}\n{setting}" if setting else above
             head(axes, heading)
         if utility:
             curve = canvas.add_subplot(grid[below, columns - room :], sharex=axes)

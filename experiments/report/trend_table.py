@@ -28,7 +28,8 @@ def trend(section: TaskFindings, updates: Iterable[UpdateRow]) -> Table:
         "trend",
         f"Mean {title(section.main)} in the first, middle and last captured round with its 95 % "
         "interval, clustered by client, and the mean norm of the updates of these rounds. Clients "
-        "train on different rows in each round, probes always on the same: "
+        "that do not use all of their rows train on others in each round, probes always on the "
+        "same: "
         f"{place_of(section)}.",
         (
             *("setting", "defense", "attack", "probe", "rounds", "first", "middle", "last"),

@@ -17,6 +17,7 @@ from fedsim.tasks import task_kind
 WORDS: dict[Fact, str] = {
     "labels": "which classes occur among the client's examples",
     "num_examples": "how many examples a client used",
+    "all_rows": "whether these are all that the client owns",
     "lengths": "the token count of each example",
     "batch_size": "the batch size",
     "local_steps": "the number of local steps",

@@ -7,6 +7,7 @@ import torch
 
 from clients.local_steps import schedule
 from clients.probes import Probe, make_probes
+from fedsim.capture import CaptureStore
 from fedsim.cell import (
     CaptureConfig,
     CellConfig,
@@ -19,6 +20,7 @@ from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
 from fedsim.participation import draw
 from fedsim.types import Rows
+from tests.apps.cases import IMAGES, Make, simulate
 
 PARTS = [[0, 1, 2, 3, 4, 5], [6, 7, 8], [9, 10, 11, 12]]
 
@@ -117,3 +119,15 @@ def test_more_probes_than_rows_are_refused() -> None:
         probes(member=4, rounds=1)
     with pytest.raises(ConfigError, match=r"probes.fresh: 9 of them need 9 rows, but only 8 held"):
         probes(fresh=9)
+
+
+def test_the_server_is_told_of_a_probe_what_holds_for_its_host(make_run: Make) -> None:
+    for split, whole in (("train[:2]", True), ("train[:4]", False)):
+        federation = {"clients": 2, "batch_size": 1, "protocol": "fedsgd"}
+        run = make_run(
+            IMAGES, split, task={"split": split}, federation=federation, probes={"member": 1}
+        )
+        simulate(run)
+        store = CaptureStore(run.cells[0].captures.root)
+        told = {key.client: store.record(key).knowledge.all_rows for key in store.keys()}
+        assert told == {0: whole, 1: whole, 2: whole}

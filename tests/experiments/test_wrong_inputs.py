@@ -66,7 +66,7 @@ def _make_runs(root: Path) -> None:
     shutil.rmtree(next((root / "lost-cell").glob("small.none.*")))
     plan = (run.root / "experiment.toml").read_text()
     for name, changed in (
-        ("cut-run", plan[: len(plan) // 2]),
+        ("cut-run", plan[: plan.index(" = ", len(plan) // 2)]),
         ("wrong-run", plan.replace("clients = 2", "clients = 0")),
         ("new-run", plan.replace("schema = 1", "schema = 99")),
     ):

@@ -132,3 +132,27 @@ class FakeLearner(Fake):
         rows = job.auxiliary()
         shift = torch.rand((), generator=torch.Generator().manual_seed(seed))
         return {"shift": shift * rows.inputs.mean(), "again": torch.zeros(2)}
+
+
+@dataclass(frozen=True)
+class FakePast(Fake):
+    """Guesses how many rounds of a client it has seen so far, a hundredth for each."""
+
+    over: bool = True
+
+    @property
+    def grouped_by(self) -> Grouping:
+        return "same_client" if self.over else "same_weights"
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+    ) -> list[Reconstruction]:
+        assert [o.key.round for o in observations] == sorted(o.key.round for o in observations)
+        return [
+            Reconstruction(Batch(torch.full((1, 1, 8, 8), seen / 100), torch.tensor([1])))
+            for seen in range(1, len(observations) + 1)
+        ]

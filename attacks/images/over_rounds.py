@@ -1,0 +1,123 @@
+"""Image matching over all rounds in which a client held the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+from attacks.base import Reconstruction
+from attacks.images.batch_statistics import StatisticsLoss
+from attacks.images.image_losses import ImageLoss
+from attacks.observed.labels import find_head, infer_label, round_counts
+from attacks.observed.same_rows import ALONE, same_rows
+from fedsim.capture import Observation
+from fedsim.tasks.base import Task
+from fedsim.types import Tensors
+
+if TYPE_CHECKING:
+    from attacks.images.image_matching import Victims
+
+
+@dataclass(frozen=True)
+class RoundsLoss:
+    """The mean over rounds of the matching loss, each at the weights broadcast in that round.
+
+    The temporal objective of TGIAs-RO (Li et al. 2023, arXiv:2306.07883) without its robust
+    statistics, which are against rounds that mislead. With what was received in round t being
+    ``y_t = g_t + n_t``, g_t the true gradient and n_t noise drawn anew, the mean over R rounds of
+
+        1 - <g_t(x), y_t> / (|g_t(x)| |y_t|)
+
+    has from the noise a standard deviation that falls as ``1 / sqrt(R)``, while what tells the
+    truth from another x stays: R rounds of noise std are worth one of ``std / sqrt(R)``.
+
+    Attributes:
+        losses: one for each round.
+    """
+
+    losses: tuple[ImageLoss | StatisticsLoss, ...]
+
+    def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
+        """The loss of ``images``, a scalar; what was observed is ``(round, ...)``."""
+        parts = [
+            loss(images, labels, {name: value[i] for name, value in observed.items()})
+            for i, loss in enumerate(self.losses)
+        ]
+        return torch.stack(parts).mean()
+
+
+MatchingLoss: TypeAlias = ImageLoss | StatisticsLoss | RoundsLoss
+
+
+def over_rounds(
+    observations: Sequence[Observation],
+    read: Callable[[int], Victims],
+    search: Callable[[Victims], Reconstruction],
+    task: Task,
+) -> list[Reconstruction]:
+    """One guess for each of a client's observations, from all rounds up to it with the same rows.
+
+    The search starts anew in each round, from that round's own generator: where the first round is
+    mostly noise, what was found there is a bad place to go on from. R rounds take as many
+    gradients as R (R + 1) / 2 of them alone. When the time budget ends, later rounds keep the last
+    guess.
+
+    Args:
+        observations: of one client.
+        read: what ``search`` gets of the observation at this position.
+        search: the guess of one victim.
+        task: the model whose last layer tells the labels.
+    """
+    guesses: dict[int, Reconstruction] = {}
+    for group in same_rows(observations):
+        seen: list[Victims] = []
+        guess: Reconstruction | None = None
+        for position in group:
+            if guess is not None and seen[-1].job.expired:
+                guess = replace(guess, expired=True)
+            else:
+                seen.append(read(position))
+                told = observations[position].knowledge.labels is not None
+                labels = seen[-1].labels if told else common_labels(seen, task)
+                guess = search(joined(seen, labels))
+            alone = len(group) == 1 < len(observations)
+            guesses[position] = replace(guess, note=ALONE) if alone else guess
+    return [guesses[position] for position in range(len(observations))]
+
+
+def joined(seen: Sequence[Victims], labels: Tensor) -> Victims:
+    """The rounds of one client as one victim, with the last round's generator.
+
+    Args:
+        seen: one victim for each round.
+        labels: the classes int64 ``(1, example)`` that all rounds agree on.
+    """
+    last = seen[-1]
+    losses = tuple(one.loss for one in seen if not isinstance(one.loss, RoundsLoss))
+    observed = {name: torch.stack([v.observed[name] for v in seen], 1) for name in last.observed}
+    return replace(last, loss=RoundsLoss(losses), labels=labels, observed=observed)
+
+
+def common_labels(seen: Sequence[Victims], task: Task) -> Tensor:
+    """The classes int64 ``(1, example)`` that the rounds tell together.
+
+    The gradient of the last layer is averaged over the rounds for a single example; the classes of
+    several examples, which each round counts at its own weights, are averaged as counts.
+    """
+    labels = torch.cat([one.labels for one in seen])
+    if len(seen) == 1:
+        return labels
+    if labels.shape[1] > 1:
+        counts = torch.nn.functional.one_hot(labels.cpu()).sum(1).double().mean(0)
+        return torch.repeat_interleave(round_counts(counts, labels.shape[1]))[None].to(labels)
+    head = find_head(task.build())
+    update = {
+        name: torch.stack([one.observed[name][0] for one in seen]).mean(0)
+        for name in (head.weight, head.bias)
+        if name is not None and name in seen[-1].observed
+    }
+    return torch.tensor([[infer_label(update, head)]]).to(labels)
