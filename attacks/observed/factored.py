@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.observed.replay import Replay
 from attacks.observed.cuts import CUTS
 from attacks.observed.factors import Products, Vectors
+from attacks.observed.replay import Replay
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
 from fedsim.tasks.base import Task

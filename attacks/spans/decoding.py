@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attacks.base import Job, Reconstruction
 from attacks.spans.certificate import batch_of

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from attacks.observed.distance import EPSILON
+from attacks.observed.factored import Factored
+from attacks.observed.factors import Products, Vectors
 from attacks.texts.dense import (
     Rule,
     coordinate_sum,
@@ -19,8 +21,6 @@ from attacks.texts.dense import (
     square_within,
     wrong_sign,
 )
-from attacks.observed.factored import Factored
-from attacks.observed.factors import Products, Vectors
 from attacks.texts.targets import Target, make_targets
 from fedsim.types import Batch, Tensors
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Job
+from attacks.observed.factored import Factored
 from attacks.observed.replay import Replay, observed_gradient, replay, step_length
 from attacks.observed.word_rows import noise_variance, standing_out, tables
 from attacks.texts.adapted_objective import adapted
 from attacks.texts.denoising import denoised
-from attacks.observed.factored import Factored
 from attacks.texts.frames import Frames, LossWeights
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets

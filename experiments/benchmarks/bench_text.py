@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.observed.replay import Replay
 from attacks.observed.factored import Factored
+from attacks.observed.replay import Replay
 from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
 from attacks.texts.matching import Distance, Matching, TextObjective

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from attacks.observed.declared import declared
+from attacks.observed.factored import Factored
 from attacks.observed.replay import replay
 from attacks.texts.adapted_objective import adapted
 from attacks.texts.denoising import denoised
-from attacks.observed.factored import Factored
 from attacks.texts.low_rank import shrink
 from attacks.texts.matching import TextObjective
 from fedsim.capture import CaptureKey, Kind, Observation

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.observed.replay import Replay
 from attacks.observed.factored import Factored
+from attacks.observed.replay import Replay
 from attacks.texts.matching import SOFTNESS, TextObjective
 from fedsim.cell import TaskKind
 from fedsim.defenses.prune import Prune

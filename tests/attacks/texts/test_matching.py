@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacks.observed.factored import Factored
 from attacks.observed.replay import Replay
 from attacks.texts import dense
 from attacks.texts.dense import (
@@ -22,7 +23,6 @@ from attacks.texts.dense import (
     square_within,
     wrong_sign,
 )
-from attacks.observed.factored import Factored
 from attacks.texts.matching import Matching, TextObjective
 from attacks.texts.targets import make_targets
 from fedsim.cell import TaskKind
