@@ -49,9 +49,7 @@ class Distortion:
         return self.values[self.kept].abs().min()
 
 
-def read_distortion(
-    gradient: Tensors, received: Tensors, length: float, head: Head
-) -> Distortion:
+def read_distortion(gradient: Tensors, received: Tensors, length: float, head: Head) -> Distortion:
     """Noise, rounding, zeros and signs, as the update itself shows them.
 
     The gradient of the last layer, weight beside bias, is ``(softmax - one_hot) [h, 1]^T`` for one

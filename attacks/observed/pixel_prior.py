@@ -59,9 +59,7 @@ class PixelPrior:
 
     def to(self, device: torch.device) -> PixelPrior:
         """The same on another device."""
-        return PixelPrior(
-            self.mean.to(device), self.colours.to(device), self.variances.to(device)
-        )
+        return PixelPrior(self.mean.to(device), self.colours.to(device), self.variances.to(device))
 
     @property
     def error(self) -> float:

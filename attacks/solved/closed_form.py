@@ -115,9 +115,7 @@ def _invert(
     return _estimated(estimate(observation, task, head, rng, job), solved, gradient)
 
 
-def _solve(
-    model: Replay, layers: list[Convolution], gradient: Tensors, head: Head
-) -> Tensor:
+def _solve(model: Replay, layers: list[Convolution], gradient: Tensors, head: Head) -> Tensor:
     """The input ``(value,)`` that solves each layer, from the last one back."""
     with torch.no_grad():
         logits = gradient[str(head.bias)]

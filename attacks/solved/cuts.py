@@ -66,7 +66,7 @@ class SolvedCuts:
     posterior_sizes: tuple[int, ...] = (384, 1536, 4096)
     posterior_steps: int = 12
     posterior_gain: float = 3e-4
-    left_out: float = 0.3
+    left_out: float = 0.6
     informed: float = 0.97
     exact_share: float = 0.01
     sign_weight: float = 0.1

@@ -97,7 +97,8 @@ class Estimator:
         free = bool(found[-1] < 0)
         model = self._likelihood(found, basis, label, numbers, rng)
         value, damping, steps = self._objective(model, found, basis, label), 0.0, 0
-        for steps in range(1, CUTS.posterior_steps + 1):
+        while steps < CUTS.posterior_steps:
+            steps += 1
             slopes, curvature = self._system(model, found, basis, label, free)
             new, tried = value, found
             for _ in range(_TRIES):

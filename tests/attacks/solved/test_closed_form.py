@@ -118,7 +118,7 @@ def test_weights_are_coarser_than_a_gradient(victim: Victim, pictures: Pictures)
     for step_size in (1.0, 1e-6):
         task, seen = victim(batch, step_size=step_size)
         errors[step_size] = error(invert(task, seen), batch)
-    assert errors[1.0] < 1e-8 < 1e-3 < errors[1e-6]
+    assert errors[1.0] < 1e-8 < 1e-4 < errors[1e-6]
 
 
 class Bent(ImageNetwork):
