@@ -12,6 +12,7 @@ from attacks.base import Job, Reconstruction
 from attacks.images.image_losses import ImageLoss
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.capture import Observation
+from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -39,6 +40,7 @@ def guarded(
     with torch.no_grad():
         objective = float(loss(blank, labels, observed))
     count = sum(int((value != 0).sum()) for value in observed.values())
+    guess: Certificate = "guess"
     assert found.objective is not None
     cost = count * (_misfit(found.objective) - _misfit(objective)) + _rarity(prior, images)
     if cost < 0:
@@ -47,7 +49,7 @@ def guarded(
         found,
         guess=Batch(blank.clone(), labels),
         objective=objective,
-        confidence=("guess",) * len(images),
+        confidence=(guess,) * len(images),
         note=NOTE,
     )
 
