@@ -67,7 +67,7 @@ class SolvedCuts:
     posterior_steps: int = 12
     posterior_gain: float = 3e-4
     left_out: float = 0.6
-    informed: float = 0.97
+    informed: float = 0.95
     exact_share: float = 0.01
     sign_weight: float = 0.1
     pruned_softness: float = 0.3

@@ -292,7 +292,8 @@ def test_rounding_to_bytes_hides_nothing(
     victim: Victim, pictures: Pictures, adaptive: bool
 ) -> None:
     batch = pictures(1, 6)
-    task, seen = defended(victim, batch, (INT8,))
+    chain: tuple[dict[str, object], ...] = ({"name": "quantize", "kind": "int8"},)
+    task, seen = defended(victim, batch, chain)
     attack = Inverting(steps=200, total_variation=3e-5, learning_rate=0.4, adaptive=adaptive)
     (found,) = attack.reconstruct([seen], task, [rng()], Job())
     grey = (batch.inputs - 0.5).square().mean()
