@@ -14,7 +14,8 @@ class SolvedCuts:
             layers above.
         closed_form_values: ``closed_form``: most values of a layer's input; the dense equations of
             that many take 2 GB of float64.
-        posterior_sizes: ``closed_form``: numbers of coefficients searched for, from coarse to fine.
+        posterior_coarse: ``closed_form``: number of coefficients searched for first.
+        posterior_fine: ``closed_form``: factor on that number where more detail can be seen.
         posterior_steps: ``closed_form``: most steps of Gauss-Newton at each of these.
         posterior_gain: ``closed_form``: relative gain of a step below which the search ends.
         left_out: ``closed_form``: variance of the coefficients left out, as a share of the
@@ -63,7 +64,8 @@ class SolvedCuts:
 
     closed_form_floor: float = 1e-6
     closed_form_values: int = 16_384
-    posterior_sizes: tuple[int, ...] = (384, 1536, 4096)
+    posterior_coarse: int = 384
+    posterior_fine: int = 4
     posterior_steps: int = 12
     posterior_gain: float = 3e-4
     left_out: float = 0.6

@@ -55,7 +55,7 @@ def estimate(
     quick = replay(observation, task, job.device)
     estimator = Estimator(exact, quick, update, prior, job)
     labels = _labels(observation, estimator, gradient, head)
-    size = CUTS.posterior_sizes[0]
+    size = CUTS.posterior_coarse
     found = min(
         (
             estimator.search(label, scale, size, None, rng)
@@ -64,11 +64,12 @@ def estimate(
         ),
         key=lambda one: one.objective,
     )
-    for size in CUTS.posterior_sizes[1:]:
+    while size_of(found) < prior.variances.numel():
         left = float(prior.variances.flatten()[prior.strongest(10**9)[size_of(found) :]].sum())
         missing = left / prior.variances.numel()
         if missing < CUTS.left_out * found.error or job.expired:
             break
+        size = CUTS.posterior_fine * size_of(found)
         found = estimator.search(found.label, found.scale, size, found, rng)
     return Estimate(found, prior, estimator)
 
