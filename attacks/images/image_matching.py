@@ -15,9 +15,11 @@ from torch.func import grad_and_value, vmap
 
 from attacks.base import Attack, Grouping, Job, Reconstruction, Trace
 from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
+from attacks.images.evidence import pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.over_rounds import MatchingLoss, over_rounds
 from attacks.observed.labels import known_labels
+from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay
 from attacks.observed.search import Best, SearchProgress
 from fedsim.capture import Observation
@@ -40,11 +42,13 @@ class Victims:
     Attributes:
         labels: int64 ``(victim, example)``.
         observed: gradients ``(victim, ...)`` in float32, and batch statistics to be matched.
+        prior: what the attacker knows of images beforehand.
     """
 
     loss: MatchingLoss
     labels: Tensor
     observed: Tensors
+    prior: PixelPrior
     rngs: Sequence[torch.Generator]
     job: Job
 
@@ -80,8 +84,7 @@ class ImageMatching(Attack, ABC):
     """Searches images, or what a generator makes them of, by the distance of gradients.
 
     Attributes:
-        total_variation: weight of TV, see ``attacks.images.image_losses``; noise, pruning and signs
-            ask for more, for example .1 on CIFAR-10.
+        total_variation: weight of TV, see ``attacks.images.image_losses``.
         restarts: searches of one victim, of which the lowest matching loss counts.
         lanes: restarts and victims searched at once; bounds the memory.
         adaptive: use the loss that fits the declared defense.
@@ -129,7 +132,13 @@ class ImageMatching(Attack, ABC):
         for index, observation in enumerate(observations):
             facts = observation.knowledge
             names = tuple(observation.received)
-            key = (facts.num_examples, facts.train_mode, repr(facts.defense), names)
+            key = (
+                facts.num_examples,
+                facts.auxiliary,
+                facts.train_mode,
+                repr(facts.defense),
+                names,
+            )
             alike[key].append(index)
         guesses: dict[int, Reconstruction] = {}
         for members in alike.values():
@@ -163,7 +172,8 @@ class ImageMatching(Attack, ABC):
             observed |= {
                 name: torch.stack([own[name] for own in found]).to(job.device) for name in found[0]
             }
-        return Victims(loss, labels.to(job.device), observed, rngs, job)
+        prior = pixel_prior(observations[0], task, job)
+        return Victims(loss, labels.to(job.device), observed, prior, rngs, job)
 
 
 def descend(

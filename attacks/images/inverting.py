@@ -10,50 +10,70 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from attacks.images.image_losses import total_variation
+from attacks.images.evidence import guarded
+from attacks.images.image_losses import ImageLoss, total_variation
 from attacks.images.image_matching import ImageMatching, ImageObjective, Victims, descend
 from attacks.images.over_rounds import MatchingLoss
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
+STEPS = 4800
+"""Steps of the paper's search."""
+DEVIATION = 0.25
+"""Standard deviation by which pixels are normalised, about that of natural images."""
+
 
 @dataclass(frozen=True)
 class Inverting(ImageMatching):
     """Match gradients by cosine distance and total variation over the pixels of a batch.
 
-    Inverting Gradients (Geiping et al. 2020) minimises ``1 - cosine + total_variation * TV(x)`` for
-    pixels in [0, 1] by Adam on the sign of the derivative, with projection after each step. The
-    learning rate falls by 0.1 at 3/8, 5/8 and 7/8 of the steps, and the restart with the lowest
-    matching loss, without TV, wins. We differ in four points: pixels are not normalised by a data
-    set's mean and deviation, the best iterate is kept instead of the last, labels are inferred if
-    not granted, and restarts and victims are lanes of one ``vmap``. A FedAvg update is matched as
-    if it were a gradient, which the cosine permits.
+    Inverting Gradients (Geiping et al. 2020) minimises ``1 - cosine + total_variation * TV(x)`` by
+    Adam on the sign of the derivative, with projection to [0, 1] after each step. The learning rate
+    falls by 0.1 at 3/8, 5/8 and 7/8 of the steps, and the restart with the lowest matching loss,
+    without TV, wins. We differ in five points: pixels are normalised by a mean of .5 and a
+    deviation of .25 instead of a data set's; a search of fewer steps than 4,800 gets as many times
+    the total variation, since it ends in noise otherwise; the best iterate is kept instead of the
+    last; labels are inferred if not granted; and restarts and victims are lanes of one ``vmap``. A
+    FedAvg update is matched as if it were a gradient, which the cosine permits.
+
+    Where the prior's mean, of the auxiliary images or else grey, is likelier than what the search
+    found, it is guessed instead, see ``attacks.images.evidence``.
 
     Attributes:
         steps: of Adam.
-        learning_rate: of Adam at the start, in pixels.
+        learning_rate: of Adam at the start, in normalised pixels.
+        total_variation: weight of TV in normalised pixels at 4,800 steps or more.
     """
 
     title: ClassVar[str] = "Inverting Gradients"
 
-    steps: Annotated[int, Field(ge=1)] = 4800
+    steps: Annotated[int, Field(ge=1)] = STEPS
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
 
     def abridged(self) -> tuple[Attack, float]:
         """All of it; every step costs the same."""
         return self, self.steps
 
+    @property
+    def pixel_variation(self) -> float:
+        """Weight of the total variation of pixels in [0, 1]."""
+        return self.total_variation / DEVIATION * max(1.0, STEPS / self.steps)
+
     def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
         """A lane is one restart of one victim."""
         job, examples = victims.job, victims.labels.shape[1]
         # Grey of mean .5 and deviation .25: N(0, 1) in the normalised pixels of the paper.
         lanes = [
-            (i, 0.5 + 0.25 * torch.randn(examples, *task.spec.input_shape, generator=generator))
+            (
+                i,
+                0.5
+                + DEVIATION * torch.randn(examples, *task.spec.input_shape, generator=generator),
+            )
             for i, rng in enumerate(victims.rngs)
             for generator in restart_generators(rng, self.restarts)
         ]
-        objective = pixel_objective(victims.loss, self.total_variation)
+        objective = pixel_objective(victims.loss, self.pixel_variation)
         made: list[Reconstruction] = []
         for first in range(0, len(lanes), self.lanes):
             own, starts = zip(*lanes[first : first + self.lanes], strict=True)
@@ -63,7 +83,7 @@ class Inverting(ImageMatching):
                 victims.lanes(own),
                 job,
                 steps=self.steps,
-                learning_rate=self.learning_rate,
+                learning_rate=DEVIATION * self.learning_rate,
                 pixels=True,
             )
             made += [
@@ -77,7 +97,18 @@ class Inverting(ImageMatching):
                 for lane, victim in enumerate(own)
             ]
         restarts = [made[i : i + self.restarts] for i in range(0, len(made), self.restarts)]
-        return [min(own, key=_objective) for own in restarts]
+        best = [min(own, key=_objective) for own in restarts]
+        if not isinstance(victims.loss, ImageLoss):  # evidence is of one round's coordinates
+            return best
+        return [
+            guarded(
+                found,
+                victims.prior,
+                victims.loss,
+                {name: value[victim] for name, value in victims.observed.items()},
+            )
+            for victim, found in enumerate(best)
+        ]
 
 
 def pixel_objective(loss: MatchingLoss, weight: float) -> ImageObjective:

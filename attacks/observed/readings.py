@@ -42,9 +42,9 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
         optimizer: the client's optimizer; None for a multiple of a gradient.
     """
     sent = value != 0
-    least, typical = _magnitudes(value, sent)
+    least, typical, largest = _magnitudes(value, sent)
     infinite = torch.full_like(value, torch.inf)
-    one_size = typical - least <= CUTS.equal_magnitude * typical
+    one_size = largest - least <= CUTS.equal_magnitude * largest
     if optimizer in {"adam", "adamw"} or (one_size and int(sent.sum()) > 1):
         sign = value.sign()
         low, high = torch.zeros_like(value), torch.zeros_like(value)
@@ -62,7 +62,9 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     return Reading(value, torch.where(unknown, -bound, value), torch.where(unknown, bound, value))
 
 
-def _magnitudes(value: Tensor, sent: Tensor) -> tuple[float, float]:
-    """The smallest and the median magnitude of the entries that were sent."""
+def _magnitudes(value: Tensor, sent: Tensor) -> tuple[float, float, float]:
+    """The smallest, the median and the largest magnitude of the entries that were sent."""
     sizes = value[sent].abs()
-    return (float(sizes.min()), float(sizes.median())) if len(sizes) else (0.0, 0.0)
+    if not len(sizes):
+        return 0.0, 0.0, 0.0
+    return float(sizes.min()), float(sizes.median()), float(sizes.max())

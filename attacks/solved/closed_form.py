@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
-from attacks.observed.labels import find_head, infer_label
-from attacks.observed.replay import observed_gradient, replay
+from attacks.observed.labels import Head, find_head, infer_label
+from attacks.observed.replay import Replay, observed_gradient, replay
 from attacks.solved.convolution import ACTIVATIONS, Activation, Convolution
 from attacks.solved.cuts import CUTS
+from attacks.solved.estimate import Estimate, estimate
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
@@ -34,10 +35,13 @@ class ClosedForm(Attack):
     loss gradient at that output. Both the output and the weight gradient are linear in the input of
     the convolution, which is recovered by least squares.
 
-    We differ from R-GAP in one thing: it uses no biases and has to search for the scale of the
-    gradient, which the bias gradient of the last layer provides here. All computation is in
-    float64. The attack is exact for an undistorted gradient; the errors due to noise, pruning,
-    signs, or the rounding of transmitted weights grow from layer to layer.
+    We differ from R-GAP in two things. It uses no biases and has to search for the scale of the
+    gradient, which the bias gradient of the last layer provides here. And where noise, rounding,
+    pruning, signs or clipping keep the solution from explaining the update, as their errors grow
+    from layer to layer, the guess is the likeliest image under all equations at once and a Gaussian
+    of the attacker's auxiliary images, or of natural images in general. How the update was
+    distorted is read off the update, see ``attacks.observed.distortion``; a defense need not be
+    declared. If the update is expected to tell next to nothing, the guess is the prior's mean.
 
     Confidence is ``certified`` if the gradient of the guess equals the observed one up to float32
     rounding. The objective is the relative error of that gradient.
@@ -65,12 +69,13 @@ class ClosedForm(Attack):
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """The image that solves all layers; nothing is random."""
-        del rng
-        return _invert(observation, task, job, self.tolerance)
+        """The image that solves all layers, or the likeliest one where none does."""
+        return _invert(observation, task, rng, job, self.tolerance)
 
 
-def _invert(observation: Observation, task: Task, job: Job, tolerance: float) -> Reconstruction:
+def _invert(
+    observation: Observation, task: Task, rng: torch.Generator, job: Job, tolerance: float
+) -> Reconstruction:
     count = observation.knowledge.num_examples
     if count != 1:
         raise CannotAttack(
@@ -88,6 +93,30 @@ def _invert(observation: Observation, task: Task, job: Job, tolerance: float) ->
             "layer is inverted by its own gradient",
             "Choose an attack that searches.",
         )
+    if not all(value.isfinite().all() for value in gradient.values()) or not any(
+        value.any() for value in gradient.values()
+    ):
+        raise CannotAttack(
+            "the equations have no finite solution: its update is zero or not finite",
+            "Choose an attack that searches.",
+        )
+    values = _solve(model, layers, gradient, head)
+    if values.isfinite().all():
+        image = values.view(1, *task.spec.input_shape).clamp(0, 1)
+        labels = torch.tensor([infer_label(gradient, head)], device=job.device)
+        solved = Batch(image.float(), labels)
+        error = relative_error(model.gradient(Batch(solved.inputs.double(), labels)), gradient)
+        if error < tolerance:
+            return Reconstruction(
+                solved, objective=error, steps=len(layers), confidence=("certified",)
+            )
+    else:
+        solved = None
+    return _estimated(estimate(observation, task, head, rng, job), solved, gradient)
+
+
+def _solve(model: Replay, layers: list[Convolution], gradient: Tensors, head: Head) -> Tensor:
+    """The input ``(value,)`` that solves each layer, from the last one back."""
     with torch.no_grad():
         logits = gradient[str(head.bias)]
         values = gradient[head.weight].T @ logits / logits.square().sum()
@@ -96,20 +125,28 @@ def _invert(observation: Observation, task: Task, job: Job, tolerance: float) ->
             # The linear layer recovers even tiny values to full precision, so no floor is needed.
             floor = 0.0 if layer is layers[-1] else CUTS.closed_form_floor
             values, slope = layer.invert(values, slope, gradient[f"{layer.name}.weight"], floor)
-    if not values.isfinite().all():
-        raise CannotAttack(
-            "the equations have no finite solution: its update is zero or not finite",
-            "Choose an attack that searches.",
-        )
-    image = values.view(1, *task.spec.input_shape).clamp(0, 1).float()
-    guess = Batch(image, torch.tensor([infer_label(gradient, head)], device=job.device))
-    again = model.gradient(Batch(image.double(), guess.labels))
-    error = relative_error(again, gradient)
+    return values
+
+
+def _estimated(found: Estimate, solved: Batch | None, gradient: Tensors) -> Reconstruction:
+    """The likelier of the estimate and the layers' solution, or the prior's mean."""
+    best, model = found.posterior, found.estimator
+    image, label, note = best.image, best.label, ""
+    if not found.informed:
+        image = found.prior.mean
+        note = "the update is expected to tell next to nothing: the prior's mean is guessed."
+    elif solved is not None:
+        other, its = solved.inputs[0].to(image), int(solved.labels)
+        if model.score(other, its, 1.0) < model.score(image, label, best.scale):
+            image, label = other, its
+    guess = Batch(image[None].clamp(0, 1).float(), torch.tensor([label], device=image.device))
+    again = model.exact.gradient(Batch(guess.inputs.double(), guess.labels))
     return Reconstruction(
         guess,
-        objective=error,
-        steps=len(layers),
-        confidence=("certified" if error < tolerance else "guess",),
+        objective=relative_error(again, gradient),
+        steps=best.steps,
+        confidence=("guess",),
+        note=note,
     )
 
 

@@ -14,6 +14,28 @@ class SolvedCuts:
             layers above.
         closed_form_values: ``closed_form``: most values of a layer's input; the dense equations of
             that many take 2 GB of float64.
+        posterior_coarse: ``closed_form``: number of coefficients searched for first.
+        posterior_fine: ``closed_form``: factor on that number where more detail can be seen.
+        posterior_steps: ``closed_form``: most steps of Gauss-Newton at each of these.
+        posterior_gain: ``closed_form``: relative gain of a step below which the search ends.
+        left_out: ``closed_form``: variance of the coefficients left out, as a share of the
+            expected error, below which more detail is not searched for.
+        informed: ``closed_form``: share of the prior's error below which the expected error of
+            an estimate counts as knowledge.
+        exact_share: ``closed_form``: error of a kept coordinate or a sign, by its tensor's root
+            mean square.
+        sign_weight: ``closed_form``: weight of a sign, since errors of what is left out are shared
+            by many signs.
+        pruned_softness: ``closed_form``: by how much a zeroed coordinate may exceed the smallest
+            one kept, as a share of it.
+        pruned_excess: ``closed_form``: factor on the smallest kept magnitude above which a zeroed
+            coordinate was not among the smallest.
+        pruned_large: ``closed_form``: share of such coordinates from which zeros are a random
+            choice.
+        label_sigmas: ``closed_form``: standard deviations between two classes' slopes below which
+            both are tried.
+        clipped_scale: ``closed_form``: largest first value of a fitted scale.
+        fitted_scale: ``closed_form``: by how much a fitted scale must improve the objective.
         unpruned_share: ``embedding_rows``: least share of nonzero coordinates in position rows
             that were not pruned; with fewer, no sentence is certified.
         pixel_error: ``ratio`` and ``spear``: largest error of an accepted or certified pixel in
@@ -52,6 +74,20 @@ class SolvedCuts:
 
     closed_form_floor: float = 1e-6
     closed_form_values: int = 16_384
+    posterior_coarse: int = 384
+    posterior_fine: int = 4
+    posterior_steps: int = 12
+    posterior_gain: float = 3e-4
+    left_out: float = 0.6
+    informed: float = 0.95
+    exact_share: float = 0.01
+    sign_weight: float = 0.1
+    pruned_softness: float = 0.3
+    pruned_excess: float = 3.0
+    pruned_large: float = 0.2
+    label_sigmas: float = 4.0
+    clipped_scale: float = 0.7
+    fitted_scale: float = 10.0
     unpruned_share: float = 0.99
     pixel_error: float = 0.5 / 255
     ratio_sigmas: float = 30.0

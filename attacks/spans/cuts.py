@@ -47,14 +47,16 @@ class SpanCuts:
         layer_trust: weight of one layer's log-likelihood ratio, as layers err together.
         least_ratio: most that one layer can say against a token.
         largest_ratio: most that one layer can say for a token.
-        first_quantile: middle of the true tokens in a first guess, of which some are false.
+        grown_places: places of the greedy growth that fits the layers first.
         fewest_directions: spikes below which a layer says nothing.
         told_weight: weight of a language model's log-probability.
         told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
+        end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.
         prefixes: prefixes kept for each sentence of the batch.
         rivals: tokens tried at each place of a decoded sentence by its gradient.
+        sure: lead of a token in nats from which no other is tried.
         sweeps: most rounds of that.
     """
 
@@ -82,7 +84,7 @@ class SpanCuts:
     proof_sentences: int = 32
     least_spread: float = 0.1
     least_true_spread: float = 0.15
-    separation: float = 1.0
+    separation: float = 0.4
     model_error: float = 0.002
     mild_shift: float = 2.0
     outlier_share: float = 0.05
@@ -90,15 +92,17 @@ class SpanCuts:
     layer_trust: float = 0.5
     least_ratio: float = -8.0
     largest_ratio: float = 6.0
-    first_quantile: float = 0.35
+    grown_places: int = 7
     fewest_directions: int = 3
     told_weight: float = 0.5
     told_shift: float = 1.5
+    end_gain: float = 1.0
     next_tokens: int = 48
     near_tokens: int = 8
     prefixes: int = 8
     rivals: int = 12
-    sweeps: int = 3
+    sure: float = 4.0
+    sweeps: int = 2
 
 
 CUTS = SpanCuts()

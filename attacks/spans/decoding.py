@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attacks.base import Job, Reconstruction
 from attacks.spans.certificate import batch_of
 from attacks.spans.cuts import CUTS
+from attacks.spans.explained import choose
 from attacks.spans.prefix_search import PrefixSearch, Scored
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces, soft_traces
@@ -26,9 +28,15 @@ def decode(
     job: Job,
     *,
     rows: bool,
-) -> Reconstruction:
-    """The likeliest sentences of a causal model; every one a guess."""
+) -> Reconstruction | None:
+    """The likeliest sentences of a causal model, every one a guess; None where nothing tells.
+
+    Raises:
+        CannotAttack: the network has no attention over linear layers.
+    """
     traces = soft_traces(observation, task, network, rows=rows)
+    if not traces.layers.causal or not traces.shown:
+        return None
     count = observation.knowledge.num_examples or 1
     update = {name: value.float() for name, value in observation.update().items()}
     writes = task.spec.kind == "language-modelling"
@@ -37,18 +45,30 @@ def decode(
     start = edges[:1] if len(edges) > 1 else []
     end = edges[-1] if edges and writes else None
     found = search(traces, told, start, end, count, rng, job)
-    if count > 1:
-        lines = [list(one.ids) for one in spread(found, count)]
-        closed = [_closed(line, end, task.max_length) for line in lines]
-        return _result(closed, [-1] * count, task)
-    match = Rematch.of(
-        observation,
-        task,
-        network.get_parameter(next(name for name, _ in network.named_parameters())).device,
-        signs=traces.signs,
-    )
-    line = rematched(found, traces, told, match, end, task, job)
-    return _result([line], [-1], task)
+    device = traces.words.device
+    match = Rematch.of(observation, task, device, signs=traces.signs)
+    if told is None:  # a classifier, whose labels are not known
+        return _result([list(one.ids) for one in spread(found, count)], [-1] * count, task)
+    candidates = [
+        torch.tensor(_closed(list(one.ids), end, task.max_length), device=device)
+        for one in varied(found, len(start), count)
+    ]
+    taken, alone = choose(match, candidates, count)
+    lines = []
+    for line, left in zip(taken, alone, strict=True):
+        own = match if count == 1 else match.against(left, signs=False)
+        lines.append(rematched(line, traces, told, own, end, job))
+    return replace(_result(lines, [-1] * len(lines), task), expired=job.expired)
+
+
+def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:
+    """The likeliest sentence of each first word and each length, at most so many in all."""
+    kept: dict[tuple[int, int], Scored] = {}
+    for one in found:
+        if len(one.ids) > start + 1:
+            kept.setdefault((one.ids[start], len(one.ids)), one)
+    words = list(dict.fromkeys(word for word, _ in kept))[: 2 * count]
+    return [one for (word, _), one in kept.items() if word in words]
 
 
 def search(
@@ -61,11 +81,11 @@ def search(
     job: Job,
 ) -> list[Scored]:
     """Two searches, the second with distributions fitted to the result of the first."""
-    guess = traces.first_line(start) if traces.first is not None else [*start, *[0] * 4]
+    if traces.first is not None:
+        traces.first_line(start)
+        traces.grow(start, count, rng)
     found: list[Scored] = []
-    for quantile in (CUTS.first_quantile, 0.5):
-        if traces.first is not None:
-            traces.fit(guess, quantile, rng)
+    for last in (False, True):
         first = traces.ratios
         if start:
             starts = torch.tensor([start], device=first.device)
@@ -74,9 +94,12 @@ def search(
         near = [e for e in traces.near if e.tells]
         later = [e for e in traces.later if e.tells]
         beam = CUTS.prefixes * count
-        found = PrefixSearch(traces.layers, near, later, first, told, end, beam).run(starts, job)
-        if len(found[0].ids) > 4:
-            guess = list(found[0].ids)
+        tree = PrefixSearch(traces.layers, near, later, first, told, end, beam, count)
+        found = tree.run(starts, job)
+        lines = [one.ids for one in spread(found, count) if len(one.ids) > 4]
+        if last or job.expired or traces.first is None or not lines:
+            break
+        traces.fit(lines, rng)
     return found
 
 
@@ -97,35 +120,27 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> float:
 
 
 def rematched(
-    found: Sequence[Scored],
+    line: Tensor,
     traces: SoftTraces,
     told: UpdatedModel | None,
     match: Rematch,
     end: int | None,
-    task: TextTask,
     job: Job,
 ) -> list[int]:
-    """The sentence whose own gradient is nearest, from the best of each length."""
-    by_length: dict[int, Scored] = {}
-    for one in found:
-        if len(one.ids) > 2 and one.score > by_length.get(len(one.ids), one).score - 1e-9:
-            by_length[len(one.ids)] = one
-    device = traces.words.device
-    lines = [
-        torch.tensor(_closed(list(one.ids), end, task.max_length), device=device)
-        for one in by_length.values()
-    ]
-    near = [float(match.similarity(line[None], line[None])[0]) for line in lines]
-    line = lines[max(range(len(lines)), key=near.__getitem__)]
+    """The line after exchanging single words for those that the gradient prefers."""
     scores = traces.ratios[: len(line)].clone()
     if told is not None:
         scores[1:] += told.along(line)
     rivals = scores.topk(min(CUTS.rivals, scores.shape[1]), dim=1).indices
+    best = scores.topk(2, dim=1)
+    sure = best.values[:, 0] - best.values[:, 1] > CUTS.sure
+    rivals[sure & (best.indices[:, 0] == line)] = -1
     rivals[0] = -1
     if end is not None and int(line[-1]) == end:
         rivals[-1] = -1
     line, _ = match.improve(line, None, rivals, CUTS.sweeps, job)
-    return line.tolist()
+    found: list[int] = line.tolist()
+    return found
 
 
 def _closed(line: list[int], end: int | None, longest: int) -> list[int]:

@@ -39,7 +39,7 @@ class Evidence:
 
     The gradient ``G = X^T D`` arrives as ``Y = G + sigma Z``. If ``x`` is a row of ``X``, there is
     a ``w`` with ``G w = x``, and the residual of ``x`` outside the estimated span is noise of
-    variance ``sigma^2 |w|^2`` in each of the remaining dimensions, with ``|w|^2 = x^T (G G^T)^+ x``.
+    variance ``sigma^2 |w|^2`` in each other dimension, with ``|w|^2 = x^T (G G^T)^+ x``.
     The statistic is the log of the residual over what this predicts, so that a token whose gradient
     is weak may lie further off. Entries that were imputed, dropout and several local steps make it
     larger for all tokens alike, hence its distribution is fitted to the update itself, for tokens

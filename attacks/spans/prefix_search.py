@@ -14,12 +14,10 @@ from attacks.spans.evidence import Evidence, total_ratio
 from attacks.spans.first_layers import FirstLayers
 from attacks.spans.told import UpdatedModel
 
-_GIVEN_UP = 30.0  # nats below the best sentence at which no prefix can catch up
-
 
 @dataclass(frozen=True)
 class Scored:
-    """A sentence without its end token, and its log-likelihood ratio against random tokens."""
+    """A sentence without its end token, and its log-probability."""
 
     ids: tuple[int, ...]
     score: float
@@ -30,7 +28,9 @@ class PrefixSearch:
     """Beam search over prefixes.
 
     The input of every layer to a token of a causal model depends on its prefix alone, so that a
-    prefix is scored by the layers of the first two blocks without knowing the rest.
+    prefix is scored by the layers of the first two blocks without knowing the rest. The ratios
+    of its next tokens are normalised, so that a sentence that changes over to another one of the
+    batch pays for the change, and gains nothing by its length.
 
     Attributes:
         layers: the network's first two blocks.
@@ -38,8 +38,9 @@ class PrefixSearch:
         later: evidence of those of the second block.
         first: log-likelihood ratio before any attention, ``(position, vocabulary)``.
         told: the language model; None if the network has no head over the vocabulary.
-        end: id of the token that ends a sentence.
+        end: id of the token that ends a sentence; None if none does.
         beam: number of prefixes kept.
+        count: sentences of the batch.
     """
 
     layers: FirstLayers
@@ -49,6 +50,7 @@ class PrefixSearch:
     told: UpdatedModel | None
     end: int | None
     beam: int
+    count: int
 
     def run(self, starts: Tensor, job: Job) -> list[Scored]:
         """Sentences of every length, the likeliest first.
@@ -61,29 +63,53 @@ class PrefixSearch:
         found: list[Scored] = []
         longest = len(self.first)
         for position in range(1, longest + 1):
-            told = self._told(prefixes)
-            ends = score if self.end is None else score + told[:, self.end]
-            lines = prefixes.tolist()
+            lines, ends = prefixes.tolist(), score
+            last = position == longest or job.expired
+            if not last:
+                gain, tokens, over = self._extensions(prefixes, position)
+                ends = score + torch.cat([gain, over[:, None]], 1).log_softmax(1)[:, -1]
             found += [
                 Scored(tuple(line), own) for line, own in zip(lines, ends.tolist(), strict=True)
             ]
-            best = max(one.score for one in found)
-            if position == longest or job.expired or float(score.max()) < best - _GIVEN_UP:
+            if last:
                 break
-            gain, tokens = self._extensions(prefixes, told, position)
-            total = (score[:, None] + gain).flatten()
-            score, index = total.topk(min(self.beam, len(total)))
-            row, column = index // tokens.shape[1], index % tokens.shape[1]
+            total = (score[:, None] + gain.log_softmax(1)).flatten()
+            index = self._kept(total, tokens.flatten())
+            score, row, column = total[index], index // tokens.shape[1], index % tokens.shape[1]
             prefixes = torch.cat([prefixes[row], tokens[row, column][:, None]], 1)
         return sorted(found, key=lambda one: -one.score)
+
+    def _kept(self, total: Tensor, tokens: Tensor) -> Tensor:
+        """The likeliest prefixes, at most ``CUTS.prefixes`` with the same last token.
+
+        The sentences of a batch differ in how strongly they show, and a weak one must not lose its
+        place to variants of a strong one.
+        """
+        order = total.argsort(descending=True)
+        if self.count == 1:
+            return order[: self.beam]
+        seen: dict[int, int] = {}
+        kept = []
+        for index, token in zip(order.tolist(), tokens[order].tolist(), strict=True):
+            seen[token] = seen.get(token, 0) + 1
+            if seen[token] <= CUTS.prefixes:
+                kept.append(index)
+            if len(kept) == self.beam:
+                break
+        return torch.tensor(kept, device=total.device)
 
     def _told(self, prefixes: Tensor) -> Tensor:
         if self.told is None:
             return self.first.new_zeros(len(prefixes), self.first.shape[1])
         return self.told.next_tokens(prefixes)
 
-    def _extensions(self, prefixes: Tensor, told: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        """Gain and ids ``(prefix, token)`` of the best next tokens of each prefix."""
+    def _extensions(self, prefixes: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-likelihood ratio and ids ``(prefix, token)`` of the best next tokens of each prefix.
+
+        And what speaks for its end, ``(prefix,)``, in the same unit.
+        """
+        told = self._told(prefixes)
+        over = told.new_zeros(len(told)) if self.end is None else told[:, self.end]
         size = min(CUTS.next_tokens, self.first.shape[1])
         gain, tokens = (self.first[position] + told).topk(size, dim=1)
         for evidence, few in ((self.near, CUTS.near_tokens), (self.later, CUTS.near_tokens)):
@@ -92,4 +118,4 @@ class PrefixSearch:
                 gain = gain + total_ratio(evidence, inputs)
             gain, index = gain.topk(min(few, gain.shape[1]), dim=1)
             tokens = tokens.gather(1, index)
-        return gain, tokens
+        return gain, tokens, over + CUTS.end_gain

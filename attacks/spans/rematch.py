@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,6 +57,32 @@ class Rematch:
 
     _table: Tensor = None  # type: ignore[assignment]
     _factored: Factored = None  # type: ignore[assignment]
+
+    def against(self, update: Tensors, *, signs: bool) -> Rematch:
+        """The same comparison with another update."""
+        other = copy.copy(self)
+        object.__setattr__(other, "update", update)
+        object.__setattr__(other, "signs", signs)
+        return other
+
+    def gradient(self, line: Tensor) -> Tensors:
+        """The gradient of a batch of one line of a language model, of all received weights."""
+        network = self.model.network
+        for name, own in network.named_parameters():
+            own.requires_grad_(name in self.model.parameters)
+        batch = Batch(line[None], line[None], torch.ones_like(line[None]))
+        found = self.model.task.gradient(network, batch)
+        network.requires_grad_(False)
+        return found
+
+    def similarities(self, lines: Sequence[Tensor]) -> Tensor:
+        """Similarity of lines of a language model of any lengths, ``(line,)``."""
+        found = self._table.new_zeros(len(lines))
+        for length in {len(line) for line in lines}:
+            places = [i for i, line in enumerate(lines) if len(line) == length]
+            own = torch.stack([lines[i] for i in places])
+            found[places] = self.similarity(own, own)
+        return found
 
     def similarity(self, lines: Tensor, labels: Tensor) -> Tensor:
         """Similarity ``(line,)`` of each line ``(line, token)`` alone in its batch.

@@ -12,7 +12,7 @@ from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import completed, spectrum
 from attacks.spans.candidates import vocabulary
 from attacks.spans.cuts import CUTS
-from attacks.spans.evidence import Evidence
+from attacks.spans.evidence import Evidence, Normal
 from attacks.spans.first_layers import FirstLayers, Layer
 from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter
@@ -34,6 +34,7 @@ class SoftTraces:
         statistics: of ``first`` for each position and token, infinite for ids that may not occur,
             ``(position, vocabulary)``.
         signs: whether the update arrived as signs.
+        shown: whether the weights before any attention were sent, are finite and have changed.
     """
 
     layers: FirstLayers
@@ -43,6 +44,7 @@ class SoftTraces:
     words: Tensor
     statistics: Tensor
     signs: bool
+    shown: bool
 
     @property
     def ratios(self) -> Tensor:
@@ -68,26 +70,97 @@ class SoftTraces:
         line = self.statistics.argmin(1).tolist()
         return [*start, *line[len(start) : length]]
 
-    def fit(self, line: Sequence[int], quantile: float, rng: torch.Generator) -> None:
-        """Fit every layer to a guessed sentence of a causal model, of which some may be false."""
-        every = [e for e in (self.first, *self.near, *self.later) if e is not None]
-        kinds = [e.layer for e in every]
-        ids = torch.tensor(line, device=self.words.device)
-        true = self.layers.of_lines(kinds, ids[None])
-        moved: list[list[Tensor]] = [[] for _ in every]
-        absent: list[list[Tensor]] = [[] for _ in every]
-        for place in range(1, len(line), max(1, len(line) // 6)):
-            own = ids[1:].unique()
-            own = own[own != ids[place]][:16]
-            draws = torch.randint(len(self.words), (24,), generator=rng).to(self.words.device)
-            tokens = torch.cat([own, self.words[draws]])
-            inputs = self.layers.of_extensions(kinds, ids[None, :place], tokens)
-            for index, (one, own_inputs) in enumerate(zip(every, inputs, strict=True)):
-                found = one.statistic(own_inputs)[0]
-                moved[index].append(found[: len(own)])
-                absent[index].append(found[len(own) :])
-        for one, own_inputs, near, far in zip(every, true, moved, absent, strict=True):
-            one.fit(one.statistic(own_inputs)[0, 1:], torch.cat(near), torch.cat(far), quantile)
+    def grow(self, start: Sequence[int], count: int, rng: torch.Generator) -> None:
+        """Fit every layer by a few greedy steps from the likeliest first tokens.
+
+        Without any fit, the sum over the layers of the distance from random words, in their spread,
+        finds most next tokens of a causal model.
+
+        Args:
+            start: first tokens of each sentence.
+            count: sentences of the batch.
+            rng: draws random words.
+        """
+        every = self._every
+        kinds = [one.layer for one in every]
+        places = range(len(start), min(len(start) + CUTS.grown_places, len(self.statistics) - 1))
+        first = self.statistics[places[0]].topk(count, largest=False).indices
+        ids = torch.tensor(start, device=first.device).expand(count, len(start))
+        prefixes = torch.cat([ids, first[:, None]], 1)
+        samples = _Samples(len(every))
+        for place in places[1:]:
+            few = self.statistics[place].topk(2 * count + 6, largest=False).indices
+            tokens = torch.cat([few, self._draws(rng)])
+            inputs = self.layers.of_extensions(kinds, prefixes, tokens)
+            found = [one.statistic(own) for one, own in zip(every, inputs, strict=True)]
+            far = [Normal.around(own[:, len(few) :].flatten()) for own in found]
+            apart = sum(
+                (one.mean - own[:, : len(few)]) / one.width
+                for one, own in zip(far, found, strict=True)
+            )
+            assert isinstance(apart, Tensor)
+            best = apart.argmax(1)
+            chosen = torch.zeros_like(apart, dtype=torch.bool).scatter_(1, best[:, None], True)
+            for index, own in enumerate(found):
+                near = own[:, : len(few)]
+                samples.add(index, near[chosen], near[~chosen], own[:, len(few) :].flatten())
+            prefixes = torch.cat([prefixes, few[best][:, None]], 1)
+        samples.fit(every)
+
+    def fit(self, lines: Sequence[Sequence[int]], rng: torch.Generator) -> None:
+        """Fit every layer to the guessed sentences of a causal model, of which some may be false.
+
+        Behind the attention, the tokens of other sentences at the same place are false ones too,
+        and the hardest to tell.
+        """
+        every = self._every
+        kinds = [one.layer for one in every]
+        samples = _Samples(len(every))
+        ratios = self.ratios
+        for line in lines:
+            ids = torch.tensor(line, device=self.words.device)
+            true = self.layers.of_lines(kinds, ids[None])
+            nothing = ids.new_zeros(0, dtype=torch.float32)
+            for index, (one, inputs) in enumerate(zip(every, true, strict=True)):
+                samples.add(index, one.statistic(inputs)[0, 1:], nothing, nothing)
+            for place in range(1, len(line), max(1, len(line) * len(lines) // 6)):
+                own = ids[1:].unique()
+                own = own[own != ids[place]][:16]
+                near = ratios[place].topk(2 * len(lines) - 1).indices
+                near = near[near != ids[place]][: 2 * len(lines) - 2]
+                tokens = torch.cat([own, near, self._draws(rng)])
+                inputs = self.layers.of_extensions(kinds, ids[None, :place], tokens)
+                for index, (one, made) in enumerate(zip(every, inputs, strict=True)):
+                    found, few = one.statistic(made)[0], len(own) + len(near)
+                    false = found[: len(own)] if one is self.first else found[:few]
+                    samples.add(index, nothing, false, found[few:])
+        samples.fit(every)
+
+    @property
+    def _every(self) -> list[Evidence]:
+        return [one for one in (self.first, *self.near, *self.later) if one is not None]
+
+    def _draws(self, rng: torch.Generator) -> Tensor:
+        draws = torch.randint(len(self.words), (24,), generator=rng)
+        return self.words[draws.to(self.words.device)]
+
+
+class _Samples:
+    """Statistics of true, moved and absent tokens, by layer."""
+
+    def __init__(self, layers: int) -> None:
+        self._kinds: list[tuple[list[Tensor], ...]] = [([], [], []) for _ in range(layers)]
+
+    def add(self, layer: int, *statistics: Tensor) -> None:
+        """Take further statistics of the three kinds."""
+        for kept, own in zip(self._kinds[layer], statistics, strict=True):
+            kept.append(own)
+
+    def fit(self, evidence: Sequence[Evidence]) -> None:
+        """Fit each layer."""
+        for one, kinds in zip(evidence, self._kinds, strict=True):
+            true, moved, absent = (torch.cat(kind) for kind in kinds)
+            one.fit(true, moved if len(moved) else absent, absent, 0.5)
 
 
 def soft_traces(
@@ -129,6 +202,7 @@ def soft_traces(
         words,
         statistics,
         _are_signs(observation),
+        _shown(observation, layers.tokens),
     )
 
 
@@ -154,12 +228,22 @@ def _evidence(
     return None if seen.rank < CUTS.fewest_directions else Evidence(layer, seen)
 
 
+def _shown(observation: Observation, layer: Layer) -> bool:
+    names = layer.weights(observation.received)
+    if not names or is_adapter(names[0]):
+        return False
+    update = observation.update()
+    return all(bool(v.isfinite().all()) for v in update.values()) and any(
+        bool(update[name].any()) for name in names
+    )
+
+
 def _are_signs(observation: Observation) -> bool:
-    """Whether every weight of the update has one magnitude, or stems from Adam."""
+    """Whether the matrices of the update are signs, or stem from Adam."""
     known = observation.knowledge
     if observation.kind == "weights" and known.optimizer in {"adam", "adamw"}:
         return True
-    sides = [v for v in observation.update().values() if v.dim() == 2 and v.any()]
+    sides = [read(v) for v in observation.update().values() if v.dim() == 2 and v.any()]
     return bool(sides) and all(
-        bool((read(v).value.abs() <= 1).all()) and not read(v).complete for v in sides[:4]
+        not one.complete and bool((one.value.abs() <= 1).all()) for one in sides[:4]
     )

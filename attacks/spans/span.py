@@ -7,12 +7,14 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
 from attacks.spans.cuts import CUTS
+from attacks.spans.decoding import decode
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.sentences import Judge, SpanSentence, grow, proven
@@ -41,6 +43,11 @@ class Span(Attack):
     causal model's prefix are tested in one forward pass. (4) Sentences of an encoder are found by
     descent on the mean sine instead of enumeration. (5) Classes follow from the head's gradient by
     least squares, and the gradient of the whole batch proves the result.
+
+    Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
+    accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are
+    decoded by beam search over it, with what the model says of the next word before and after the
+    update, and improved by the gradient of the whole model. Nothing needs to be declared.
 
     Confidence is ``certified`` for all sentences of a batch whose gradient equals the observed one
     up to rounding. In a batch that is not proven (because of a missing sentence, dropout, several
@@ -80,9 +87,33 @@ class Span(Attack):
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
-        """The sentences in the span, with their confidence."""
+        """The sentences in the span with their confidence, else the likeliest ones."""
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
+        try:
+            exact = self._exact(observation, task, network, rng, job)
+        except CannotAttack as refusal:
+            soft = decode(observation, task, network, rng, job, rows=self.bag)
+            if soft is None:
+                raise refusal from None
+            return soft
+        if job.expired or {"certified", "in_span"} & set(exact.confidence or ()):
+            return exact
+        return decode(observation, task, network, rng, job, rows=self.bag) or exact
+
+    def _exact(
+        self,
+        observation: Observation,
+        task: TextTask,
+        network: nn.Module,
+        rng: torch.Generator,
+        job: Job,
+    ) -> Reconstruction:
+        """The sentences whose every token lies in the span.
+
+        Raises:
+            CannotAttack: the span is full, or the client's optimizer hides it.
+        """
         ends = task.tokens([""])[0]
         traces = read_traces(observation, task, network, rows=self.bag)
         judge = best_judge(traces.layers, traces.before, observation)

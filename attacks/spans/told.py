@@ -38,7 +38,7 @@ class UpdatedModel:
             if name != table and value.dim() == 2 and value.any() and name in own:
                 moves[name] = _flattened(value, most).to(own[name])
         total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
-        size = sum(float(own[name].square().sum()) for name in moves) ** 0.5
+        size = sum(float(own[name].detach().square().sum()) for name in moves) ** 0.5
         self.shifts = total > 0
         self._networks: list[Any] = []
         for sign in (-1, 1) if self.shifts else (0,):

@@ -248,7 +248,7 @@ def test_extensions_run_side_by_side(gpt2: Victim) -> None:
     assert layers.tokens.modules == ("transformer.h.0.attn.c_attn",)
     prefixes, tokens = torch.tensor([[0, 30, 41], [0, 52, 60]]), torch.tensor([70, 80, 90])
     for layer in layers.contexts:
-        beside = layers.of_extensions(layer, prefixes, tokens)
+        beside = layers.of_extensions([layer], prefixes, tokens)[0]
         for i, prefix in enumerate(prefixes):
             for j in range(3):
                 ids = torch.cat([prefix, tokens[j : j + 1]])[None]

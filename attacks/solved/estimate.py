@@ -1,0 +1,114 @@
+"""The best estimate of one image from a distorted update: its class, its scale, its detail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from attacks.base import Job
+from attacks.observed.distortion import Distortion, read_distortion
+from attacks.observed.labels import Head
+from attacks.observed.pixel_prior import PixelPrior
+from attacks.observed.replay import observed_gradient, replay, step_length
+from attacks.solved.cuts import CUTS
+from attacks.solved.posterior import Estimator, Posterior
+from fedsim.capture import Observation
+from fedsim.tasks.base import Task
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimate beside what was known before.
+
+    Attributes:
+        posterior: the estimate.
+        prior: what is known without the update.
+        estimator: scores other images by the same evidence.
+    """
+
+    posterior: Posterior
+    prior: PixelPrior
+    estimator: Estimator
+
+    @property
+    def informed(self) -> bool:
+        """Whether the update is expected to take a noticeable part of the prior's error."""
+        return self.posterior.error < CUTS.informed * self.prior.error
+
+
+def estimate(
+    observation: Observation, task: Task, head: Head, rng: torch.Generator, job: Job
+) -> Estimate:
+    """The likeliest image under the auxiliary rows' Gaussian, or natural images' in general.
+
+    Few coefficients are searched first, under each likely class and scale; more follow as long as
+    what is left out matters beside what the update does not tell.
+    """
+    rows = job.auxiliary().inputs if observation.knowledge.auxiliary else None
+    prior = PixelPrior.of(rows, task.spec.input_shape).to(job.device)
+    exact = replay(observation, task, job.device, torch.float64)
+    gradient = observed_gradient(observation)
+    gradient = {name: gradient[name].to(job.device) for name in exact.parameters}
+    update = read_distortion(gradient, observation.received, step_length(observation), head)
+    quick = replay(observation, task, job.device)
+    estimator = Estimator(exact, quick, update, prior, job)
+    labels = _labels(observation, estimator, gradient, head)
+    size = CUTS.posterior_coarse
+    found = min(
+        (
+            estimator.search(label, scale, size, None, rng)
+            for label in labels
+            for scale in _scales(estimator, label)
+        ),
+        key=lambda one: one.objective,
+    )
+    while size_of(found) < prior.variances.numel():
+        left = float(prior.variances.flatten()[prior.strongest(10**9)[size_of(found) :]].sum())
+        missing = left / prior.variances.numel()
+        if missing < CUTS.left_out * found.error or job.expired:
+            break
+        size = CUTS.posterior_fine * size_of(found)
+        found = estimator.search(found.label, found.scale, size, found, rng)
+    return Estimate(found, prior, estimator)
+
+
+def size_of(posterior: Posterior) -> int:
+    """Number of coefficients that were searched for."""
+    return len(posterior.coefficients)
+
+
+def _labels(
+    observation: Observation, estimator: Estimator, gradient: Tensors, head: Head
+) -> list[int]:
+    """The granted class, else the likeliest one, and the second where noise leaves it open.
+
+    With the features ``h`` of the prior's mean, ``(W_j h + b_j) / (|h|^2 + 1)`` estimates the slope
+    at the logit of class ``j`` with far less noise than its bias alone; the class has the lowest.
+    """
+    if observation.knowledge.labels is not None:
+        return [observation.knowledge.labels[0]]
+    mean = estimator.gradient(estimator.prior.mean, 0)
+    parts = dict(zip(gradient, mean.split(estimator.update.sizes), strict=True))
+    bias = parts[str(head.bias)]
+    weight, at = parts[head.weight].view(len(bias), -1), int(bias.abs().argmax())
+    features = weight[at] / bias[at]
+    length = 1 + features.square().sum()
+    slopes = (gradient[head.weight] @ features + gradient[str(head.bias)]) / length
+    deviation = (estimator.update.variance.mean() / length).sqrt()
+    if estimator.update.signs or estimator.update.pruned:
+        deviation = slopes.std()
+    order = slopes.argsort()
+    close = slopes[order[1]] - slopes[order[0]] < CUTS.label_sigmas * deviation
+    return [int(one) for one in order[: 1 + int(close)]]
+
+
+def _scales(estimator: Estimator, label: int) -> list[float]:
+    """1, and where clipping may have cut the update, what its length says."""
+    update: Distortion = estimator.update
+    if update.signs:
+        return [1.0]
+    energy = float((update.values.square() - update.variance).sum().clamp(min=0))
+    usual = float(estimator.gradient(estimator.prior.mean, label).square().sum())
+    return [1.0, min(max((energy / usual) ** 0.5, 0.01), CUTS.clipped_scale)]

@@ -1,0 +1,209 @@
+"""The likeliest image given an update and a prior, by Gauss-Newton from coarse to fine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.func import jvp, vmap
+
+from attacks.base import Job
+from attacks.observed.distortion import Distortion
+from attacks.observed.pixel_prior import PixelPrior
+from attacks.observed.replay import Replay
+from attacks.solved.cuts import CUTS
+from attacks.solved.likelihood import Likelihood, likelihood
+from fedsim.types import Batch
+
+_AT_ONCE = 64  # directions differentiated by one vmap
+_DRAWS = 32  # random images that measure what is left out
+_TRIES = 8  # dampings of one step
+_SCALE = 0.25  # 1 by the variance of the scale's logarithm
+_DAMPING = 1e-3  # first damping, by the mean curvature
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """An estimate with its expected error.
+
+    Attributes:
+        image: ``(channel, height, width)`` in float64, not clamped.
+        label: its class.
+        objective: ``-2 log`` of likelihood times prior, up to a constant.
+        error: expected mean squared error of a pixel; where the update is not explained, as many
+            times as the misfit is too large.
+        coefficients: of the prior, in standard deviations, those with the largest variances first.
+        scale: what the client multiplied its gradient by.
+        steps: of Gauss-Newton.
+    """
+
+    image: Tensor
+    label: int
+    objective: float
+    error: float
+    coefficients: Tensor
+    scale: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Gauss-Newton for ``-2 log p(update | scale g(image)) + |coefficients|^2``.
+
+    Where the gradient is linear in the image and the noise Gaussian, one step is the Wiener filter,
+    ``mean + S J^T (J S J^T + V)^-1 (y - g(mean))``; each further step linearises anew. As the noise
+    grows the estimate falls back to the prior's mean. What coefficients beyond those searched for
+    add to the gradient counts as noise, measured by random draws.
+
+    Attributes:
+        exact: the model in float64.
+        quick: the same in float32, for the derivatives.
+    """
+
+    exact: Replay
+    quick: Replay
+    update: Distortion
+    prior: PixelPrior
+    job: Job
+
+    def gradient(self, image: Tensor, label: int) -> Tensor:
+        """All coordinates ``(coordinate,)`` of an image's gradient, in float64."""
+        with torch.no_grad():
+            return self._flat(self.exact, label)(image.double()).double()
+
+    def search(
+        self, label: int, scale: float, size: int, start: Posterior | None, rng: torch.Generator
+    ) -> Posterior:
+        """The estimate in the ``size`` strongest coefficients.
+
+        Args:
+            label: class of the image.
+            scale: what the client multiplied its gradient by; below 1 it is fitted.
+            size: number of coefficients.
+            start: an estimate in fewer coefficients.
+            rng: of the draws.
+        """
+        numbers = self.prior.strongest(size)
+        basis = self.prior.basis(numbers)
+        # The last unknown is the logarithm of the scale.
+        found = self.prior.mean.new_zeros(len(numbers) + 1)
+        found[-1] = math.log(scale)
+        if start is not None:
+            found[: len(start.coefficients)] = start.coefficients
+            found[-1] = math.log(start.scale)
+        free = bool(found[-1] < 0)
+        model = self._likelihood(found, basis, label, numbers, rng)
+        value, damping, steps = self._objective(model, found, basis, label), 0.0, 0
+        while steps < CUTS.posterior_steps:
+            steps += 1
+            slopes, curvature = self._system(model, found, basis, label, free)
+            new, tried = value, found
+            for _ in range(_TRIES):
+                tried = found + _solve(curvature, slopes, damping)
+                tried[-1].clamp_(max=0.0)
+                new = self._objective(model, tried, basis, label)
+                if new < value:
+                    break
+                damping = max(10 * damping, _DAMPING * float(curvature.diagonal().mean()))
+            if not new < value:
+                break
+            gain, value, found = value - new, new, tried
+            damping = 0.1 * damping if damping > 1e-6 else 0.0
+            if gain < CUTS.posterior_gain * value + 0.5 or self.job.expired:
+                break
+        spread = torch.cholesky_inverse(_factor(curvature, 0.0)).diagonal()[:-1]
+        variances = self.prior.variances.flatten()
+        left = float(variances.sum() - variances[numbers].sum())
+        error = (float((spread * variances[numbers]).sum()) + left) / variances.numel()
+        image, factor = self._image(found, basis), float(found[-1].exp())
+        misfit = max(1.0, model.misfit(factor * self.gradient(image, label)))
+        steps += 0 if start is None else start.steps
+        return Posterior(image, label, value, error * misfit, found[:-1], factor, steps)
+
+    def score(self, image: Tensor, label: int, scale: float) -> float:
+        """The objective of any image, in all coefficients."""
+        model = likelihood(self.update, torch.zeros_like(self.update.variance), scale)
+        cost = model(scale * self.gradient(image, label))[0].sum()
+        return float(cost + self.prior.coefficients(image[None]).square().sum())
+
+    def _image(self, found: Tensor, basis: Tensor) -> Tensor:
+        return self.prior.mean + torch.einsum("k,kchw->chw", found[: len(basis)], basis)
+
+    def _flat(self, model: Replay, label: int) -> Callable[[Tensor], Tensor]:
+        labels = torch.tensor([label], device=self.prior.mean.device)
+
+        def gradient(image: Tensor) -> Tensor:
+            found = model.pure_gradient(Batch(image[None], labels))
+            return torch.cat([value.flatten() for value in found.values()])
+
+        return gradient
+
+    def _derivatives(self, image: Tensor, label: int, directions: Tensor) -> Tensor:
+        """``(coordinate, direction)`` in float32."""
+        gradient, at = self._flat(self.quick, label), image.float()
+
+        def along(direction: Tensor) -> Tensor:
+            found: Tensor = jvp(gradient, (at,), (direction,))[1]
+            return found
+
+        with torch.no_grad():
+            found: Tensor = vmap(along, chunk_size=_AT_ONCE)(directions.float())
+        return found.T
+
+    def _likelihood(
+        self, found: Tensor, basis: Tensor, label: int, numbers: Tensor, rng: torch.Generator
+    ) -> Likelihood:
+        image, scale = self._image(found, basis), float(found[-1].exp())
+        left_out = torch.zeros_like(self.update.variance)
+        if len(numbers) < self.prior.variances.numel():
+            drawn = self.prior.draw(_DRAWS, numbers, rng)
+            left_out = self._derivatives(image, label, drawn).double().square().mean(1)
+        model = likelihood(self.update, left_out, scale)
+        if self.update.pruned:
+            # A random choice zeroes large coordinates, too.
+            seen = self.gradient(image, label)[~self.update.kept].abs() * scale
+            large = (seen > CUTS.pruned_excess * self.update.bound).double().mean()
+            model = replace(model, guarded=float(large) < CUTS.pruned_large)
+        return model
+
+    def _objective(self, model: Likelihood, found: Tensor, basis: Tensor, label: int) -> float:
+        gradient = found[-1].exp() * self.gradient(self._image(found, basis), label)
+        cost = model(gradient)[0].sum() + found[:-1].square().sum()
+        fitted = CUTS.fitted_scale if bool(found[-1] < 0) else 0.0
+        return float(cost + _SCALE * found[-1].square()) + fitted
+
+    def _system(
+        self, model: Likelihood, found: Tensor, basis: Tensor, label: int, free: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Descent direction and curvature of half the objective, the prior's part included."""
+        image, scale = self._image(found, basis), float(found[-1].exp())
+        gradient = scale * self.gradient(image, label)
+        slopes = scale * self._derivatives(image, label, basis)
+        slopes = torch.cat([slopes, float(free) * gradient[:, None].float()], 1)
+        _, slope, curvature = model(gradient)
+        weighted = slopes * curvature.sqrt().float()[:, None]
+        system = (weighted.T @ weighted).double()
+        prior = torch.ones_like(found)
+        prior[-1] = _SCALE
+        system.diagonal().add_(prior)
+        return slopes.T.double() @ slope - prior * found, system
+
+
+def _factor(system: Tensor, damping: float) -> Tensor:
+    damped = system.clone()
+    damped.diagonal().add_(damping)
+    factor, failed = torch.linalg.cholesky_ex(damped)
+    while failed:
+        damping = max(10 * damping, 1e-9 * float(system.diagonal().mean()))
+        damped.diagonal().add_(damping)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+    found: Tensor = factor
+    return found
+
+
+def _solve(system: Tensor, slopes: Tensor, damping: float) -> Tensor:
+    found: Tensor = torch.cholesky_solve(slopes[:, None], _factor(system, damping))[:, 0]
+    return found
