@@ -94,7 +94,8 @@ def chance(parts: Iterable[Shares], edges: Iterable[float] = ()) -> float:
     scaled = torch.cat([scaled, scaled.sum(0, keepdim=True)])
     dimensions = torch.cat([dimensions, dimensions.sum(0, keepdim=True)])
     real = dimensions > 0
-    every = [*chi2.sf(scaled[real].numpy(), dimensions[real].numpy()).tolist(), *edges]
+    found = torch.as_tensor(chi2.sf(scaled[real].numpy(), dimensions[real].numpy()))
+    every = [*found.tolist(), *edges]
     return float(min(1.0, len(every) * min(every)))
 
 

@@ -88,7 +88,9 @@ def test_the_truth_is_told_from_others(
         _, other = victim.capture([row + 7])
         false += is_consistent(victim, seen, lines(other), labels_of(other))
         false += is_consistent(victim, seen, changed(own, row, size), labels)
-    assert (true, false) == (rows, 0)
+    # Noise may hide a word of a sentence, and then nothing is said of it.
+    assert true >= rows - (defense == "noise")
+    assert false == 0
 
 
 def test_batches(gpt2: Victim) -> None:
@@ -113,9 +115,9 @@ def test_nothing_is_said_where_noise_hides_words(gpt2: Victim) -> None:
     assert isinstance(gpt2.task, TextTask)
     test = Consistency.of(seen, gpt2.task, gpt2.task.model(seen.sent))
     assert test is not None
-    # The truth itself would pass; so would any other sentence.
+    # The truth itself would pass; so would it with another word.
     assert test.p_value(lines(truth), [-1]) > 0.01
-    assert test.p_value([[5, 6, 7, 8]], [-1]) > 0.01
+    assert test.p_value(changed(lines(truth), 0, 100), [-1]) > 0.01
 
 
 FEDAVG: dict[str, Any] = {"protocol": "fedavg", "learning_rate": 0.01}
