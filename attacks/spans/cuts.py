@@ -71,7 +71,7 @@ class SpanCuts:
         granted_noise: largest difference of measured from granted noise, as a share.
         outside_dimensions: rows and columns outside a guess's spaces that noise is measured on.
         bag_spread: smallest spread of the scores of true tokens.
-        bag_odds: factor on the odds of a true token; above 1 it exaggerates where nothing stands out.
+        bag_odds: factor on the odds of a true token; above 1, noise alone yields words.
         bag_tail: share of the vocabulary that the tail of false tokens is measured on.
         least_probability: smallest probability of a word that is worth a mention.
     """
