@@ -10,7 +10,9 @@ from fedsim.files import Record
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout"]
 STATUSES: tuple[Status, ...] = ("done", "skipped", "failed", "timeout")
-Certificate: TypeAlias = Literal["certified", "in_span", "guess"]
+Certificate: TypeAlias = Literal["certified", "consistent", "in_span", "guess"]
+"""The best first: the guess makes the observed gradient; it does but for what noise, rounding or
+pruning explains; its tokens lie in the span of the gradient; nothing speaks for it."""
 ProbeKind: TypeAlias = Literal["none", "member", "fresh"]
 """A client's own step, or a probe on rows that a client owns, or on rows that none owns."""
 Modality: TypeAlias = Literal["image", "text"]

@@ -50,7 +50,7 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     matrix = matrix.double()
     rows, columns = matrix.shape
     longer, ratio = max(rows, columns), min(rows, columns) / max(rows, columns)
-    values, vectors = torch.linalg.eigh(matrix @ matrix.T)
+    values, vectors = _eigh(matrix @ matrix.T)
     values, vectors = values.flip(0).clamp(min=0)[: min(rows, columns)], vectors.flip(1)
     most = min(most, len(values) - 1)
     variance = float(values.median()) / (longer * _median(ratio))
@@ -87,7 +87,7 @@ def completed(reading: Reading, most: int) -> Tensor:
     for _ in range(CUTS.completion_rounds):
         gram = value @ value.T if rows <= columns else value.T @ value
         gram.diagonal().add_(1e-7 * gram.diagonal().mean())
-        values, vectors = torch.linalg.eigh(gram)
+        values, vectors = _eigh(gram)
         values = values.clamp(min=0)
         variance = float(values[:-most].sum()) / ((rows - most) * (columns - most))
         variance = max(variance, 1e-12 * float(values[-1]), 1e-30)
@@ -118,6 +118,16 @@ def _spikes(values: Tensor, variance: float, longer: int, ratio: float) -> tuple
     strength = (excess + (excess.square() - 4 * ratio).clamp(min=0).sqrt()) / 2
     edge = CUTS.spike * (1 + ratio**0.5) ** 2
     return strength, (scaled > edge) & (values > floor)
+
+
+def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues ascending, and eigenvectors; a matrix with many equal ones is tried slower."""
+    try:
+        values, vectors = torch.linalg.eigh(gram)
+    except torch.linalg.LinAlgError:
+        vectors, values, _ = torch.linalg.svd(gram.double())
+        values, vectors = values.flip(0).to(gram), vectors.flip(1).to(gram)
+    return values, vectors
 
 
 @lru_cache(maxsize=64)

@@ -26,7 +26,7 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_RANKS: dict[Certificate, int] = {"certified": 0, "in_span": 1, "guess": 2}
+_RANKS: dict[Certificate, int] = {"certified": 0, "consistent": 1, "in_span": 2, "guess": 3}
 _GUESS: Certificate = "guess"
 
 

@@ -58,6 +58,24 @@ class SpanCuts:
         rivals: tokens tried at each place of a decoded sentence by its gradient.
         sure: lead of a token in nats from which no other is tried.
         sweeps: most rounds of that.
+        consistency_level: smallest p-value of a guess that noise explains.
+        rival_level: largest p-value of sentences that differ from it in a word.
+        consistency_rivals: number of these.
+        stray_entries: share of a true gradient's entries that may be out of their bounds.
+        fewest_entries: entries of a weight that were sent, below which nothing is told from them.
+        clear_sign: size of an entry whose sign rounding cannot change, in units of a tensor's rms.
+        gradient_rounding: error of an entry of a float32 gradient, in the same units.
+        guess_rounding: error of a whole float32 gradient, as a share of its norm.
+        sharp_width: largest width of the bounds of an entry by which a scale is fitted, as a share
+            of it.
+        grid_error: largest distance of an entry from a grid, in steps.
+        living_tensor: rms of a tensor that is more than rounding, as a share of the median one's.
+        granted_noise: largest difference of measured from granted noise, as a share.
+        outside_dimensions: rows and columns outside a guess's spaces that noise is measured on.
+        bag_spread: smallest spread of the scores of true tokens.
+        bag_odds: factor on the odds of a true token; above 1, noise alone yields words.
+        bag_tail: share of the vocabulary that the tail of false tokens is measured on.
+        least_probability: smallest probability of a word that is worth a mention.
     """
 
     singular_value: float = 1e-7
@@ -103,6 +121,23 @@ class SpanCuts:
     rivals: int = 12
     sure: float = 4.0
     sweeps: int = 2
+    consistency_level: float = 0.01
+    rival_level: float = 1e-6
+    consistency_rivals: int = 8
+    stray_entries: float = 1e-3
+    fewest_entries: int = 256
+    clear_sign: float = 0.01
+    gradient_rounding: float = 1e-4
+    guess_rounding: float = 1e-6
+    sharp_width: float = 0.1
+    grid_error: float = 0.01
+    living_tensor: float = 1e-3
+    granted_noise: float = 0.06
+    outside_dimensions: int = 8
+    bag_spread: float = 0.5
+    bag_odds: float = 1.0
+    bag_tail: float = 0.01
+    least_probability: float = 0.1
 
 
 CUTS = SpanCuts()
