@@ -124,7 +124,7 @@ def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues ascending, and eigenvectors; a matrix with many equal ones is tried slower."""
     try:
         values, vectors = torch.linalg.eigh(gram)
-    except torch.linalg.LinAlgError:
+    except RuntimeError:  # LinAlgError
         vectors, values, _ = torch.linalg.svd(gram.double())
         values, vectors = values.flip(0).to(gram), vectors.flip(1).to(gram)
     return values, vectors

@@ -119,8 +119,8 @@ class SpanCuts:
     near_tokens: int = 8
     prefixes: int = 8
     rivals: int = 12
-    sure: float = 4.0
-    sweeps: int = 2
+    sure: float = 8.0
+    sweeps: int = 3
     consistency_level: float = 0.01
     rival_level: float = 1e-6
     consistency_rivals: int = 8

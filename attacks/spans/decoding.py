@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from attacks.base import Job, Reconstruction
+from attacks.spans.bag import likely_words, note_of
 from attacks.spans.certificate import batch_of
+from attacks.spans.consistency import consistent
 from attacks.spans.cuts import CUTS
 from attacks.spans.explained import choose
 from attacks.spans.prefix_search import PrefixSearch, Scored
@@ -17,6 +18,7 @@ from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces, soft_traces
 from attacks.spans.told import UpdatedModel
 from fedsim.capture import Observation
+from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
 
 
@@ -29,7 +31,10 @@ def decode(
     *,
     rows: bool,
 ) -> Reconstruction | None:
-    """The likeliest sentences of a causal model, every one a guess; None where nothing tells.
+    """The likeliest sentences of a causal model; None where nothing tells.
+
+    They are ``consistent`` if their own gradient explains the update up to its noise. The note of
+    other guesses names the words that are likely to occur in the batch.
 
     Raises:
         CannotAttack: the network has no attention over linear layers.
@@ -45,10 +50,18 @@ def decode(
     start = edges[:1] if len(edges) > 1 else []
     end = edges[-1] if edges and writes else None
     found = search(traces, told, start, end, count, rng, job)
+    words = note_of(likely_words(traces, count), task) if traces.first is not None else ""
+    if told is None:  # a classifier, whose labels are not known
+        lines = [list(one.ids) for one in spread(found, count)]
+        unknown: Certificate = "guess"
+        return Reconstruction(
+            batch_of(lines, task, [-1] * len(lines)),
+            confidence=(unknown,) * len(lines),
+            expired=job.expired,
+            note=words,
+        )
     device = traces.words.device
     match = Rematch.of(observation, task, device, signs=traces.signs)
-    if told is None:  # a classifier, whose labels are not known
-        return _result([list(one.ids) for one in spread(found, count)], [-1] * count, task)
     candidates = [
         torch.tensor(_closed(list(one.ids), end, task.max_length), device=device)
         for one in varied(found, len(start), count)
@@ -58,7 +71,15 @@ def decode(
     for line, left in zip(taken, alone, strict=True):
         own = match if count == 1 else match.against(left, signs=False)
         lines.append(rematched(line, traces, told, own, end, job))
-    return replace(_result(lines, [-1] * len(lines), task), expired=job.expired)
+    labels = [-1] * len(lines)
+    explained = not job.expired and consistent(observation, task, network, lines, labels)
+    level: Certificate = "consistent" if explained else "guess"
+    return Reconstruction(
+        batch_of(lines, task, labels),
+        confidence=(level,) * len(lines),
+        expired=job.expired,
+        note="" if explained else words,
+    )
 
 
 def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:
@@ -145,8 +166,3 @@ def rematched(
 
 def _closed(line: list[int], end: int | None, longest: int) -> list[int]:
     return line if end is None or len(line) >= longest else [*line, end]
-
-
-def _result(lines: list[list[int]], labels: list[int], task: TextTask) -> Reconstruction:
-    guess = batch_of(lines, task, labels)
-    return Reconstruction(guess, confidence=("guess",) * len(lines))

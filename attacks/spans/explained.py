@@ -66,7 +66,8 @@ def fitted(whole: Tensors, parts: Sequence[Tensors]) -> Tensor:
         [[sum(float((a[n] * b[n]).sum()) for n in names) for b in parts] for a in parts]
     )
     goal = torch.tensor([sum(float((a[n] * whole[n]).sum()) for n in names) for a in parts])
-    return torch.linalg.lstsq(table.double(), goal.double()[:, None]).solution[:, 0].clamp(min=0)
+    found: Tensor = torch.linalg.lstsq(table.double(), goal.double()[:, None]).solution
+    return found[:, 0].clamp(min=0)
 
 
 def less(whole: Tensors, parts: Sequence[Tensors], weights: Tensor) -> Tensors:
