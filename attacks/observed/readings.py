@@ -44,7 +44,8 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     sent = value != 0
     least, typical = _magnitudes(value, sent)
     infinite = torch.full_like(value, torch.inf)
-    one_size = typical - least <= CUTS.equal_magnitude * typical
+    # The median alone would take int8 of a heavy-tailed tensor, mostly one step, for signs.
+    one_size = float(value.abs().max()) - least <= CUTS.equal_magnitude * typical
     if optimizer in {"adam", "adamw"} or (one_size and int(sent.sum()) > 1):
         sign = value.sign()
         low, high = torch.zeros_like(value), torch.zeros_like(value)
