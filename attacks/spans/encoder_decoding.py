@@ -17,7 +17,6 @@ from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
 
-
 def decode(
     observation: Observation,
     task: TextTask,

@@ -17,6 +17,7 @@ _LENGTHS = 2  # lengths in which words are exchanged
 _FEW = 2  # rivals at each place while the length is open
 _RIVALS = 8  # and afterwards
 _SHORTEST = 3  # tokens
+_ROUNDING = 1e-5  # relative error of a similarity in float32
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Places:
         inner[:, [self.start, self.end]] = torch.inf
         object.__setattr__(self, "_inner", inner)
         object.__setattr__(self, "_centred", inner - inner[1:].mean(0))
-        few = inner[1:].topk(_NEAREST, dim=1, largest=False).values.median(1).values
+        size = min(_NEAREST, inner.shape[1])
+        few = inner[1:].topk(size, dim=1, largest=False).values.median(1).values
         object.__setattr__(self, "_ends", self.statistics[1:, self.end] - few)
 
     _inner: Tensor = None  # type: ignore[assignment]
@@ -60,17 +62,22 @@ class Places:
         return sorted(possible, key=lambda n: float(self._ends[n - 2]))[:count]
 
     def rivals(self, length: int, count: int) -> Tensor:
-        """The likeliest tokens at each place ``(place, rival)``; both ends are meaningless."""
-        near = self._inner[1 : length - 1].topk(_NEAREST, dim=1, largest=False).indices
-        bag = near.unique()
-        best = self._centred[:length, bag].topk(min(count, len(bag)), dim=1, largest=False)
-        return bag[best.indices]
+        """The likeliest tokens at each place ``(place, rival)``; both ends are meaningless.
 
-    def first(self, length: int) -> Tensor:
-        """The likeliest sentence of this many tokens."""
-        line = self.rivals(length, 1)[:, 0]
-        line[0], line[-1] = self.start, self.end
-        return line
+        Behind the ``count`` that stand out from other places follow the two nearest ones, which are
+        the better choice for an update with little noise.
+        """
+        size = min(_NEAREST, self._inner.shape[1])
+        near = self._inner[:length].topk(size, dim=1, largest=False).indices
+        bag = near[1 : length - 1].unique()
+        best = self._centred[:length, bag].topk(min(count, len(bag)), dim=1, largest=False)
+        return torch.cat([bag[best.indices], near[:, :2]], 1)
+
+    def starts(self, length: int) -> Tensor:
+        """Two sentences of this many tokens: those that stand out, and the nearest ones."""
+        lines = self.rivals(length, 1)[:, :2].T.clone()
+        lines[:, 0], lines[:, -1] = self.start, self.end
+        return lines
 
 
 @dataclass(frozen=True)
@@ -90,19 +97,18 @@ class WordSearch:
     def run(self, lengths: Sequence[int] | None, job: Job) -> tuple[list[int], int]:
         """The nearest sentence and its class; ``lengths`` are those that may occur."""
         possible = list(lengths or range(_SHORTEST, self.places.longest + 1))
-        tried = []
+        tried: dict[int, tuple[float, int, Tensor]] = {}
         for length in possible:
-            line = self.places.first(length)
-            labels = torch.arange(self.classes, device=line.device)
-            scores = self.match.similarity(line.repeat(self.classes, 1), labels).tolist()
-            tried += [(score, length, label) for label, score in enumerate(scores)]
-        label = max(tried)[2]
-        near = [length for _, length, own in sorted(tried, reverse=True) if own == label]
+            lines = self.places.starts(length).repeat_interleave(self.classes, 0)
+            labels = torch.arange(self.classes, device=lines.device).repeat(2)
+            scores = self.match.similarity(lines, labels)
+            best = int(scores.argmax())
+            tried[length] = float(scores[best]), int(labels[best]), lines[best]
+        near = sorted(tried, key=lambda length: -tried[length][0])
         ends = self.places.lengths(possible, _LENGTHS)
-        likely = dict.fromkeys([near[0], *(n for n in near if n in ends)])
-        starts = [
-            self._sweep(self.places.first(n), label, _FEW, job) for n in list(likely)[:_LENGTHS]
-        ]
+        likely = dict.fromkeys([near[0], *(length for length in near if length in ends)])
+        label = tried[near[0]][1]
+        starts = [self._sweep(tried[n][2], label, _FEW, job) for n in list(likely)[:_LENGTHS]]
         line, score = max(starts, key=lambda one: one[1])
         for _ in range(CUTS.sweeps):
             before = score
@@ -122,7 +128,8 @@ class WordSearch:
         for place in range(1, len(line) - 1):
             if job.expired:
                 break
-            tokens = likely[place][likely[place] != line[place]]
+            tokens = likely[place].unique()
+            tokens = tokens[tokens != line[place]]
             lines = line.repeat(len(tokens), 1)
             lines[:, place] = tokens
             swapped = line.repeat(len(line) - 1 - place, 1)
@@ -132,7 +139,7 @@ class WordSearch:
             if not len(lines):
                 continue
             scores = self._measure(lines, label)
-            if float(scores.max()) > score:
+            if float(scores.max()) > score + _ROUNDING * abs(score):
                 score, line = float(scores.max()), lines[int(scores.argmax())]
         return line, score
 
@@ -155,6 +162,6 @@ class WordSearch:
             if size not in possible or not lines:
                 continue
             scores = self._measure(torch.stack(lines), label)
-            if float(scores.max()) > score:
+            if float(scores.max()) > score + _ROUNDING * abs(score):
                 score, line = float(scores.max()), lines[int(scores.argmax())]
         return line, score
