@@ -13,6 +13,7 @@ from attacks.spans.rematch import Measure, Rematch
 from attacks.spans.soft_traces import soft_traces
 from attacks.spans.word_search import Places, WordSearch
 from fedsim.capture import Observation
+from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
@@ -37,14 +38,17 @@ def decode(
     match = Rematch.measuring(observation, task, traces.words.device, measure)
     places = Places(traces.statistics, edges[0], edges[-1])
     search = WordSearch(places, match, task.spec.num_classes or 1)
-    received, lines, labels = dict(match.update), [], []
+    received = dict(match.update)
+    lines: list[list[int]] = []
+    labels: list[int] = []
     for number in range(observation.knowledge.num_examples or 1):
         if number:
             match.update.update(left(received, task, network, lines, labels))
         line, label = search.run(observation.knowledge.lengths, job)
         lines.append(line)
         labels.append(label)
-    return Reconstruction(batch_of(lines, task, labels), confidence=("guess",) * len(lines))
+    confidence: tuple[Certificate, ...] = ("guess",) * len(lines)
+    return Reconstruction(batch_of(lines, task, labels), confidence=confidence)
 
 
 def left(

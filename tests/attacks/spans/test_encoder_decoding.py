@@ -19,7 +19,7 @@ from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 SIGNS: dict[str, object] = {"name": "sign"}
-NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 1e-6}
+NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 1e-8}
 
 
 @pytest.fixture(scope="module")
