@@ -47,8 +47,8 @@ def decode(
         line, label = search.run(observation.knowledge.lengths, job)
         lines.append(line)
         labels.append(label)
-    confidence: tuple[Certificate, ...] = ("guess",) * len(lines)
-    return Reconstruction(batch_of(lines, task, labels), confidence=confidence)
+    confidence: list[Certificate] = ["guess"] * len(lines)
+    return Reconstruction(batch_of(lines, task, labels), confidence=tuple(confidence))
 
 
 def left(
