@@ -44,6 +44,7 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     sent = value != 0
     least, typical, largest = _magnitudes(value, sent)
     infinite = torch.full_like(value, torch.inf)
+    # The median alone would take int8 of a heavy-tailed tensor, mostly one step, for signs.
     one_size = largest - least <= CUTS.equal_magnitude * largest
     if optimizer in {"adam", "adamw"} or (one_size and int(sent.sum()) > 1):
         sign = value.sign()

@@ -28,7 +28,7 @@ def choose(
         The lines, and for each of them the update less what the others explain.
     """
     whole = match.update
-    if match.signs:
+    if match.measure == "each":
         # Give each tensor the size that it has in the gradient of the nearest line.
         size = match.gradient(lines[int(match.similarities(lines).argmax())])
         whole = {n: v * (size[n].norm() / v.norm().clamp(min=1e-30)) for n, v in whole.items()}
@@ -37,7 +37,7 @@ def choose(
     weights = torch.zeros(0)
     left = whole
     while len(taken) < count:
-        scores = match.against(left, signs=False).similarities(lines)
+        scores = match.against(left).similarities(lines)
         if not taken:
             best = scores.topk(min(len(lines), 16 * count)).indices.tolist()
             lines, scores = [lines[i] for i in best], scores[best]

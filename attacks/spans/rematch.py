@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,34 +19,43 @@ from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 
+Measure: TypeAlias = Literal["whole", "each", "profile"]
+
 _TOKENS = 1024  # in one forward and backward pass
+_ROUNDING = 1e-6  # share of a tensor's square that float32 rounding may take
 
 
 @dataclass(frozen=True)
 class Rematch:
     """Compares the gradient of a batch of one sentence with the update.
 
-    The similarity is the inner product with the update over the gradient's norm: the root of the
-    part of the update that the gradient explains at its best scale. The tensors of an update of
-    signs have lost their scale, and are normalised one by one.
-
     Attributes:
         model: the broadcast model.
         update: as received, in float32.
-        signs: whether each tensor is compared on its own.
+        measure: "whole" is the inner product with the update over the gradient's norm: the root of
+            the part of the update that the gradient explains at its best scale. "each" normalises
+            every tensor first, since signs have lost their scale. "profile" is the log-likelihood
+            for a scale and a white noise of each tensor's own, both at their maximum.
     """
 
     model: Replay
     update: Tensors
-    signs: bool
+    measure: Measure
 
     @classmethod
     def of(
         cls, observation: Observation, task: TextTask, device: torch.device, *, signs: bool
     ) -> Rematch:
-        """Of an observation."""
+        """Of an observation; ``signs`` if the update has lost its scale."""
+        return cls.measuring(observation, task, device, "each" if signs else "whole")
+
+    @classmethod
+    def measuring(
+        cls, observation: Observation, task: TextTask, device: torch.device, measure: Measure
+    ) -> Rematch:
+        """Of an observation, with the measure of similarity."""
         update = {name: value.float().to(device) for name, value in observation.update().items()}
-        return cls(replay(observation, task, device), update, signs)
+        return cls(replay(observation, task, device), update, measure)
 
     def __post_init__(self) -> None:
         """Prepare the factored gradient."""
@@ -58,11 +68,11 @@ class Rematch:
     _table: Tensor = None  # type: ignore[assignment]
     _factored: Factored = None  # type: ignore[assignment]
 
-    def against(self, update: Tensors, *, signs: bool) -> Rematch:
-        """The same comparison with another update."""
+    def against(self, update: Tensors) -> Rematch:
+        """The same comparison, of whole gradients, with another update."""
         other = copy.copy(self)
         object.__setattr__(other, "update", update)
-        object.__setattr__(other, "signs", signs)
+        object.__setattr__(other, "measure", "whole")
         return other
 
     def gradient(self, line: Tensor) -> Tensors:
@@ -96,24 +106,31 @@ class Rematch:
     def _similarity(self, lines: Tensor, labels: Tensor) -> Tensor:
         batch = Batch(lines, labels, torch.ones_like(lines))
         groups = self._factored(self._table[lines][:, None], batch, create_graph=False)
-        both, own, each = (self._table.new_zeros(len(lines)) for _ in range(3))
+        seen, inner, square = [], [], []
         for group in groups:
             for index, name in enumerate(group.names):
                 if name not in self.update or name not in self._factored.names:
                     continue
-                seen = self.update[name]
+                value = self.update[name]
+                seen.append(value)
                 if isinstance(group, Products):
                     left, right = group.left[index], group.right[index]
-                    inner = ((left @ seen) * right).sum((1, 2))
-                    square = ((left @ left.mT) * (right @ right.mT)).sum((1, 2))
+                    inner.append(((left @ value) * right).sum((1, 2)))
+                    square.append(((left @ left.mT) * (right @ right.mT)).sum((1, 2)))
                 else:
                     values = group.values[index]
-                    inner = values @ seen.flatten()[: values.shape[1]]
-                    square = values.square().sum(1)
-                both, own = both + inner, own + square
-                weight = seen.norm() / square.clamp(min=1e-30).sqrt()
-                each = each + inner * weight
-        return each if self.signs else both / own.clamp(min=1e-30).sqrt()
+                    inner.append(values @ value.flatten()[: values.shape[1]])
+                    square.append(values.square().sum(1))
+        both, own = torch.stack(inner, 1), torch.stack(square, 1).clamp(min=1e-30)
+        if self.measure == "whole":
+            return both.sum(1) / own.sum(1).sqrt()
+        norms = both.new_tensor([float(value.norm()) for value in seen]).clamp(min=1e-30)
+        if self.measure == "each":
+            return (both / own.sqrt() * norms).sum(1)
+        sizes = both.new_tensor([float(value.count_nonzero()) for value in seen])
+        cosines = (both / own.sqrt() / norms).clamp(-1, 1)
+        rest = (1 - cosines * cosines.abs()).clamp(min=_ROUNDING)
+        return -(sizes * rest.log()).sum(1) / 2
 
     def improve(
         self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job

@@ -129,8 +129,8 @@ class SoftTraces:
                 near = ratios[place].topk(2 * len(lines) - 1).indices
                 near = near[near != ids[place]][: 2 * len(lines) - 2]
                 tokens = torch.cat([own, near, self._draws(rng)])
-                inputs = self.layers.of_extensions(kinds, ids[None, :place], tokens)
-                for index, (one, made) in enumerate(zip(every, inputs, strict=True)):
+                tried = self.layers.of_extensions(kinds, ids[None, :place], tokens)
+                for index, (one, made) in enumerate(zip(every, tried, strict=True)):
                     found, few = one.statistic(made)[0], len(own) + len(near)
                     false = found[: len(own)] if one is self.first else found[:few]
                     samples.add(index, nothing, false, found[few:])

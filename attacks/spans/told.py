@@ -67,14 +67,13 @@ class UpdatedModel:
     def _told(self, states: list[Tensor]) -> Tensor:
         heads = [net.get_output_embeddings() for net in self._networks]
         logs = [head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)]
-        told = torch.stack(logs).mean(0)
+        told: Tensor = torch.stack(logs).mean(0)
         if self.shifts:
             shift = logs[0] - logs[1]
             shift = shift - shift.median(-1, keepdim=True).values
             spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
             told = told + CUTS.told_shift * (shift / spread).clamp(-3, 8)
-        weighted: Tensor = CUTS.told_weight * told
-        return weighted
+        return told * CUTS.told_weight
 
 
 def _flattened(value: Tensor, most: int) -> Tensor:

@@ -1,0 +1,141 @@
+"""Sentences of a causal model decoded from an update whose span a defense has blurred."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job
+from attacks.spans.cuts import CUTS
+from attacks.spans.explained import choose
+from attacks.spans.prefix_search import PrefixSearch, Scored
+from attacks.spans.rematch import Rematch
+from attacks.spans.soft_traces import SoftTraces
+from attacks.spans.told import UpdatedModel
+from fedsim.capture import Observation
+from fedsim.tasks.text import TextTask
+
+
+def decode(
+    observation: Observation, task: TextTask, traces: SoftTraces, rng: torch.Generator, job: Job
+) -> list[list[int]]:
+    """The likeliest sentences of a causal model.
+
+    Args:
+        observation: of any optimizer and defense.
+        task: a language model, or a classifier with causal attention.
+        traces: of the update.
+        rng: draws the words that each layer is fitted to.
+        job: ends the search when its time is up.
+    """
+    network = traces.layers.network
+    count = observation.knowledge.num_examples or 1
+    update = {name: value.float() for name, value in observation.update().items()}
+    writes = task.spec.kind == "language-modelling"
+    told = UpdatedModel(network, update, count * task.max_length) if writes else None
+    edges = task.tokens([""])[0]
+    start = edges[:1] if len(edges) > 1 else []
+    end = edges[-1] if edges and writes else None
+    found = search(traces, told, start, end, count, rng, job)
+    if told is None:  # a classifier, whose labels are not known
+        return [list(one.ids) for one in spread(found, count)]
+    device = traces.words.device
+    match = Rematch.of(observation, task, device, signs=traces.signs)
+    candidates = [
+        torch.tensor(_closed(list(one.ids), end, task.max_length), device=device)
+        for one in varied(found, len(start), count)
+    ]
+    taken, alone = choose(match, candidates, count)
+    lines = []
+    for line, left in zip(taken, alone, strict=True):
+        own = match if count == 1 else match.against(left)
+        lines.append(rematched(line, traces, told, own, end, job))
+    return lines
+
+
+def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:
+    """The likeliest sentence of each first word and each length, at most so many in all."""
+    kept: dict[tuple[int, int], Scored] = {}
+    for one in found:
+        if len(one.ids) > start + 1:
+            kept.setdefault((one.ids[start], len(one.ids)), one)
+    words = list(dict.fromkeys(word for word, _ in kept))[: 2 * count]
+    return [one for (word, _), one in kept.items() if word in words]
+
+
+def search(
+    traces: SoftTraces,
+    told: UpdatedModel | None,
+    start: Sequence[int],
+    end: int | None,
+    count: int,
+    rng: torch.Generator,
+    job: Job,
+) -> list[Scored]:
+    """Two searches, the second with distributions fitted to the result of the first."""
+    if traces.first is not None:
+        traces.first_line(start)
+        traces.grow(start, count, rng)
+    found: list[Scored] = []
+    for last in (False, True):
+        first = traces.ratios
+        if start:
+            starts = torch.tensor([start], device=first.device)
+        else:
+            starts = first[0].topk(min(CUTS.next_tokens, first.shape[1])).indices[:, None]
+        near = [e for e in traces.near if e.tells]
+        later = [e for e in traces.later if e.tells]
+        beam = CUTS.prefixes * count
+        tree = PrefixSearch(traces.layers, near, later, first, told, end, beam, count)
+        found = tree.run(starts, job)
+        lines = [one.ids for one in spread(found, count) if len(one.ids) > 4]
+        if last or job.expired or traces.first is None or not lines:
+            break
+        traces.fit(lines, rng)
+    return found
+
+
+def spread(found: Sequence[Scored], count: int) -> list[Scored]:
+    """The likeliest sentences that are not nearly one another."""
+    kept: list[Scored] = []
+    for one in found:
+        if len(kept) == count:
+            break
+        if all(_shared(one.ids, other.ids) < 0.7 for other in kept):
+            kept.append(one)
+    return kept + [one for one in found if one not in kept][: count - len(kept)]
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> float:
+    same = sum(a == b for a, b in zip(one[1:], other[1:], strict=False))
+    return same / max(1, min(len(one), len(other)) - 1)
+
+
+def rematched(
+    line: Tensor,
+    traces: SoftTraces,
+    told: UpdatedModel | None,
+    match: Rematch,
+    end: int | None,
+    job: Job,
+) -> list[int]:
+    """The line after exchanging single words for those that the gradient prefers."""
+    scores = traces.ratios[: len(line)].clone()
+    if told is not None:
+        scores[1:] += told.along(line)
+    rivals = scores.topk(min(CUTS.rivals, scores.shape[1]), dim=1).indices
+    best = scores.topk(2, dim=1)
+    sure = best.values[:, 0] - best.values[:, 1] > CUTS.sure
+    rivals[sure & (best.indices[:, 0] == line)] = -1
+    rivals[0] = -1
+    if end is not None and int(line[-1]) == end:
+        rivals[-1] = -1
+    line, _ = match.improve(line, None, rivals, CUTS.sweeps, job)
+    found: list[int] = line.tolist()
+    return found
+
+
+def _closed(line: list[int], end: int | None, longest: int) -> list[int]:
+    return line if end is None or len(line) >= longest else [*line, end]
