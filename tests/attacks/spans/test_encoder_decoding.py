@@ -9,7 +9,8 @@ import torch
 
 from attacks.base import Job
 from attacks.observed.readings import read
-from attacks.spans.encoder_decoding import decode, left
+from attacks.spans.decoding import decode
+from attacks.spans.encoder_decoding import left
 from attacks.spans.rematch import Rematch
 from attacks.spans.word_search import Places
 from fedsim.knowledge import Knowledge
@@ -34,7 +35,7 @@ def decoded(victim: Victim, rows: list[int], *defenses: dict[str, object]) -> tu
     seen = replace(seen, knowledge=Knowledge(num_examples=len(rows)))
     network = task.model(seen.sent)
     guess = decode(seen, task, network, torch.Generator().manual_seed(0), Job(), rows=True)
-    assert guess.confidence == ("guess",) * len(rows)
+    assert guess is not None
     return guess.guess, truth
 
 

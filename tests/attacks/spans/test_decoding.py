@@ -1,0 +1,135 @@
+"""Sentences of a causal model decoded from updates that a defense has blurred."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from attacks.base import Job, Reconstruction
+from attacks.observed.spectrum import Spectrum, spectrum
+from attacks.spans.evidence import Evidence, Normal
+from attacks.spans.explained import choose, fitted, less
+from attacks.spans.first_layers import FirstLayers, Layer
+from attacks.spans.rematch import Rematch
+from attacks.spans.span import Span
+from attacks.spans.told import UpdatedModel
+from fedsim.tasks.text import TextTask
+from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+
+FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
+SIGNS: dict[str, object] = {"name": "sign"}
+NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 1e-4}
+TOP: dict[str, object] = {"name": "prune", "fraction": 0.9}
+HALF: dict[str, object] = {"name": "prune", "fraction": 0.5, "keep": "random"}
+ADAMW = {"protocol": "fedavg", "optimizer": "adamw", "learning_rate": 5e-5, "local_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Victim:
+    return trained("tiny-gpt2", 60)
+
+
+def overlap(guess: Reconstruction, truth: list[list[int]]) -> float:
+    """Share of the private tokens that are in the guess, start and end left out."""
+    found = Counter(token for line in lines(guess.guess) for token in line[1:-1])
+    real = Counter(token for line in truth for token in line[1:-1])
+    return (found & real).total() / max(1, real.total())
+
+
+@pytest.mark.parametrize("defense", [NOISE, SIGNS, TOP, HALF])
+def test_words_of_a_blurred_update(gpt2: Victim, defense: dict[str, object]) -> None:
+    shares, chance = [], []
+    for row in (5, 7):
+        seen, truth = gpt2.capture([row], FROZEN, defense)
+        other = gpt2.capture([row + 1])[1]
+        (guess,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())
+        shares.append(overlap(guess, lines(truth)))
+        chance.append(overlap(guess, lines(other)))
+        assert set(guess.confidence or ()) <= {"consistent", "guess"}
+    # The built-in model is 64 wide, so that signs and pruning leave only part of the words.
+    assert min(shares) > max(chance)
+    assert sum(shares) > 0.5
+
+
+def test_the_first_step_of_adam_is_decoded(gpt2: Victim) -> None:
+    seen, truth = gpt2.capture([5], FROZEN, **ADAMW)
+    (guess,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())
+    assert overlap(guess, lines(truth)) > 0.3
+
+
+def test_a_seed_gives_the_same_guess(gpt2: Victim) -> None:
+    seen, _ = gpt2.capture([5], FROZEN, NOISE)
+    one, two = (
+        Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())[0]
+        for _ in range(2)
+    )
+    assert torch.equal(one.guess.inputs, two.guess.inputs)
+
+
+def test_the_update_makes_the_private_words_likelier(gpt2: Victim) -> None:
+    seen, truth = gpt2.capture([5], FROZEN)
+    network = gpt2.task.model(seen.sent)
+    update = {name: value.float() for name, value in seen.update().items()}
+    told = UpdatedModel(network, update, 32)
+    line = truth.inputs[0]
+    found = told.along(line)
+    plain = UpdatedModel(network, {}, 32).along(line)
+    places = range(len(line) - 1)
+    ranks = [
+        [int((table[p] > table[p, line[p + 1]]).sum()) for p in places] for table in (found, plain)
+    ]
+    assert sum(ranks[0]) < sum(ranks[1]) / 2
+    torch.testing.assert_close(found[2:3], told.next_tokens(line[None, :3]), atol=0.05, rtol=0.01)
+
+
+def test_the_statistic_of_a_true_input_is_what_noise_predicts() -> None:
+    rng = torch.Generator().manual_seed(0)
+    inputs = torch.randn(10, 96, generator=rng)
+    slopes = torch.randn(10, 200, generator=rng)
+    noise = 0.5 * torch.randn(96, 200, generator=rng)
+    one = Evidence(Layer(("layer",)), spectrum(inputs.T @ slopes + noise, 32))
+    true = one.statistic(inputs)
+    false = one.statistic(torch.randn(200, 96, generator=rng))
+    assert float(true.max()) < 0.3  # smaller than noise alone, as other errors are allowed for
+    assert float(true.std()) < 0.3
+    assert float(false.min()) > float(true.max()) + 1
+    one.fit(true, false[:100], false[100:], 0.5)
+    assert one.tells
+    assert float(one.ratio(true).min()) > 0 > float(one.ratio(false).max())
+
+
+def test_a_layer_that_does_not_tell_has_no_strong_opinion() -> None:
+    basis = torch.linalg.qr(torch.randn(16, 4)).Q.double()
+    one = Evidence(Layer(("layer",)), Spectrum(basis, torch.ones(4), torch.ones(4), 0.1))
+    one.true = one.moved = one.absent = Normal(1.0, 0.5)
+    assert not one.tells
+    values = one.ratio(torch.linspace(-2, 4, 50))
+    assert bool((values[:-1] >= values[1:]).all())
+
+
+def test_a_batch_is_explained_by_its_own_sentences(gpt2: Victim) -> None:
+    seen, truth = gpt2.capture([3, 4], FROZEN)
+    wrong, _ = gpt2.capture([20], FROZEN)
+    del wrong
+    others = gpt2.capture([20, 21, 22], FROZEN)[1]
+    task = gpt2.task
+    assert isinstance(task, TextTask)
+    candidates = [torch.tensor(line) for line in (*lines(others), *lines(truth))]
+    match = Rematch.of(seen, task, torch.device("cpu"), signs=False)
+    taken, alone = choose(match, candidates, 2)
+    assert Counter(tuple(line.tolist()) for line in taken) == Counter(map(tuple, lines(truth)))
+    for line, left in zip(taken, alone, strict=True):
+        own = match.gradient(line)
+        weight = fitted(left, [own])
+        rest = less(left, [own], weight)
+        size = sum(float(value.square().sum()) for value in left.values())
+        assert sum(float(value.square().sum()) for value in rest.values()) < 1e-4 * size
+
+
+def test_layers_of_the_second_block_are_found(gpt2: Victim) -> None:
+    network = gpt2.task.model(gpt2.capture([3])[0].sent)
+    layers = FirstLayers(network, [5, 6, 7], 16)
+    assert len(layers.contexts) == 3
+    assert all(".h.1." in layer.name for layer in layers.later)
