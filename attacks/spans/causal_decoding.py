@@ -76,7 +76,6 @@ def search(
 ) -> list[Scored]:
     """Two searches, the second with distributions fitted to the result of the first."""
     if traces.first is not None:
-        traces.first_line(start)
         traces.grow(start, count, rng)
     found: list[Scored] = []
     for last in (False, True):

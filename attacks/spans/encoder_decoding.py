@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks.base import Job
 from attacks.spans.certificate import batch_of
-from attacks.spans.rematch import Measure, Rematch
+from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.word_search import Places, WordSearch
 from fedsim.capture import Observation
@@ -31,8 +31,7 @@ def decode(
         job: ends the search when its time is up.
     """
     edges = task.tokens([""])[0]
-    measure: Measure = "each" if traces.signs else "whole"
-    match = Rematch.measuring(observation, task, traces.words.device, measure)
+    match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     places = Places(traces.statistics, edges[0], edges[-1])
     search = WordSearch(places, match, task.spec.num_classes or 1)
     received = dict(match.update)

@@ -19,10 +19,9 @@ from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 
-Measure: TypeAlias = Literal["whole", "each", "profile"]
+Measure: TypeAlias = Literal["whole", "each"]
 
 _TOKENS = 1024  # in one forward and backward pass
-_ROUNDING = 1e-6  # share of a tensor's square that float32 rounding may take
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Rematch:
         update: as received, in float32.
         measure: "whole" is the inner product with the update over the gradient's norm: the root of
             the part of the update that the gradient explains at its best scale. "each" normalises
-            every tensor first, since signs have lost their scale. "profile" is the log-likelihood
-            for a scale and a white noise of each tensor's own, both at their maximum.
+            every tensor first, since signs have lost their scale.
     """
 
     model: Replay
@@ -47,13 +45,7 @@ class Rematch:
         cls, observation: Observation, task: TextTask, device: torch.device, *, signs: bool
     ) -> Rematch:
         """Of an observation; ``signs`` if the update has lost its scale."""
-        return cls.measuring(observation, task, device, "each" if signs else "whole")
-
-    @classmethod
-    def measuring(
-        cls, observation: Observation, task: TextTask, device: torch.device, measure: Measure
-    ) -> Rematch:
-        """Of an observation, with the measure of similarity."""
+        measure: Measure = "each" if signs else "whole"
         update = {name: value.float().to(device) for name, value in observation.update().items()}
         return cls(replay(observation, task, device), update, measure)
 
@@ -125,12 +117,7 @@ class Rematch:
         if self.measure == "whole":
             return both.sum(1) / own.sum(1).sqrt()
         norms = both.new_tensor([float(value.norm()) for value in seen]).clamp(min=1e-30)
-        if self.measure == "each":
-            return (both / own.sqrt() * norms).sum(1)
-        sizes = both.new_tensor([float(value.count_nonzero()) for value in seen])
-        cosines = (both / own.sqrt() / norms).clamp(-1, 1)
-        rest = (1 - cosines * cosines.abs()).clamp(min=_ROUNDING)
-        return -(sizes * rest.log()).sum(1) / 2
+        return (both / own.sqrt() * norms).sum(1)
 
     def improve(
         self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job

@@ -54,22 +54,6 @@ class SoftTraces:
         found = self.first.ratio(self.statistics.clamp(max=1e4))
         return found.masked_fill(~self.statistics.isfinite(), -torch.inf)
 
-    def first_line(self, start: Sequence[int]) -> list[int]:
-        """The nearest token at each place, up to where the nearest is as far as any.
-
-        The middle of the true tokens' statistics is set by the nearest eight.
-        """
-        assert self.first is not None
-        finite = self.statistics[:, self.words]
-        nearest = finite.min(1).values[len(start) :]
-        middle = float(nearest.sort().values[:8].median())
-        self.first.fit(nearest.sort().values[:8], finite[0], finite.flatten()[::97], 0.5)
-        between = (middle + float(finite.median())) / 2
-        near = torch.nonzero(nearest < between)[:, 0]
-        length = len(start) + max(4, int(near[-1]) + 1 if len(near) else 0)
-        line = self.statistics.argmin(1).tolist()
-        return [*start, *line[len(start) : length]]
-
     def grow(self, start: Sequence[int], count: int, rng: torch.Generator) -> None:
         """Fit every layer by a few greedy steps from the likeliest first tokens.
 

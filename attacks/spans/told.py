@@ -66,7 +66,9 @@ class UpdatedModel:
 
     def _told(self, states: list[Tensor]) -> Tensor:
         heads = [net.get_output_embeddings() for net in self._networks]
-        logs = [head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)]
+        logs: list[Tensor] = [
+            head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)
+        ]
         told: Tensor = torch.stack(logs).mean(0)
         if self.shifts:
             shift = logs[0] - logs[1]

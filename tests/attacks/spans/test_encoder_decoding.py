@@ -82,8 +82,8 @@ def test_every_measure_prefers_the_truth(bert: Victim) -> None:
     false = truth.inputs.clone()
     false[0, 1] = (false[0, 1] + 1) % 20 + 5
     both = torch.cat([truth.inputs, false])
-    for measure in ("whole", "each", "profile"):
-        match = Rematch.measuring(seen, task, torch.device("cpu"), measure)
+    for signs in (False, True):
+        match = Rematch.of(seen, task, torch.device("cpu"), signs=signs)
         own, other = match.similarity(both, truth.labels.expand(2)).tolist()
         assert own > other
 
