@@ -85,5 +85,5 @@ def _flattened(value: Tensor, most: int) -> Tensor:
     if not seen.rank:
         return torch.zeros_like(value)
     scale = (seen.basis.T @ wide).norm(dim=1).clamp(min=OBSERVED.spike_floor)
-    flat = (seen.basis * (seen.cosines / scale)) @ (seen.basis.T @ wide)
+    flat: Tensor = (seen.basis * (seen.cosines / scale)) @ (seen.basis.T @ wide)
     return flat if value.shape[0] <= value.shape[1] else flat.T
