@@ -41,7 +41,7 @@ ATTACK_CASES = {
     "dlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
     "idlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
     "closed_form": AttackCase({}, ("image",), False),
-    "inverting": AttackCase({"steps": 2}, ("image",), True),
+    "inverting": AttackCase({"steps": 60}, ("image",), True),
     "gi_gip": AttackCase({"latent_steps": 2, "weight_steps": 2}, ("image",), True),
     "dlg_text": AttackCase({"steps": 2}, ("text", "language"), True),
     "tag": AttackCase({"steps": 2}, ("text", "language"), True),

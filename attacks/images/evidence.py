@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from attacks.base import Job, Reconstruction
-from attacks.images.image_losses import ImageLoss
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.capture import Observation
 from fedsim.records import Certificate
@@ -26,7 +26,10 @@ def pixel_prior(observation: Observation, task: Task, job: Job) -> PixelPrior:
 
 
 def guarded(
-    found: Reconstruction, prior: PixelPrior, loss: ImageLoss, observed: Tensors
+    found: Reconstruction,
+    prior: PixelPrior,
+    loss: Callable[[Tensor, Tensor, Tensors], Tensor],
+    observed: Tensors,
 ) -> Reconstruction:
     """The guess, or the prior's mean for every example where that is likelier.
 

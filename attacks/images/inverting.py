@@ -13,7 +13,7 @@ from attacks.base import Attack, Reconstruction
 from attacks.images.evidence import guarded
 from attacks.images.image_losses import ImageLoss, total_variation
 from attacks.images.image_matching import ImageMatching, ImageObjective, Victims, descend
-from attacks.images.over_rounds import MatchingLoss
+from attacks.images.over_rounds import MatchingLoss, RoundsLoss
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -98,7 +98,8 @@ class Inverting(ImageMatching):
             ]
         restarts = [made[i : i + self.restarts] for i in range(0, len(made), self.restarts)]
         best = [min(own, key=_objective) for own in restarts]
-        if not isinstance(victims.loss, ImageLoss):  # evidence is of one round's coordinates
+        losses = victims.loss.losses if isinstance(victims.loss, RoundsLoss) else (victims.loss,)
+        if not all(isinstance(loss, ImageLoss) for loss in losses):
             return best
         return [
             guarded(

@@ -15,6 +15,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from attacks.base import Job, Reconstruction
 from attacks.spans.first_layers import FirstLayers
+from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.span import Span
 from fedsim.capture import Observation
 from fedsim.cell import TaskConfig
@@ -23,6 +24,7 @@ from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import state
+from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
 from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
 
@@ -154,16 +156,29 @@ def test_dropout_is_not_certified(bert: Victim, gpt2: Victim) -> None:
 def test_rounding_on_a_coarse_wire_counts(gpt2: Victim) -> None:
     seen, truth = gpt2.capture([5], FROZEN)
     top = max(float(value.abs().max()) for value in seen.received.values())
-    for dtype, proof in ((torch.float16, "certified"), (torch.bfloat16, "guess")):
+    for dtype, proof in ((torch.float16, "certified"), (torch.bfloat16, "consistent")):
         coarse = {name: (value / top).to(dtype) for name, value in seen.received.items()}
         guess = run(gpt2, replace(seen, received=coarse))
         assert guess.confidence == (proof,)
-        assert (sentences(guess.guess) == sentences(truth)) == (proof == "certified")
+        assert sentences(guess.guess) == sentences(truth)
 
 
 def refused(victim: Victim, seen: Observation, reason: str) -> None:
     with pytest.raises(CannotAttack, match=re.escape(reason)):
         run(victim, seen)
+
+
+def inexact(victim: Victim, seen: Observation, reason: str) -> None:
+    """The exact test is impossible, so that the attack decodes."""
+    task = victim.task
+    assert isinstance(task, TextTask)
+
+    def test_exactly() -> None:
+        traces = read_traces(seen, task, task.model(seen.sent))
+        best_judge(traces.layers, traces.before, seen)
+
+    with pytest.raises(CannotAttack, match=reason):
+        test_exactly()
 
 
 def test_rank_limits_are_named(bert: Victim, gpt2: Victim) -> None:
@@ -172,16 +187,15 @@ def test_rank_limits_are_named(bert: Victim, gpt2: Victim) -> None:
         many, truth = victim.capture(list(range(40, 56)), FROZEN)
         assert truth.mask is not None
         assert int(truth.mask.sum()) > 128
-        with pytest.raises(CannotAttack, match=rf"{name}' has rank 12[678] at width 128"):
-            run(victim, many)
+        inexact(victim, many, rf"{name}' has rank 12[678] at width 128")
         noisy, _ = victim.capture([5], FROZEN, {"name": "gaussian_noise", "std": 1e-4})
-        refused(victim, noisy, "has rank 128 at width 128")
+        inexact(victim, noisy, "has rank 128 at width 128")
 
 
-def test_adaptive_optimizers_are_refused(gpt2: Victim) -> None:
+def test_adaptive_optimizers_hide_the_exact_span(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([5], FROZEN, **{**SGD, "optimizer": "adamw"})
-    refused(gpt2, replace(seen, knowledge=Knowledge(optimizer="adamw")), "an update by 'adamw'")
-    refused(gpt2, seen, "has rank 128 at width 128")
+    inexact(gpt2, replace(seen, knowledge=Knowledge(optimizer="adamw")), "an update by 'adamw'")
+    inexact(gpt2, seen, "has rank 128 at width 128")
 
 
 def test_layers_that_are_missing_are_named(gpt2: Victim) -> None:
@@ -192,7 +206,9 @@ def test_layers_that_are_missing_are_named(gpt2: Victim) -> None:
     broken = {**seen.received, name: torch.full_like(seen.received[name], torch.nan)}
     refused(gpt2, replace(seen, received=broken), "is zero, NaN or infinite")
     first = {key: value for key, value in seen.received.items() if key == name}
-    refused(gpt2, replace(seen, received=first), "behind the attention are not sent")
+    alone = replace(seen, received=first)
+    inexact(gpt2, alone, "behind the attention are not sent")
+    assert set(run(gpt2, alone).confidence or ()) == {"guess"}
 
 
 def test_one_block_of_a_classifier_is_too_few() -> None:
@@ -204,8 +220,8 @@ def test_one_block_of_a_classifier_is_too_few() -> None:
     shallow = replace(task, spec=spec)
     victim = Victim(shallow, rows, state(shallow.build()))
     seen, _ = victim.capture([5], FROZEN)
-    with pytest.raises(CannotAttack, match=r"rank \d+ at width 128.*a model of two blocks or more"):
-        run(victim, seen)
+    inexact(victim, seen, r"rank \d+ at width 128.*a model of two blocks or more")
+    assert len(run(victim, seen).guess.inputs) == 1
 
 
 def test_time_ends_the_search(bert: Victim) -> None:

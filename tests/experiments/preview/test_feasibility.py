@@ -5,16 +5,17 @@ from typing import Any
 import pytest
 
 from attacks import ATTACKS
-from attacks.base import Attack, Job
+from attacks.base import Attack
 from attacks.feasibility import Feasibility, Prospect
+from attacks.spans.judges import best_judge, read_traces
 from experiments.plan.cells import Cell
 from experiments.plan.rehearsal import rehearse
 from experiments.preview.feasibility import feasible
 from experiments.preview.replies import replies
 from experiments.wording.names import own_titles, title
 from fedsim.errors import CannotAttack
-from fedsim.seeds import generator
 from fedsim.tasks import load_task
+from fedsim.tasks.text import TextTask
 from tests.apps.cases import IMAGES, TEXT, Make, simulate
 
 MLP = {**IMAGES, "task": {"model": "mlp", "dataset": "shapes", "heldout_rows": 8}}
@@ -102,10 +103,11 @@ def test_more_words_than_the_width_leave_no_room(make_run: Make) -> None:
         found = told(cell)["span"]
         assert found.colour == colour, found.text("span")
         seen = cell.captures.load(cell.captures.keys()[0])
-        job = Job(deadline=0.0)
+        task = load_task(cell.captures.root)
+        assert isinstance(task, TextTask)
         try:
-            task = load_task(cell.captures.root)
-            ATTACKS["span"]().reconstruct([seen], task, [generator(0, "span")], job)
+            traces = read_traces(seen, task, task.model(seen.sent))
+            best_judge(traces.layers, traces.before, seen)
             refused = False
         except CannotAttack as error:
             refused = "rank" in str(error)
