@@ -41,6 +41,7 @@ from fedsim.data.rows import load_rows
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.federation import FederationConfig
+from fedsim.metrics.match import match
 from fedsim.models import MODELS
 from fedsim.seeds import generator
 from fedsim.setting import load_setting
@@ -156,17 +157,35 @@ class BenchVictims:
         truth = Counter(task.examples(batch).tokens)
         rng = generator(self.client.config.seed, "span", number)
         job = Job(deadline=time.monotonic() + _BUDGET)
+        begun = time.process_time()
         try:
             (made,) = Span().reconstruct([seen], task, [rng], job)
         except CannotAttack as refusal:
-            return RankOutcome(len(batch), refusal=reason(refusal.reason))
-        guess = task.examples(made.guess).tokens
+            return RankOutcome(
+                len(batch),
+                refusal=reason(refusal.reason),
+                seconds=time.process_time() - begun,
+            )
+        guess, private = task.examples(made.guess), task.examples(batch)
         levels = made.confidence or ()
-        proven = Counter(g for g, c in zip(guess, levels, strict=True) if c == "certified")
+        called = {
+            level: Counter(g for g, own in zip(guess.tokens, levels, strict=True) if own == level)
+            for level in ("certified", "consistent")
+        }
+        pairs = zip(match(guess, private, "text"), private.tokens, strict=True)
         return RankOutcome(
             len(batch),
-            (Counter(guess) & truth).total(),
-            proven.total(),
-            (proven - truth).total(),
+            (Counter(guess.tokens) & truth).total(),
+            called["certified"].total(),
+            called["consistent"].total(),
+            (called["certified"] + called["consistent"] - truth).total(),
+            tuple(0.0 if i is None else overlap(guess.tokens[i], real) for i, real in pairs),
+            time.process_time() - begun,
             expired=made.expired,
         )
+
+
+def overlap(guess: Sequence[int], truth: Sequence[int]) -> float:
+    """F-measure of the tokens of two sentences, as ROUGE-1."""
+    shared = (Counter(guess) & Counter(truth)).total()
+    return 2 * shared / max(1, len(guess) + len(truth))

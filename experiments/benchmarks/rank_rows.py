@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.analysis.statistics import summary
 from experiments.benchmarks.ranking import MATRICES
@@ -44,7 +44,8 @@ class Subject:
             f"among {self.vocabulary}, width {self.width}, rms of the gradient: "
             f"W_Q {self.rms_q:.1e}, W_V {self.rms_v:.1e}, all {self.rms_all:.1e}\n"
             f"{'treatment':<20} {'of':<4} {'median':>8} {'worst':>8} {'first':>6} "
-            f"{'95 %':>11} {f'top {TOP}':>6}  {'exact':>5} {'proven':>6} {'false':>5}  fails"
+            f"{'95 %':>11} {f'top {TOP}':>6}  {'words':>5} {'95 %':>11} {'exact':>5} {'proven':>6} "
+            f"{'agree':>5} {'false':>5} {'CPU s':>5}  fails"
         )
 
 
@@ -59,10 +60,14 @@ class RankRow:
         first: share of the tokens with rank 1; ``low`` and ``high`` its 95 % interval, clustered by
             batch.
         top: share of the tokens among the nearest ``TOP``.
-        exact: share of the sentences that the span attack finds whole; it reads all three matrices,
-            so that it stands in their row alone.
+        words: mean F-measure of the words of each sentence and its guess by the span attack (as
+            ROUGE-1, of tokens), 0 where it refuses; ``words_low`` and ``words_high`` as for
+            ``first``. The attack reads all three matrices, so that it stands in their row alone.
+        exact: share of the sentences that it finds whole.
         certified: share of the sentences that it calls certified.
-        false: sentences that it calls certified and that are not in the batch.
+        consistent: share of the sentences that it calls consistent.
+        false: sentences that it calls either, and that are not in the batch.
+        seconds: mean CPU time of the attack on a batch.
         fails: what does not work, in words; empty where everything does.
     """
 
@@ -74,31 +79,52 @@ class RankRow:
     low: float | None
     high: float | None
     top: float
-    exact: float | None
-    certified: float | None
-    false: int | None
     fails: str
+    words: float | None = None
+    words_low: float | None = None
+    words_high: float | None = None
+    exact: float | None = None
+    certified: float | None = None
+    consistent: float | None = None
+    false: int | None = None
+    seconds: float | None = None
 
     def text(self) -> str:
         """For a terminal."""
-        interval = "-" if self.low is None else f"{self.low:.2f} - {self.high:.2f}"
-        attack = " " * 18
+        interval = _interval(self.low, self.high)
+        attack = " " * 48
         if self.exact is not None:
-            attack = f"{self.exact:>5.2f} {self.certified:>6.2f} {self.false:>5}"
+            attack = (
+                f"{self.words:>5.2f} {_interval(self.words_low, self.words_high):>11} "
+                f"{self.exact:>5.2f} {self.certified:>6.2f} {self.consistent:>5.2f} "
+                f"{self.false:>5} {self.seconds:>5.1f}"
+            )
         return (
             f"{self.treatment:<20} {self.matrix:<4} {self.median:>8.1f} {self.worst:>8.0f} "
             f"{self.first:>6.2f} {interval:>11} {self.top:>6.2f}  {attack}  {self.fails}"
         ).rstrip()
 
 
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None else f"{low:.2f} - {high:.2f}"
+
+
 @dataclass(frozen=True)
 class RankOutcome:
-    """Number of sentences of a batch that the span attack found, and how it ended."""
+    """Number of sentences of a batch that the span attack found, and how it ended.
+
+    Attributes:
+        words: F-measure of the words of each sentence; empty if the attack refused.
+        seconds: CPU time.
+    """
 
     sentences: int
     exact: int = 0
     certified: int = 0
+    consistent: int = 0
     false: int = 0
+    words: tuple[float, ...] = ()
+    seconds: float = 0.0
     refusal: str = ""
     expired: bool = False
 
@@ -120,14 +146,7 @@ def rank_row(
     share = summary(first, owners, better="higher", seed=0)
     top = statistics.mean(rank <= TOP for rank in ranks)
     fails = [] if share.mean >= _READ else ["shortlist only"] if top >= _LISTED else ["lost"]
-    exact = certified = false = None
-    if matrix == MATRICES[-1]:
-        sentences = sum(one.sentences for one in outcomes)
-        exact = sum(one.exact for one in outcomes) / sentences
-        certified = sum(one.certified for one in outcomes) / sentences
-        false = sum(one.false for one in outcomes)
-        fails += list(complaints(outcomes))
-    return RankRow(
+    found = RankRow(
         treatment,
         matrix,
         statistics.median(ranks),
@@ -136,10 +155,25 @@ def rank_row(
         share.low,
         share.high,
         top,
-        exact,
-        certified,
-        false,
         "; ".join(fails),
+    )
+    if matrix != MATRICES[-1]:
+        return found
+    sentences = sum(one.sentences for one in outcomes)
+    words = [word for one in outcomes for word in one.words or [0.0] * one.sentences]
+    batches = [number for number, one in enumerate(outcomes) for _ in range(one.sentences)]
+    overlap = summary(words, batches, better="higher", seed=0)
+    return replace(
+        found,
+        fails="; ".join([*fails, *complaints(outcomes)]),
+        words=overlap.mean,
+        words_low=overlap.low,
+        words_high=overlap.high,
+        exact=sum(one.exact for one in outcomes) / sentences,
+        certified=sum(one.certified for one in outcomes) / sentences,
+        consistent=sum(one.consistent for one in outcomes) / sentences,
+        false=sum(one.false for one in outcomes),
+        seconds=statistics.mean(one.seconds for one in outcomes),
     )
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from attacks.spans.subspace import Subspace
 from clients.train import LocalTrainer
 from experiments.benchmarks.bench import bench
-from experiments.benchmarks.bench_ranks import BenchVictims, rank_tables
+from experiments.benchmarks.bench_ranks import BenchVictims, overlap, rank_tables
 from experiments.benchmarks.rank_rows import (
     TOP,
     RankOutcome,
@@ -208,13 +208,20 @@ def test_int8_rounds_to_even_steps() -> None:
 
 
 def test_a_row_sums_up() -> None:
-    outcomes = [RankOutcome(1, 1, 1), RankOutcome(1, 0, 1, 1), RankOutcome(1, refusal="too full")]
+    outcomes = [
+        RankOutcome(1, 1, 1, words=(1.0,), seconds=2.0),
+        RankOutcome(1, 0, 0, 1, 1, words=(0.5,), seconds=4.0),
+        RankOutcome(1, refusal="too full"),
+    ]
     row = rank_row("x", "all", [1, 1, 3, TOP + 1], [0, 0, 1, 2], outcomes)
     assert (row.median, row.worst, row.first, row.top) == (2, TOP + 1, 0.5, 0.75)
     assert row.low is not None
     assert row.high is not None
     assert 0 <= row.low <= 0.5 <= row.high <= 1
-    assert (row.exact, row.certified, row.false) == (1 / 3, 2 / 3, 1)
+    assert (row.exact, row.certified, row.consistent, row.false) == (1 / 3, 1 / 3, 1 / 3, 1)
+    assert (row.words, row.seconds) == (0.5, 2.0)
+    assert row.words_low is not None
+    assert row.words_low <= 0.5
     told = "shortlist only; span refuses 1 of 3: too full; span is wrong on 1 of 3"
     assert row.fails == told
     assert told in row.text()
@@ -222,6 +229,12 @@ def test_a_row_sums_up() -> None:
     assert (bare.exact, bare.fails) == (None, "")
     assert rank_row("x", "W_Q", [99.0, 1.0, 80.0], [0, 1, 2], outcomes).fails == "lost"
     assert list(complaints([RankOutcome(2, 2, expired=True)])) == ["out of time on 1 of 1"]
+
+
+def test_overlap_counts_repeated_words() -> None:
+    assert overlap([5, 5, 6], [6, 5, 7]) == 2 / 3
+    assert overlap([], []) == 0
+    assert overlap([1, 2], [2, 1]) == 1
 
 
 def test_a_reason_is_a_few_words() -> None:
@@ -242,6 +255,8 @@ def test_the_table_of_a_trained_model() -> None:
         assert [found[name, matrix].first for matrix in MATRICES] == [1, 1, 1]
         whole = found[name, "all"]
         assert (whole.exact, whole.certified, whole.false, whole.fails) == (1, 1, 0, "")
+        assert whole.words == 1
+        assert (whole.seconds or 0) > 0
     hidden = found["dp_sgd, epsilon 1", "all"]
     assert hidden.first < 0.05
     assert hidden.fails.startswith("lost; span is wrong on 3 of 3")
