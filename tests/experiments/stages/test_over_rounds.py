@@ -3,6 +3,7 @@
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 import torch
 
 from attacks.observed.same_rows import ALONE
@@ -30,6 +31,12 @@ def guess(run: Run, round_: int, client: int) -> torch.Tensor:
     name = str(CaptureKey(round=round_, client=client))
     (path,) = run.cells[0].folder.glob(f"guesses/inverting*/{name}.safetensors")
     return load_tensors(path)["inputs"]
+
+
+@pytest.fixture(autouse=True)
+def _unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches of three steps would mostly give way to the prior."""
+    monkeypatch.setattr("attacks.images.inverting.guarded", lambda found, *_: found)
 
 
 def reasons(run: Run) -> list[str]:
