@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 
 from attacks.base import Job
 from attacks.spans.certificate import batch_of
+from attacks.spans.explained import fitted, less
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.word_search import Places, WordSearch
@@ -62,11 +62,4 @@ def left(
         task.gradient(network, batch_of([line], task, [label]).to(device))
         for line, label in zip(lines, labels, strict=True)
     ]
-    names = [name for name in update if name in found[0]]
-    columns = torch.stack([torch.cat([one[n].flatten() for n in names]) for one in found], 1)
-    goal = torch.cat([update[n].flatten() for n in names])
-    scales = torch.linalg.lstsq(columns.T @ columns, (columns.T @ goal)[:, None]).solution[:, 0]
-    return {
-        name: update[name] - sum(c * one[name] for c, one in zip(scales, found, strict=True))
-        for name in names
-    }
+    return less(update, found, fitted(update, found))
