@@ -162,6 +162,7 @@ HUB = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("FEDSIM_HUB" not in os.environ, reason="FEDSIM_HUB names no folder")
 @pytest.mark.parametrize(("model", "data"), HUB)
 def test_models_from_the_hub(model: str, data: str) -> None:

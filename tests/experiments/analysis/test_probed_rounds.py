@@ -118,6 +118,7 @@ def test_a_simulation_that_was_cut_off_ends_with_all_probes(make_run: Make) -> N
     assert files_of(cell.folder / "captures") == whole
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_probes_on_ray_have_the_bits_of_in_process(make_run: Make, ray_cluster: None) -> None:
     runs = [

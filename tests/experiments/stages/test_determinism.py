@@ -41,13 +41,12 @@ def test_dropout_and_noise_repeat_too(make_run: Make) -> None:
 @pytest.mark.parametrize(
     ("base", "protocol"), [(TEXT, "fedsgd"), (IMAGES, "fedavg")], ids=["text", "images"]
 )
-def test_engines_and_workers_give_the_same_bits(
+def test_engines_give_the_same_bits(
     base: dict[str, Any], protocol: str, make_run: Make, ray_cluster: None
 ) -> None:
     reference = captured(make_run, base, "in-process", federation={"protocol": protocol})
-    for workers in (1, 2):
-        federation = {"engine": "ray", "protocol": protocol, "client_workers": workers}
-        assert captured(make_run, base, f"ray-{workers}", federation=federation) == reference
+    federation = {"engine": "ray", "protocol": protocol, "client_workers": 2}
+    assert captured(make_run, base, "ray", federation=federation) == reference
 
 
 def scores(root: Path) -> list[dict[str, Any]]:
