@@ -44,6 +44,10 @@ Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 r
 Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
 Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
+Retry = Annotated[
+    bool,
+    typer.Option("--retry-failed", help="attack again what failed, ran out of time or was skipped"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
@@ -58,18 +62,24 @@ def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
         engine: Engine = None,
         quiet: Quiet = False,
         full: Full = False,
+        retry_failed: Retry = False,
         as_json: Json = False,
     ) -> None:
         run = Invocation(experiment, sets or [], out, seed, workers, engine, gpus).run(stages)
         from experiments.pipeline import execute
 
-        outcome = execute(run, stages, quiet=quiet or as_json, full=full)
+        quiet = quiet or as_json
+        outcome = execute(run, stages, quiet=quiet, full=full, retry_failed=retry_failed)
         print(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 
-    if "report" not in stages:  # there is nothing to write in full
-        kept = [one for name, one in signature(command).parameters.items() if name != "full"]
-        vars(command)["__signature__"] = Signature(kept)
+    of_stage = {"full": "report", "retry_failed": "attack"}
+    kept = [
+        one
+        for name, one in signature(command).parameters.items()
+        if of_stage.get(name) in (None, *stages)
+    ]
+    vars(command)["__signature__"] = Signature(kept)
     return command
 
 
@@ -226,6 +236,9 @@ def main() -> None:
         result: Any = app(standalone_mode=False)
     except FedsimError as error:
         sys.exit(_complain(str(error)))
+    except OSError as error:
+        place = error.filename or "this machine"
+        sys.exit(_complain(f"{place}: {error.strerror or error}. Run the same command again."))
     except KeyboardInterrupt:
         sys.exit(_complain("interrupted. Run the same command again to continue.", code=130))
     except typer.Exit as stop:
