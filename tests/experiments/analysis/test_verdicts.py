@@ -95,18 +95,6 @@ def test_variants_pair_by_all_other_options() -> None:
     assert oblivious_twin(same, [adaptive, same]) is None
 
 
-def test_interrupted_jobs_leave_it_open() -> None:
-    quiet = list(rows(lambda c, r: 0.1 + c / 100))
-    assert verdict_of(quiet, prior()).word == "no leak found"
-    lost = [
-        one.model_copy(update={"value": None, "status": "interrupted"}) if one.client == 0 else one
-        for one in quiet
-    ]
-    verdict = verdict_of(lost, prior())
-    said = "2 jobs were interrupted: fedsim attack runs them again"
-    assert (verdict.word, verdict.notes) == ("inconclusive", (said,))
-
-
 def test_a_leak_has_to_beat_every_baseline() -> None:
     # Far above another client's update, and no better than the prior.
     beaten = verdict_of(rows(strong), other(), prior(), rows(strong, attack="dlg"))
@@ -166,6 +154,13 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
     broken = verdict_of(failed, other(), prior())
     assert (broken.word, broken.notes[0]) == ("inconclusive", "jobs failed or ran out of time")
     assert broken.jobs == {"done": 10, "skipped": 0, "failed": 2, "timeout": 0, "interrupted": 0}
+    lost = [
+        one.model_copy(update={"value": None, "status": "interrupted"}) if one.client == 0 else one
+        for one in rows(near(0.001))
+    ]
+    left = verdict_of(lost, other(), prior())
+    said = "2 jobs were interrupted: fedsim attack runs them again"
+    assert (left.word, left.notes[-1]) == ("inconclusive", said)
 
 
 def test_what_was_not_attacked_or_has_no_baseline() -> None:
