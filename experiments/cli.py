@@ -44,10 +44,7 @@ Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 r
 Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
 Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
-Retry = Annotated[
-    bool,
-    typer.Option("--retry-failed", help="attack again what failed, ran out of time or was skipped"),
-]
+Retry = Annotated[bool, typer.Option("--retry-failed", help="attack again what did not succeed")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
@@ -68,17 +65,13 @@ def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
         run = Invocation(experiment, sets or [], out, seed, workers, engine, gpus).run(stages)
         from experiments.pipeline import execute
 
-        quiet = quiet or as_json
-        outcome = execute(run, stages, quiet=quiet, full=full, retry_failed=retry_failed)
+        outcome = execute(run, stages, quiet=quiet or as_json, full=full, retry_failed=retry_failed)
         print(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 
     of_stage = {"full": "report", "retry_failed": "attack"}
-    kept = [
-        one
-        for name, one in signature(command).parameters.items()
-        if of_stage.get(name) in (None, *stages)
-    ]
+    options = signature(command, eval_str=True).parameters.items()
+    kept = [one for name, one in options if of_stage.get(name) in (None, *stages)]
     vars(command)["__signature__"] = Signature(kept)
     return command
 
@@ -207,12 +200,9 @@ def list_(
     if what and what not in CATALOGS:
         raise ConfigError(f"list {what!r}: there is no such list. {suggest(what, CATALOGS)}")
     entries = CATALOGS[what]() if what else counts()
-    if as_json:
-        print(json.dumps(entries))
-        return
     width = max(len(name) for name in entries)
-    for name, sentence in entries.items():
-        print(f"{name:<{width}}  {sentence}")
+    lines = (f"{name:<{width}}  {sentence}" for name, sentence in entries.items())
+    print(json.dumps(entries) if as_json else "\n".join(lines))
 
 
 @app.command(name="describe")
@@ -237,8 +227,7 @@ def main() -> None:
     except FedsimError as error:
         sys.exit(_complain(str(error)))
     except OSError as error:
-        place = error.filename or "this machine"
-        sys.exit(_complain(f"{place}: {error.strerror or error}. Run the same command again."))
+        sys.exit(_complain(f"{str(error).rstrip('.')}. Correct it and run the same command again."))
     except KeyboardInterrupt:
         sys.exit(_complain("interrupted. Run the same command again to continue.", code=130))
     except typer.Exit as stop:

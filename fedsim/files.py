@@ -126,6 +126,35 @@ def read_record(path: Path, kind: type[R]) -> R:
         ) from None
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a table of plain JSON.
+
+    Raises:
+        StoreError: the file is missing or holds no such table.
+    """
+    try:
+        table = json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise StoreError(f"{path}: not valid JSON ({error}). Restore or delete the file.") from None
+    if not isinstance(table, dict):
+        raise StoreError(f"{path}: not a table. Restore or delete the file.")
+    return table
+
+
+def read_text(path: Path) -> str:
+    """Read a text in UTF-8.
+
+    Raises:
+        StoreError: the file is missing or no text.
+    """
+    if not path.is_file():
+        raise StoreError(f"{path}: the file is missing. Restore it, or simulate again.")
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path}: not a text ({error}). Restore or delete the file.") from None
+
+
 def save_tensors(path: Path, tensors: Tensors) -> str:
     """Write a safetensors file atomically and return its SHA-256; it loses the order of names."""
     from safetensors.torch import save
