@@ -14,6 +14,7 @@ from experiments.console import Console
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run, RunStage, note_provenance
 from experiments.stages.attack import Attackers, attackers
+from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError, StoreError
 
@@ -154,6 +155,7 @@ def _simulate_and_attack(
                 raise ConfigError(
                     f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first."
                 )
+            check_captures(cell)
             team.submit(cell)
         team.drain()
         note_provenance(run, "attack", time.monotonic() - started)

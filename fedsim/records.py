@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from pydantic import Field
+
 from fedsim.capture import Keyed
 from fedsim.files import Record
 
@@ -185,6 +187,8 @@ class SimulationRecord(Record):
         bytes_up: size of all replies, by round.
         client_rows: how many private rows each client holds, by its number; empty in older runs.
         incidents: workers that died or hung and were replaced.
+        captures: SHA-256 of the files below ``captures/``, by name; empty in older runs.
+        truth: as ``captures``, of ``truth/``; empty if another engine ran the apps.
     """
 
     seconds: float
@@ -192,3 +196,5 @@ class SimulationRecord(Record):
     bytes_up: dict[int, int]
     incidents: tuple[str, ...]
     client_rows: tuple[int, ...] = ()
+    captures: dict[str, str] = Field(default_factory=dict)
+    truth: dict[str, str] = Field(default_factory=dict)

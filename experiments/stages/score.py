@@ -15,6 +15,7 @@ from experiments.stages.controls import controls
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
 from experiments.stages.guesses import Guess, matched, read_guess
+from experiments.stages.integrity import check_cell
 from experiments.stages.rows import write_rows
 from experiments.stages.signals import SignalRow, signals
 from experiments.stages.updates import UpdateRow, updates
@@ -34,6 +35,8 @@ def score(run: Run) -> list[str]:
     Beside them the gallery, which alone holds private examples. Returns the reason of each job that
     was interrupted and is therefore left out.
     """
+    for cell in run.cells:
+        check_cell(cell)
     with one_thread():  # images are small
         scores = [row for cell in run.cells for row in Scorer(Victims(cell)).rows()]
         shown = list(gallery(run.cells, scores))

@@ -19,7 +19,7 @@ from tests.attacks.learned.test_lti import client, described, rng
         ({"name": "sign"}, 0.99),  # that of what is nearly 0 may differ
         ({"name": "quantize", "kind": "qsgd"}, 0.9),  # by chance
         ({"name": "clip", "norm": 0.1}, 0.999),
-        ({"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1e-5}, 0.9),
+        ({"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1e-6}, 0.9),
     ],
     ids=["prune", "sign", "qsgd", "clip", "dp_sgd"],
 )
