@@ -44,6 +44,7 @@ Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 r
 Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
 Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
+Retry = Annotated[bool, typer.Option("--retry-failed", help="attack again what did not succeed")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
@@ -58,18 +59,20 @@ def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
         engine: Engine = None,
         quiet: Quiet = False,
         full: Full = False,
+        retry_failed: Retry = False,
         as_json: Json = False,
     ) -> None:
         run = Invocation(experiment, sets or [], out, seed, workers, engine, gpus).run(stages)
         from experiments.pipeline import execute
 
-        outcome = execute(run, stages, quiet=quiet or as_json, full=full)
+        outcome = execute(run, stages, quiet=quiet or as_json, full=full, retry_failed=retry_failed)
         print(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 
-    if "report" not in stages:  # there is nothing to write in full
-        kept = [one for name, one in signature(command).parameters.items() if name != "full"]
-        vars(command)["__signature__"] = Signature(kept)
+    of_stage = {"full": "report", "retry_failed": "attack"}
+    options = signature(command, eval_str=True).parameters.items()
+    kept = [one for name, one in options if of_stage.get(name) in (None, *stages)]
+    vars(command)["__signature__"] = Signature(kept)
     return command
 
 
@@ -197,12 +200,9 @@ def list_(
     if what and what not in CATALOGS:
         raise ConfigError(f"list {what!r}: there is no such list. {suggest(what, CATALOGS)}")
     entries = CATALOGS[what]() if what else counts()
-    if as_json:
-        print(json.dumps(entries))
-        return
     width = max(len(name) for name in entries)
-    for name, sentence in entries.items():
-        print(f"{name:<{width}}  {sentence}")
+    lines = (f"{name:<{width}}  {sentence}" for name, sentence in entries.items())
+    print(json.dumps(entries) if as_json else "\n".join(lines))
 
 
 @app.command(name="describe")
@@ -226,6 +226,8 @@ def main() -> None:
         result: Any = app(standalone_mode=False)
     except FedsimError as error:
         sys.exit(_complain(str(error)))
+    except OSError as error:
+        sys.exit(_complain(f"{str(error).rstrip('.')}. Correct it and run the same command again."))
     except KeyboardInterrupt:
         sys.exit(_complain("interrupted. Run the same command again to continue.", code=130))
     except typer.Exit as stop:

@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attacks.scheduling.ledger import Ledger
 from experiments.console import Console
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run, RunStage, note_provenance
 from experiments.stages.attack import Attackers, attackers
+from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError, StoreError
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -24,6 +27,7 @@ class RunOutcome:
 
     Attributes:
         statuses: how many jobs of the run ended how.
+        interrupted: the reason of each job that this machine ended, so that it has no score.
         page: the report, if it was written.
     """
 
@@ -31,12 +35,14 @@ class RunOutcome:
     stages: tuple[RunStage, ...]
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
+    interrupted: list[str] = field(default_factory=list)
     page: Path | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether a job failed or ran out of time."""
-        return "attack" in self.stages and self.statuses["failed"] + self.statuses["timeout"] > 0
+        """Whether a job failed, ran out of time or was interrupted."""
+        bad = self.statuses["failed"] + self.statuses["timeout"] + len(self.interrupted)
+        return "attack" in self.stages and bad > 0
 
     def table(self) -> dict[str, Any]:
         """As JSON data."""
@@ -45,6 +51,7 @@ class RunOutcome:
             "stages": self.stages,
             "seconds": round(self.seconds, 3),
             "jobs": dict(self.statuses),
+            "interrupted": len(self.interrupted),
             "report": None if self.page is None else str(self.page),
         }
 
@@ -58,12 +65,24 @@ class RunOutcome:
                 if self.statuses[status] or status == "done"
             ]
             words.append(f"jobs: {', '.join(counts)}")
+        if self.interrupted:
+            words.append(
+                f"{len(self.interrupted)} interrupted and not scored ({self.interrupted[0]}): "
+                f"correct the cause and run fedsim run {self.run}"
+            )
         if self.page is not None:
             words.append(f"report: {self.page}")
         return "; ".join(words)
 
 
-def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = False) -> RunOutcome:
+def execute(
+    run: Run,
+    stages: Sequence[RunStage],
+    *,
+    quiet: bool,
+    full: bool = False,
+    retry_failed: bool = False,
+) -> RunOutcome:
     """Run the stages; what is done already is not done again.
 
     Args:
@@ -71,19 +90,21 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = F
         stages: in their order.
         quiet: print nothing.
         full: report every table and guess.
+        retry_failed: attack again what failed, ran out of time or was skipped.
     """
     outcome = RunOutcome(run.root, tuple(stages))
     started = time.monotonic()
     with Console(quiet) as console, Ledger(run.root / "jobs.sqlite") as ledger:
         if "simulate" in stages or "attack" in stages:
-            with attackers(run, ledger, console) as team:
+            with attackers(run, ledger, console, retry_failed=retry_failed) as team:
                 _simulate_and_attack(run, stages, team, console)
+            outcome.interrupted = team.interrupted
             names = {cell.name for cell in run.cells}
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
             from experiments.stages.score import score
 
-            _timed(run, "score", lambda: score(run))
+            outcome.interrupted = _timed(run, "score", lambda: score(run))
         if "report" in stages:
             from experiments.report.report import write_report
 
@@ -98,10 +119,11 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = F
     return outcome
 
 
-def _timed(run: Run, stage: str, work: Any) -> None:  # noqa: ANN401
+def _timed(run: Run, stage: RunStage, work: Callable[[], T]) -> T:
     started = time.monotonic()
-    work()
+    made = work()
     note_provenance(run, stage, time.monotonic() - started)
+    return made
 
 
 def _listener(
@@ -133,6 +155,7 @@ def _simulate_and_attack(
                 raise ConfigError(
                     f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first."
                 )
+            check_captures(cell)
             team.submit(cell)
         team.drain()
         note_provenance(run, "attack", time.monotonic() - started)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from fedsim.errors import StoreError
 from fedsim.files import Record, load_tensors, read_record
@@ -49,7 +49,31 @@ class CaptureKey(Record):
         return cls(round=int(match[1]), client=int(match[2]))
 
 
-class CaptureRecord(Record):
+class Keyed(Record):
+    """A record of one client in one round, whose file is named after it."""
+
+    key: CaptureKey
+
+
+K = TypeVar("K", bound=Keyed)
+
+
+def read_keyed(path: Path, kind: type[K], key: CaptureKey) -> K:
+    """Read the record of ``key``.
+
+    Raises:
+        StoreError: the file is missing, is not a valid record, or holds that of another key.
+    """
+    record = read_record(path, kind)
+    if record.key != key:
+        raise StoreError(
+            f"{path}: holds the record of {record.key}. Files were swapped; restore them, or rerun "
+            "the stage that wrote them."
+        )
+    return record
+
+
+class CaptureRecord(Keyed):
     """Metadata of one reply. It is written last: a capture without its record does not exist.
 
     Attributes:
@@ -62,7 +86,6 @@ class CaptureRecord(Record):
         knowledge: the facts granted to the server about this reply.
     """
 
-    key: CaptureKey
     kind: Kind
     order: tuple[str, ...]
     sha256: str
@@ -142,7 +165,7 @@ class CaptureStore:
 
     def record(self, key: CaptureKey) -> CaptureRecord:
         """Record of ``key``, without its tensors."""
-        return read_record(self.tensors_path(key).with_suffix(".json"), CaptureRecord)
+        return read_keyed(self.tensors_path(key).with_suffix(".json"), CaptureRecord, key)
 
     def load(self, key: CaptureKey) -> Observation:
         """Read one observation and check every file against its hash.

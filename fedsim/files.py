@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -45,25 +46,47 @@ def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
     """Write to a temporary file, sync and rename it: a reader sees the whole file or none.
 
     Without ``sync`` a crash of the machine may still lose the file until ``sync_file`` is called.
+
+    Raises:
+        StoreError: the disk is full or refuses the file; an older file of the name is kept.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        for part in parts:
-            file.write(part)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    with _writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                for part in parts:
+                    file.write(part)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error.strerror or str(error)) from None
+
+
+def unwritable(path: Path, fault: str) -> StoreError:
+    """The error of a file that the disk does not take."""
+    return StoreError(
+        f"{path}: cannot be written ({fault}). What was finished is kept: make room or correct the "
+        "path, and run the same command again."
+    )
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the file's content is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Wait until the file's content is on the disk; raises as ``write_bytes`` does."""
+    with _writing(path), path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def write_json(
@@ -101,6 +124,35 @@ def read_record(path: Path, kind: type[R]) -> R:
             f"{path}: not a valid {kind.__name__} ({where}: {first['msg']}). "
             "The file is cut or altered; rerun the stage that wrote it."
         ) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a table of plain JSON.
+
+    Raises:
+        StoreError: the file is missing or holds no such table.
+    """
+    try:
+        table = json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise StoreError(f"{path}: not valid JSON ({error}). Restore or delete the file.") from None
+    if not isinstance(table, dict):
+        raise StoreError(f"{path}: not a table. Restore or delete the file.")
+    return table
+
+
+def read_text(path: Path) -> str:
+    """Read a text in UTF-8.
+
+    Raises:
+        StoreError: the file is missing or no text.
+    """
+    if not path.is_file():
+        raise StoreError(f"{path}: the file is missing. Restore it, or simulate again.")
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path}: not a text ({error}). Restore or delete the file.") from None
 
 
 def save_tensors(path: Path, tensors: Tensors) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from fedsim.capture import CaptureKey
+from pydantic import Field
+
+from fedsim.capture import Keyed
 from fedsim.files import Record
 
-Status: TypeAlias = Literal["done", "skipped", "failed", "timeout"]
-STATUSES: tuple[Status, ...] = ("done", "skipped", "failed", "timeout")
+Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "interrupted"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+UNSCORED: frozenset[Status] = frozenset({"skipped", "interrupted"})
+"""Statuses of jobs that say nothing about the attack; an interrupted one is run again."""
 Certificate: TypeAlias = Literal["certified", "consistent", "in_span", "guess"]
 """The best first: the guess makes the observed gradient; it does but for what noise, rounding or
 pruning explains; its tokens lie in the span of the gradient; nothing speaks for it."""
@@ -55,14 +59,16 @@ class ExampleKey(NamedTuple):
     example: int
 
 
-class JobRecord(Record):
+class JobRecord(Keyed):
     """What became of one attack on one observation. Always written, also when the worker died.
 
     Attributes:
         attack: the attack's label in the experiment, unique there.
-        key: the observation attacked.
+        status: ``interrupted`` if the machine ended it and not the attack: a file, the disk, the
+            memory or the worker's process. Such a job is not settled, and has no score.
         reason: why a job was skipped or failed; for ``done`` what there is to know, or nothing.
         seconds: wall time in the worker.
+        device: ``cpu``, or the name of the GPU that computed; empty in older runs.
         peak_bytes: the worker's largest resident memory, or GPU memory where it had one.
         objective: the attacker's own final objective; None where it has none.
         confidence: per guessed example, where the attack can tell.
@@ -71,10 +77,10 @@ class JobRecord(Record):
     """
 
     attack: str
-    key: CaptureKey
     status: Status
     reason: str = ""
     seconds: float = 0.0
+    device: str = ""
     peak_bytes: int = 0
     objective: float | None = None
     steps: int = 0
@@ -87,12 +93,12 @@ class JobRecord(Record):
 class ScoreRow(Record):
     """One value of one metric on one private example; a row of ``scores.parquet``.
 
-    ``value`` is None where the job was skipped, or the example has nothing to measure. A failed
-    job, a timed-out job without a guess and an example that no guess was matched to are scored as a
-    blank guess. ``control`` is ``none`` for the attack itself, ``other_client`` for its guess on
-    another client's update, and ``second_client`` for one more, by the main metric alone. ``probe``
-    is ``none`` for a client, else the kind of the probe. ``row`` is the example's number in the
-    split that it is from, by which the same example is known again.
+    ``value`` is None where the job was skipped or interrupted, or there is nothing to measure. A
+    failed job, a timed-out job without a guess and an example that no guess was matched to are
+    scored as a blank guess. ``control`` is ``none`` for the attack itself, ``other_client`` for its
+    guess on another client's update, and ``second_client`` for one more, by the main metric alone.
+    ``probe`` is ``none`` for a client, else the kind of the probe. ``row`` is the example's number
+    in the split that it is from, by which the same example is known again.
     """
 
     run: str
@@ -181,6 +187,8 @@ class SimulationRecord(Record):
         bytes_up: size of all replies, by round.
         client_rows: how many private rows each client holds, by its number; empty in older runs.
         incidents: workers that died or hung and were replaced.
+        captures: SHA-256 of the files below ``captures/``, by name; empty in older runs.
+        truth: as ``captures``, of ``truth/``; empty if another engine ran the apps.
     """
 
     seconds: float
@@ -188,3 +196,5 @@ class SimulationRecord(Record):
     bytes_up: dict[int, int]
     incidents: tuple[str, ...]
     client_rows: tuple[int, ...] = ()
+    captures: dict[str, str] = Field(default_factory=dict)
+    truth: dict[str, str] = Field(default_factory=dict)

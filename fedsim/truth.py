@@ -12,14 +12,14 @@ import torch
 from pydantic import Field
 from torch.nn.functional import pad
 
-from fedsim.capture import CaptureKey, batch_from, batch_tensors
-from fedsim.files import Record, load_tensors, read_record, save_tensors, write_json
+from fedsim.capture import CaptureKey, Keyed, batch_from, batch_tensors, read_keyed
+from fedsim.files import load_tensors, save_tensors, write_json
 from fedsim.records import ProbeKind
 from fedsim.signals import TensorSignal
 from fedsim.types import Batch
 
 
-class TruthRecord(Record):
+class TruthRecord(Keyed):
     """What belongs to one client's examples in one round.
 
     Attributes:
@@ -32,7 +32,6 @@ class TruthRecord(Record):
         signals: of each tensor of the client's update, what its defense left; empty in older runs.
     """
 
-    key: CaptureKey
     sha256: str
     rows: tuple[int, ...]
     steps: tuple[tuple[int, ...], ...]
@@ -97,10 +96,10 @@ class TruthStore:
     def members(self, key: CaptureKey) -> list[TruthRecord]:
         """The records behind a capture: the client's own, or one for each of its cohort."""
         own = self._path(key).with_suffix(".json")
-        if own.exists() and (record := read_record(own, TruthRecord)).cohort is None:
+        if own.exists() and (record := read_keyed(own, TruthRecord, key)).cohort is None:
             return [record]
         records = self._read(f"round-{key.round:04d}-client-*.json")
-        return [r for r in records if r.cohort == key.client] or [read_record(own, TruthRecord)]
+        return [r for r in records if r.cohort == key.client] or [read_keyed(own, TruthRecord, key)]
 
     def record(self, key: CaptureKey) -> TruthRecord:
         """Row numbers and step order of ``key``."""
@@ -111,8 +110,8 @@ class TruthStore:
         return joined([self.batch(member) for member in self.members(key)])
 
     def _read(self, pattern: str) -> list[TruthRecord]:
-        records = [read_record(path, TruthRecord) for path in self.root.glob(pattern)]
-        return sorted(records, key=lambda record: record.key)
+        paths = {CaptureKey.parse(path.stem): path for path in self.root.glob(pattern)}
+        return [read_keyed(path, TruthRecord, key) for key, path in sorted(paths.items())]
 
     def batch(self, record: TruthRecord) -> Batch:
         """The examples of one client's record."""

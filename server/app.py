@@ -17,6 +17,7 @@ from fedsim.cell import CellConfig
 from fedsim.data.partition import partition
 from fedsim.federation import FederationConfig
 from fedsim.files import read_record, save_tensors, write_json
+from fedsim.manifest import hashes
 from fedsim.records import SimulationRecord, UtilityPoint
 from fedsim.setting import load_setting
 from fedsim.tasks import initial_weights, save_task
@@ -88,6 +89,7 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
         bytes_up={r: size * federation.cohort for r, size in participation.bytes_up.items()},
         incidents=tuple(getattr(grid, "incidents", ())),
         client_rows=tuple(map(len, parts)),
+        captures=hashes(cell / "captures"),
     )
     write_json(cell / "simulation.json", record)
 

@@ -198,6 +198,7 @@ def group_gradients(model: Replay, batch: Batch, size: int) -> Tensors:
     return {name: value.detach() for name, value in found.items()}
 
 
+@torch.enable_grad()
 def looped_gradients(model: Replay, batch: Batch, size: int = 1) -> Tensors:
     """``group_gradients`` one by one: the reference for its results and its speed."""
     starts = range(0, len(batch), size)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from attacks import attack_classes
 from fedsim.build import build, options_of
-from fedsim.capture import CaptureKey, CaptureStore
+from fedsim.capture import CaptureKey, CaptureStore, read_keyed
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import load_tensors, read_record, write_json
 from fedsim.records import JobRecord, Status
@@ -186,14 +186,17 @@ def check_fits(demand: Demand, label: str, machines: Sequence[tuple[float, float
 def settled(spec: JobSpec) -> list[JobRecord] | None:
     """The records of all keys, or None unless each record and its guess are complete on disk.
 
-    A broken guess is not an error: it counts as absent, and the job makes it again.
+    A broken guess is not an error: it counts as absent, as does that of an interrupted job, and the
+    job makes it again.
     """
     records = []
     for key in spec.keys:
         if not spec.record_path(key).exists():
             return None
         try:
-            record = read_record(spec.record_path(key), JobRecord)
+            record = read_keyed(spec.record_path(key), JobRecord, key)
+            if record.status == "interrupted":
+                return None
             if record.sha256 is not None:
                 load_tensors(spec.guess_path(key), record.sha256)
         except StoreError:

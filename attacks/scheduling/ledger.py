@@ -9,15 +9,15 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from attacks.scheduling.jobs import JobSpec, State, discard, settled
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import SCHEMA
+from fedsim.files import SCHEMA, unwritable
 from fedsim.records import JobRecord
 
 _TABLE = """
@@ -142,11 +142,12 @@ class Ledger:
         except StoreError:
             self._run_lock.close()
             raise
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        if self._connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            script = f"BEGIN; {_TABLE}; PRAGMA user_version = {SCHEMA}; COMMIT"
-            self._connection.executescript(script)
-        with self._connection:
+        self._path = path
+        with self._writing():
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            if self._connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+                script = f"BEGIN; {_TABLE}; PRAGMA user_version = {SCHEMA}; COMMIT"
+                self._connection.executescript(script)
             self._connection.execute("UPDATE job SET state = 'queued' WHERE state = 'running'")
 
     def __enter__(self) -> Ledger:
@@ -168,11 +169,13 @@ class Ledger:
     def claim(self, spec: JobSpec, *, retry_failed: bool = False) -> list[JobRecord] | None:
         """The records of the job if they exist on disk; otherwise None, and the job is queued.
 
+        With ``retry_failed`` a job is also queued if it failed, ran out of time or was skipped.
+
         Raises:
             ConfigError: the records on disk were made with other options.
         """
         records = settled(spec)
-        if records is not None and retry_failed and any(r.status == "failed" for r in records):
+        if records is not None and retry_failed and any(r.status != "done" for r in records):
             records = None
         options = json.dumps(dict(spec.table), sort_keys=True)
         before, _ = self._first(spec)
@@ -181,7 +184,7 @@ class Ledger:
                 f"attacks.{spec.label}: {spec.guesses / spec.label} holds guesses made with "
                 f"{before}, not {options}. Give the attack another label, or delete that folder."
             )
-        with self._thread_lock, self._connection:
+        with self._writing():
             self._connection.executemany(
                 "INSERT OR IGNORE INTO job (cell, label, round, client, state, options) "
                 "VALUES (?, ?, ?, ?, 'queued', ?)",
@@ -210,19 +213,33 @@ class Ledger:
         self._update(spec, "state = 'queued', reason = ?", reason)
 
     def finish(self, spec: JobSpec, records: Sequence[JobRecord]) -> None:
-        """Record the final states; a row that was already final keeps its time."""
+        """Record the final states; a row that was already final keeps its time.
+
+        An interrupted job is not final: it waits, with its reason, for the next command.
+        """
         for record in records:
+            again = record.status == "interrupted"
             self._update(
                 replace(spec, keys=(record.key,)),
                 "state = ?, reason = ?, seconds = ?, peak_bytes = ?, attempts = ?, "
                 "ended = coalesce(ended, ?)",
-                record.status,
+                "queued" if again else record.status,
                 record.reason,
                 record.seconds,
                 record.peak_bytes,
                 record.attempts,
-                time.time(),
+                None if again else time.time(),
             )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction, of one thread at a time."""
+        with self._thread_lock:
+            try:
+                with self._connection:
+                    yield
+            except sqlite3.OperationalError as error:
+                raise unwritable(self._path, str(error)) from None
 
     def _first(self, spec: JobSpec) -> tuple[str | None, int]:
         """Options and attempts of the job; the keys of a group share them."""
@@ -233,7 +250,7 @@ class Ledger:
         return (None, 0) if row is None else (str(row[0]), int(row[1]))
 
     def _update(self, spec: JobSpec, change: str, *values: str | float) -> None:
-        with self._thread_lock, self._connection:
+        with self._writing():
             self._connection.executemany(
                 f"UPDATE job SET {change} {_WHERE}",
                 [(*values, spec.cell, spec.label, key.round, key.client) for key in spec.keys],

@@ -6,12 +6,14 @@ import traceback
 from pathlib import Path
 from typing import TypeAlias
 
+import torch
+
 from attacks.base import Reconstruction, Trace
 from attacks.scheduling.jobs import JobSpec
 from fedsim.capture import CaptureKey, batch_tensors
-from fedsim.errors import CannotAttack
+from fedsim.errors import CannotAttack, StoreError
 from fedsim.files import save_tensors, write_json
-from fedsim.records import JobRecord
+from fedsim.records import JobRecord, Status
 from fedsim.types import Tensors
 
 AttackOutcome: TypeAlias = Reconstruction | Exception
@@ -21,6 +23,13 @@ _TRACE_POINTS = 200
 
 class _NonFinite(Exception):
     pass
+
+
+def is_interruption(error: Exception) -> bool:
+    """Whether the machine ended the job, and not the attack: a file, the disk or the memory."""
+    lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    # A CPU's allocator has no type of its own.
+    return lacking or isinstance(error, StoreError | OSError) or "allocate memory" in str(error)
 
 
 def write_outcome(
@@ -46,11 +55,8 @@ def write_outcome(
             record = record.model_copy(update={"sha256": sha256})
     if isinstance(outcome, Exception):
         spec.guess_path(key).unlink(missing_ok=True)
-        skipped = isinstance(outcome, CannotAttack)
-        status = "skipped" if skipped else "failed"
-        record = record.model_copy(
-            update={"status": status, "reason": _reason(outcome, spec.label)}
-        )
+        told = {"status": _status(outcome), "reason": _reason(outcome, spec.label)}
+        record = record.model_copy(update=told)
     write_json(spec.record_path(key), record)
     return record
 
@@ -73,6 +79,12 @@ def _finite(outcome: Reconstruction) -> Tensors:
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise _NonFinite("non-finite guess")
     return tensors
+
+
+def _status(error: Exception) -> Status:
+    if isinstance(error, CannotAttack):
+        return "skipped"
+    return "interrupted" if is_interruption(error) else "failed"
 
 
 def _reason(error: Exception, label: str) -> str:

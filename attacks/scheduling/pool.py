@@ -56,12 +56,12 @@ class RayPool:
 
     Ray's own retries are off. A job whose worker dies is started again, at most ``retries`` times;
     a job that raises or exceeds budget and grace is not. Every job ends in records on disk,
-    whatever happens to its worker.
+    whatever happens to its worker; those of a dead worker are ``interrupted``, for a later command.
 
     Args:
         max_running: number of tasks handed to Ray at a time.
         on_event: called from the pool's thread, and from ``submit``.
-        retry_failed: run jobs again that failed in an earlier command.
+        retry_failed: run jobs again that an earlier command did not finish; see ``Ledger.claim``.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class RayPool:
             self._queue.append(spec)
             return
         if records is None:
-            records = give_up(spec, "failed", fault, job.seconds)
+            records = give_up(spec, "interrupted", fault, job.seconds)
         self._ledger.finish(spec, records)
         self._on_event(Event(spec, "settled", None, tuple(records)))
         with self._changed:

@@ -17,6 +17,7 @@ import torch
 from attacks.base import Attack, Job
 from attacks.scheduling.jobs import JobSpec, Progress
 from fedsim.capture import CaptureStore, Observation
+from fedsim.errors import StoreError
 from fedsim.files import Record, digest, load_tensors, read_record, save_tensors, write_json
 from fedsim.seeds import derive
 from fedsim.tasks.base import Task
@@ -58,11 +59,12 @@ def prepare(
     }
     key = digest(json.dumps(facts, sort_keys=True).encode())
     path = spec.guesses.parent / "prepared" / f"{key}.safetensors"
-    sidecar = path.with_suffix(".json")
     report(Progress("wait"))
     with _alone(path.with_suffix(".lock")):
         report(Progress("prepare"))
-        if not sidecar.exists():
+        try:
+            return _learned(path)
+        except StoreError:  # absent or broken
             start = time.monotonic()
             job, seed = job_of(spec, seen, device, report), derive(spec.seed, "prepare", key)
             unfinished = path.with_suffix(".unfinished")
@@ -76,9 +78,13 @@ def prepare(
             record = PreparedRecord(
                 attack=spec.label, sha256=sha256, order=tuple(learned), seconds=seconds
             )
-            write_json(sidecar, record)
+            write_json(path.with_suffix(".json"), record)
             unfinished.unlink(missing_ok=True)
-    record = read_record(sidecar, PreparedRecord)
+    return _learned(path)
+
+
+def _learned(path: Path) -> Tensors:
+    record = read_record(path.with_suffix(".json"), PreparedRecord)
     return load_tensors(path, record.sha256, record.order)
 
 

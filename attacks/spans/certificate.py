@@ -164,8 +164,10 @@ def _weights(
     observed = observation.update(first)
     goal = torch.cat([observed[name].flatten() for name in first]).to(device)
     # Normal equations suffice: the gradients of different sentences are far from parallel.
+    # On the CPU, as CUDA's only solver assumes full rank, which equal sentences have not.
     table = torch.stack(columns, 1).double()
-    solution = torch.linalg.lstsq(table.T @ table, table.T @ goal[:, None]).solution
+    square, right = (table.T @ table).cpu(), (table.T @ goal[:, None]).cpu()
+    solution = torch.linalg.lstsq(square, right).solution
     weights: list[float] = solution[:, 0].tolist()
     return weights
 

@@ -123,6 +123,7 @@ class Span(Attack):
         guess: Reconstruction | None = None
         for wider in (1, CUTS.retry) if causal and shortlist.clear else (1,):
             found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
+            found = found or ranked(shortlist, observation.knowledge.num_examples or 1)
             if task.spec.kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
                 # The last token predicts nothing and leaves no trace.
                 found = [replace(one, ids=(*one.ids, ends[-1])) for one in found]
@@ -178,7 +179,7 @@ def room(found: Subspace) -> int:
 
 
 def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:
-    """Sentences of the nearest tokens at each position, for spans without a gap."""
+    """Sentences of the nearest tokens at each position, where no other is found."""
     return [
         SpanSentence(
             tuple(int(tokens[min(i, len(tokens) - 1)]) for tokens in shortlist.tokens), 1.0, False

@@ -31,7 +31,7 @@ from experiments.analysis.gaps import adaptive_gaps
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, difference, estimate, portfolio
 from experiments.analysis.statistics import Difference, wilson
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, Modality
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """Judged together: listing every word gives full recall, naming one sure word full precision."""
@@ -164,7 +164,7 @@ def _word(
         return "inconclusive" if ran else "not attacked"
     if any(match.beats for match in (*matches, *words)):
         return "leaks"
-    whole = jobs["failed"] + jobs["timeout"] == 0
+    whole = jobs["failed"] + jobs["timeout"] + jobs["interrupted"] == 0
     small = all(match.within(margin) for match in (*matches, *words))
     return "no leak found" if whole and small else "inconclusive"
 
@@ -182,7 +182,8 @@ def _notes(
         if word == "inconclusive":
             yield "the metric of the verdicts was not measured"
         else:
-            yield f"{jobs['skipped']} skipped" if jobs["skipped"] else "no attack was run"
+            unrun = [f"{jobs[word]} {word}" for word in UNSCORED if jobs[word]]
+            yield ", ".join(sorted(unrun)) or "no attack was run"
         return
     if word == "leaks" and not any(match.beats for match in matches):
         yield "words of the batch, not sentences"
@@ -191,7 +192,7 @@ def _notes(
     elif word == "inconclusive":
         open_ = [match for match in (*matches, *words) if not match.within(margin)]
         yield from reasons(open_, margin, len(matches))
-        if not open_:
+        if not open_ and jobs["failed"] + jobs["timeout"]:
             yield "jobs failed or ran out of time"
     clients = len({victim.owner for one in attacks for victim in one.values})
     if clients == 1:
@@ -204,3 +205,5 @@ def _notes(
         yield "no adaptive attack was run"
     if jobs["skipped"]:
         yield f"{jobs['skipped']} jobs were skipped"
+    if jobs["interrupted"]:
+        yield f"{jobs['interrupted']} jobs were interrupted: fedsim attack runs them again"

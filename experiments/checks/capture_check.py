@@ -20,6 +20,7 @@ from experiments.checks.capture_faults import (
 from experiments.checks.capture_findings import Checkup, Finding
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
+from experiments.stages.integrity import check_cell
 from experiments.stages.privacy import owned
 from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses import build_chain
@@ -49,6 +50,7 @@ def examine(run: Run) -> Checkup:
             raise StoreError(
                 f"{cell.folder}: not simulated yet. Run fedsim simulate {run.root} first."
             )
+        check_cell(cell)
         examiner = Examiner.of(cell)
         with one_thread():
             findings += [examiner.examine(key) for key in cell.captures.keys()]

@@ -8,7 +8,6 @@ import platform
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -21,9 +20,10 @@ from pydantic import ValidationError
 from experiments.plan.cells import Cell, make_cells
 from experiments.plan.config import Plan
 from experiments.plan.overrides import override
+from experiments.plan.toml_source import read_toml
 from fedsim.build import explain
 from fedsim.errors import ConfigError
-from fedsim.files import SCHEMA, write_bytes, write_json
+from fedsim.files import SCHEMA, read_json, write_bytes, write_json
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")
@@ -88,10 +88,7 @@ def check_version(root: Path) -> dict[str, Any]:
     path = root / "experiment.toml"
     if not path.exists():
         raise ConfigError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}. Restore the file.") from None
+    table = read_toml(path)
     schema = table.pop("schema", None)
     if schema != SCHEMA:
         raise ConfigError(
@@ -110,7 +107,7 @@ def note_provenance(run: Run, stage: str, seconds: float) -> None:
     from attacks import cuts  # here, as it imports torch
 
     path = run.root / "provenance.json"
-    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    known = read_json(path) if path.exists() else {}
 
     def noted(key: str, value: object) -> dict[str, object]:
         return {**known.get(key, {}), stage: value}

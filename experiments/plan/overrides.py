@@ -25,6 +25,10 @@ def override(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             value = tomllib.loads(f"value = {written}")["value"]
         except tomllib.TOMLDecodeError:
             value = written
+        except (ValueError, RecursionError):  # the limits of Python, not of TOML
+            raise ConfigError(
+                f"--set {key}: {written[:20]!r}... has too many digits or brackets. Write less."
+            ) from None
         set_value(table, key, value, f"--set {key}")
         if isinstance(sweep := table.get("sweep"), dict):
             sweep.pop(key, None)

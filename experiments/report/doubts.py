@@ -110,13 +110,15 @@ def doubt(section: TaskFindings, verdict: Verdict) -> str:
         )
     if verdict.word != "inconclusive":
         return ""
-    broken = verdict.jobs["failed"] + verdict.jobs["timeout"]
+    broken, lost = verdict.jobs["failed"] + verdict.jobs["timeout"], verdict.jobs["interrupted"]
     over = number(section, verdict.over_null)
     if over is None:
         return "There is no blind guess to compare it with."
     if verdict.clients < FEW:
         one = verdict.clients == 1
         return f"{'One client is' if one else f'{verdict.clients} clients are'} too few to tell."
+    if lost:
+        return f"{jobs(lost)} were interrupted and are left out; fedsim attack runs them again."
     if broken:
         return f"{jobs(broken)} failed or ran out of time."
     none = over.low is not None and over.high is not None and over.low <= 0 <= over.high

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from experiments.plan.folder import STAGES
 from experiments.wording.names import duration, flatten, option
-from fedsim.errors import StoreError
 from fedsim.metrics.base import Metric
 
 
@@ -45,27 +42,3 @@ def cost(provenance: Mapping[str, Any]) -> str:
     parts = [f"{stage} {duration(seconds[stage])}" for stage in STAGES[:-1] if stage in seconds]
     cpus = provenance.get("cpus")
     return ", ".join(parts) + (f", on {cpus} CPUs" if parts and cpus else "")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a table.
-
-    Raises:
-        StoreError: the file is missing or not JSON.
-    """
-    try:
-        table: dict[str, Any] = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise StoreError(f"{path}: not valid JSON ({error}). Restore the file.") from None
-    return table
-
-
-def read_text(path: Path) -> str:
-    """Read a text.
-
-    Raises:
-        StoreError: the file is missing.
-    """
-    if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Restore it, or simulate again.")
-    return path.read_text("utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.analysis.findings import Findings
 from experiments.analysis.summary import summarise
 from experiments.report.chapter import Chapter, chapter
-from experiments.report.footer import cost, provenance_lines, read_json, read_text
+from experiments.report.footer import cost, provenance_lines
 from experiments.report.page import render
 from experiments.report.pooled import pooled
 from experiments.report.tables import to_csv, write_table
@@ -19,7 +19,7 @@ from experiments.stages.gallery import read_gallery
 from experiments.stages.rows import read_rows
 from experiments.stages.updates import UpdateRow
 from fedsim.cell import CellConfig
-from fedsim.files import read_record, write_bytes
+from fedsim.files import read_json, read_record, read_text, write_bytes
 from fedsim.records import ScoreRow, UtilityRow
 
 

@@ -49,7 +49,7 @@ def headline(section: TaskFindings, where: str) -> Table:
     return Table(
         "headline",
         f"Mean leakage with its 95 % interval, clustered by client, and mean utility over the last "
-        f"tenth of the rounds: {where}. Jobs are done/skipped/failed/timeout.",
+        f"tenth of the rounds: {where}. Jobs are {'/'.join(STATUSES)}.",
         (*WHO, "n", "jobs", *map(title, metrics), *map(title, useful)),
         tuple(rows),
     )
@@ -155,8 +155,9 @@ def problems(section: TaskFindings, where: str) -> Table:
     """One row per reason for which jobs were skipped, failed, timed out or left a note."""
     return Table(
         "problems",
-        f"Jobs that were skipped, failed, timed out or left a note: {where}. Skipped jobs have no "
-        "score; failed jobs, and timed-out jobs without a guess, are scored as a blank guess.",
+        f"Jobs that were skipped, interrupted, failed, timed out or left a note: {where}. Skipped "
+        "jobs have no score, nor have interrupted ones, which fedsim attack runs again; failed "
+        "jobs, and timed-out jobs without a guess, are scored as a blank guess.",
         (*WHO, "status", "jobs", "reason"),
         tuple(
             (

@@ -53,7 +53,10 @@ def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values: full precision, empty for None, intervals in two extra columns."""
+    """Comma-separated values: full precision, empty for None, intervals in two extra columns.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
     wide = [any(isinstance(v, Number) and v.low is not None for v in column) for column in columns]
     buffer = io.StringIO()
@@ -62,7 +65,7 @@ def to_csv(table: Table) -> str:
         [name, f"{name} low", f"{name} high"] if w else [name]
         for name, w in zip(table.columns, wide, strict=True)
     ]
-    writer.writerow([name for part in names for name in part])
+    writer.writerow([_inert(name) for part in names for name in part])
     for row in table.rows:
         cells = [_plain(value, w) for value, w in zip(row, wide, strict=True)]
         writer.writerow([cell for part in cells for cell in part])
@@ -124,9 +127,14 @@ def text_of(value: Value) -> str:
 
 def _plain(value: Value, wide: bool) -> list[str | int | None]:
     if not isinstance(value, Number):
-        return [value, None, None] if wide else [value]
+        cell = _inert(value) if isinstance(value, str) else value
+        return [cell, None, None] if wide else [cell]
     ends = [None if end is None else repr(end) for end in (value.low, value.high)]
     return [repr(value.value), *(ends if wide else [])]
+
+
+def _inert(text: str) -> str:
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _texts(table: Table) -> list[list[str]]:

@@ -13,9 +13,9 @@ report     reads ``<cell>/cell.json``, ``*.parquet``, ``gallery``, ``limits.json
 =========  =============================================================================
 
 Every stage reads the plan in ``experiment.toml`` and adds to ``provenance.json``; ``jobs.sqlite``
-tells which jobs are done. ``limits.json`` is there only if ``fedsim limits`` was run. Of the attack
-stage, ``simulation.json`` has only to exist. An attack or a metric may load public models of its
-own, such as a language prior.
+tells which jobs are done. ``limits.json`` is there only if ``fedsim limits`` was run. The hashes of
+captures and truth are in ``simulation.json``; attacks see nothing else of it. An attack or a metric
+may load public models of its own, such as a language prior.
 
 Private examples lie in ``<cell>/truth``, ``<cell>/guesses`` and ``gallery``, and in the page of the
 report; ``truth`` and ``gallery`` have mode 0700. Remove all four before a run folder is passed on.

@@ -21,10 +21,15 @@ WORK = "attack"
 
 
 class Attackers:
-    """Takes captures as they come and attacks them."""
+    """Takes captures as they come and attacks them.
 
-    def __init__(self, ledger: Ledger, console: Console) -> None:
-        self._ledger, self._console = ledger, console
+    Attributes:
+        interrupted: the reason of each job that the machine ended, and that will be run again.
+    """
+
+    def __init__(self, ledger: Ledger, console: Console, *, retry_failed: bool = False) -> None:
+        self._ledger, self._console, self._retry_failed = ledger, console, retry_failed
+        self.interrupted: list[str] = []
         self._pool: Any = None
         self._submitted: set[str] = set()
         self._stack = ExitStack()
@@ -45,6 +50,7 @@ class Attackers:
             max_running=stage.workers,
             retries=stage.retries,
             on_event=self._show,
+            retry_failed=self._retry_failed,
         )
         self._stack.callback(self._pool.close)
 
@@ -73,7 +79,7 @@ class Attackers:
         if cell.config.federation.engine == "ray":
             self._pool.submit(specs)
         else:
-            run_serial(specs, self._ledger, self._show)
+            run_serial(specs, self._ledger, self._show, retry_failed=self._retry_failed)
 
     def drain(self) -> None:
         """Wait until every job has its record."""
@@ -87,6 +93,8 @@ class Attackers:
     def _show(self, event: Event) -> None:
         spec: JobSpec = event.spec
         if event.state == "settled":
+            again = [record for record in event.records if record.status == "interrupted"]
+            self.interrupted += [record.reason for record in again]
             statuses = ", ".join(sorted({record.status for record in event.records}))
             self._console.advance(WORK, f"{spec.label} {spec.keys[0]}: {statuses}")
         elif event.progress is not None:
@@ -99,9 +107,11 @@ class Attackers:
 
 
 @contextmanager
-def attackers(run: Run, ledger: Ledger, console: Console) -> Iterator[Attackers]:
+def attackers(
+    run: Run, ledger: Ledger, console: Console, *, retry_failed: bool = False
+) -> Iterator[Attackers]:
     """Attackers for all cells of a run; Ray is started only if a cell asks for it."""
-    team = Attackers(ledger, console)
+    team = Attackers(ledger, console, retry_failed=retry_failed)
     try:
         if any(e.federation.engine == "ray" for e in run.plan.experiments):
             team.start_ray(run)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from experiments.plan.entries import Entry
 from experiments.stages.attack import guess_folder
 from experiments.stages.victims import Victims
-from fedsim.capture import CaptureKey, batch_from
+from fedsim.capture import CaptureKey, batch_from, read_keyed
 from fedsim.errors import StoreError
-from fedsim.files import load_tensors, read_record
+from fedsim.files import load_tensors
 from fedsim.metrics.base import Examples
 from fedsim.metrics.match import Assignment, align, match, nothing
 from fedsim.records import JobRecord, Modality
@@ -55,7 +55,7 @@ def read_guess(victims: Victims, entry: Entry, key: CaptureKey) -> Guess:
     if not path.exists():
         run = victims.cell.folder.parent
         raise StoreError(f"{path}: not attacked. Run fedsim attack {run} first.")
-    record = read_record(path, JobRecord)
+    record = read_keyed(path, JobRecord, key)
     if record.sha256 is None:
         return Guess(record, None)
     tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)

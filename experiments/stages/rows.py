@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,15 +36,20 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
     Raises:
         StoreError: the file is missing, cut, or holds other columns.
     """
-    if not path.exists():
+    if not path.is_file():
         raise StoreError(f"{path}: the file is missing. Run the stage before again.")
     try:
-        return [kind.model_validate(row) for row in pq.read_table(path).to_pylist()]
+        return [kind.model_validate(row) for row in _read(path)]
     except (pa.ArrowInvalid, OSError, ValidationError) as error:
         what = str(error).splitlines()[0]
         raise StoreError(
             f"{path}: not a table of {kind.__name__} ({what}). Run the stage that wrote it again."
         ) from None
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(path, page_checksum_verification=True).to_pylist()
+    return rows
 
 
 def write_rows(path: Path, kind: type[Record], rows: Sequence[Record]) -> None:
@@ -53,5 +58,5 @@ def write_rows(path: Path, kind: type[Record], rows: Sequence[Record]) -> None:
     schema = pa.schema([(name, _TYPES[hint]) for name, hint in hints.items()])
     table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=schema)
     data = io.BytesIO()
-    pq.write_table(table, data)
+    pq.write_table(table, data, write_page_checksum=True)
     write_bytes(path, data.getbuffer())

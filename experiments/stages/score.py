@@ -15,6 +15,7 @@ from experiments.stages.controls import controls
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
 from experiments.stages.guesses import Guess, matched, read_guess
+from experiments.stages.integrity import check_cell
 from experiments.stages.rows import write_rows
 from experiments.stages.signals import SignalRow, signals
 from experiments.stages.updates import UpdateRow, updates
@@ -24,15 +25,18 @@ from fedsim.build import registry
 from fedsim.capture import CaptureKey
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples, Metric
-from fedsim.records import MAIN, PRIOR_ONLY, SECOND_CLIENT, ScoreRow, UtilityRow
+from fedsim.records import MAIN, PRIOR_ONLY, SECOND_CLIENT, UNSCORED, ScoreRow, UtilityRow
 from fedsim.threads import one_thread
 
 
-def score(run: Run) -> None:
+def score(run: Run) -> list[str]:
     """Write scores, coverage, updates, signals and utility, each as a Parquet file.
 
-    Beside them the gallery, which alone holds private examples.
+    Beside them the gallery, which alone holds private examples. Returns the reason of each job that
+    was interrupted and is therefore left out.
     """
+    for cell in run.cells:
+        check_cell(cell)
     with one_thread():  # images are small
         scores = [row for cell in run.cells for row in Scorer(Victims(cell)).rows()]
         shown = list(gallery(run.cells, scores))
@@ -44,6 +48,13 @@ def score(run: Run) -> None:
     write_rows(run.root / "signals.parquet", SignalRow, [r for c in run.cells for r in signals(c)])
     write_rows(run.root / "utility.parquet", UtilityRow, [r for c in run.cells for r in utility(c)])
     write_gallery(run.root, shown)
+    return list(
+        {
+            (row.cell, row.attack_key, row.round, row.client): row.reason
+            for row in scores
+            if row.status == "interrupted" and row.control == "none"
+        }.values()
+    )
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class Scorer:
         for metric in self._metrics(control):
             values = metric.score(found.aligned, truth).tolist()
             for example, value in enumerate(values):
-                unknown = guess.record.status == "skipped" or math.isnan(value)
+                unknown = guess.record.status in UNSCORED or math.isnan(value)
                 yield ScoreRow(
                     **common,
                     example=example,

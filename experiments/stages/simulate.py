@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from experiments.plan.cells import Cell
+from experiments.stages.integrity import seal_truth
 
 _APP = "clients.app:app"
 
@@ -58,6 +59,7 @@ class Simulator:
         else:
             grid = InProcessGrid(_APP, nodes, run_config)
         run_server(server_app(on_round), grid, run_config)
+        seal_truth(cell)
 
     def _client_workers(self, count: int, gpus: float) -> Any:  # noqa: ANN401
         from server.grids.ray import Workers

@@ -43,6 +43,14 @@ def test_help_names_what_is_needed_and_where_gpus_are_given(said: Said) -> None:
     assert "images" in next(line for line in said("--help").splitlines() if " bench " in line)
 
 
+def test_a_stage_takes_the_options_that_concern_it(said: Said) -> None:
+    own = {"--retry-failed": {"run", "attack"}, "--full": {"run", "report"}}
+    for command in ("run", "simulate", "attack", "score", "report"):
+        text = said(command, "--help")
+        assert "--set KEY=VALUE" in text
+        assert {name for name in own if name in text} == {k for k, v in own.items() if command in v}
+
+
 def test_list_alone_says_which_lists_there_are(said: Said) -> None:
     lines = dict(line.split(maxsplit=1) for line in said("list").splitlines())
     assert lines.keys() == CATALOGS.keys()

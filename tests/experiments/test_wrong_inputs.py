@@ -134,6 +134,30 @@ def test_a_wrong_option(
 
 
 @pytest.mark.parametrize(
+    ("change", "where", "fix"),
+    [
+        ("federation.rounds=" + "9" * 5000, "--set federation.rounds", "Write less."),
+        ("seeds=" + "[" * 1500, "--set seeds", "Write less."),
+        (".".join("a" * 1500) + "=1", "a.a.a", "nested too deeply. Remove the inner levels."),
+        ("name=\udcff", "name", "'\\udcff' is not valid Unicode. Write it in UTF-8."),
+        ("\udcff=1", "the experiment", "'\\udcff' is not valid Unicode."),
+    ],
+    ids=["digits", "brackets", "levels", "surrogate", "surrogate key"],
+)
+def test_what_python_cannot_parse(
+    change: str,
+    where: str,
+    fix: str,
+    at_shop: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    line = complaint(["run", "base.toml", "--set", change], monkeypatch, capfd)
+    check(line, where, "", fix)
+    assert len(line) < 200
+
+
+@pytest.mark.parametrize(
     ("command", "where", "value", "fix"), COMMANDS, ids=[command[0] for command in COMMANDS]
 )
 def test_a_wrong_command(

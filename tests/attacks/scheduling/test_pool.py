@@ -43,7 +43,7 @@ def run(ray_cluster: None, tmp_path: Path) -> Run:
             pool.submit(specs)
             records = pool.drain()
             keys = {(spec.cell, spec.label, key) for spec in specs for key in spec.keys}
-            final = {"done", "skipped", "failed", "timeout"}
+            final = {"done", "skipped", "failed", "timeout", "queued"}
             assert len(records) == len(keys)
             rows = [row for row in ledger.rows() if row.cell == specs[0].cell]
             assert {row.state for row in rows if row.label == specs[0].label} <= final
@@ -92,10 +92,16 @@ def test_one_that_cannot_be_attacked_does_not_keep_its_group_from_it(
 
 def test_worker_that_always_dies(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
     records = run(jobs(act="exit", since=2, round=1))
-    assert [r.status for r in records] == ["done", "done", "failed"]
+    assert [r.status for r in records] == ["done", "done", "interrupted"]
     assert re.match(r"the worker died \(WorkerCrashedError: ", records[2].reason)
     assert records[2].attempts == 2
     assert runs() == 4
+    assert [r.status for r in run(jobs(act="exit", since=2, round=1))] == [
+        "done",
+        "done",
+        "interrupted",
+    ]
+    assert runs() == 6
 
 
 def test_killed_worker_gives_the_same_rows(run: Run, jobs: Jobs, tmp_path: Path) -> None:

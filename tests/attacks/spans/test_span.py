@@ -110,6 +110,15 @@ def test_classes_of_a_causal_classifier() -> None:
     assert guess.confidence == ("certified",) * 3
 
 
+def test_no_sentence_in_the_span_is_a_guess_of_the_nearest_tokens(
+    gpt2: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attacks.spans.span.grow", lambda *_: ([], False))
+    monkeypatch.setattr("attacks.spans.span.decode", lambda *_, **__: None)
+    seen, _ = gpt2.capture([3, 4], FROZEN)
+    assert run(gpt2, seen).confidence == ("guess", "guess")
+
+
 def test_weights_of_one_step_are_a_gradient(gpt2: Victim) -> None:
     for rows in ([5], [5, 6]):
         seen, truth = gpt2.capture(rows, FROZEN, **SGD)

@@ -153,7 +153,14 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
     ]
     broken = verdict_of(failed, other(), prior())
     assert (broken.word, broken.notes[0]) == ("inconclusive", "jobs failed or ran out of time")
-    assert broken.jobs == {"done": 10, "skipped": 0, "failed": 2, "timeout": 0}
+    assert broken.jobs == {"done": 10, "skipped": 0, "failed": 2, "timeout": 0, "interrupted": 0}
+    lost = [
+        one.model_copy(update={"value": None, "status": "interrupted"}) if one.client == 0 else one
+        for one in rows(near(0.001))
+    ]
+    left = verdict_of(lost, other(), prior())
+    said = "2 jobs were interrupted: fedsim attack runs them again"
+    assert (left.word, left.notes[-1]) == ("inconclusive", said)
 
 
 def test_what_was_not_attacked_or_has_no_baseline() -> None:

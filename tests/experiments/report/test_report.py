@@ -20,6 +20,7 @@ from experiments.report.report import canonical, write_report
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import Shown, png, ranks, write_gallery
 from experiments.stages.rows import read_rows
+from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from fedsim.cell import (
     AuxiliaryConfig,
@@ -250,6 +251,7 @@ def make_run(folder: Path, *, shuffle: bool = False) -> Path:
     ]
     write_gallery(folder, list(examples()))
     write_rows(folder / "updates.parquet", UpdateRow, norms)
+    write_rows(folder / "signals.parquet", SignalRow, [])
     for task in ATTACKS:
         for defense in DEFENSES:
             write_json(folder / f"{task}.{defense[0]}" / "cell.json", cell_of(task, defense))

@@ -21,6 +21,15 @@ TABLE = Table(
 )
 
 
+def test_csv_holds_no_formula() -> None:
+    texts = ("=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "plain")
+    table = Table("t", "", ("=a", "b"), tuple((text, Number(-1.5)) for text in texts))
+    header, *lines = csv.reader(io.StringIO(to_csv(table)))
+    assert header == ["'=a", "b"]
+    assert [line[0] for line in lines] == [*(f"'{text}" for text in texts[:-1]), "plain"]
+    assert {line[1] for line in lines} == {"-1.5"}
+
+
 def test_csv_keeps_every_digit_and_every_character() -> None:
     rows = list(csv.reader(io.StringIO(to_csv(TABLE))))
     assert rows[0] == ["attack", "n", "PSNR ↑", "PSNR ↑ low", "PSNR ↑ high"]
