@@ -11,6 +11,7 @@ from experiments.checks.capture_check import examine
 from experiments.plan.cells import Cell
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
+from fedsim.federation import FederationConfig
 from fedsim.files import save_tensors, write_json
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -108,6 +109,74 @@ def test_undeclared_train_mode_is_named(base: dict[str, Any], make_run: Make) ->
     checkup = examine(run)
     assert checkup.faults == len(checkup.findings)
     assert "the client trained in train mode, but eval mode is declared" in checkup.text()
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"precision": "bf16"},
+    {"precision": "fp16"},
+    {"accumulation": 2},
+    {"label_smoothing": 0.1},
+    {"max_grad_norm": 0.1},
+    {"optimizer": "momentum", "momentum": 0.5},
+    {"weight_decay": 0.5},
+    {"schedule": "linear"},
+    {"schedule": "cosine", "schedule_over": "rounds"},
+    {"warmup_steps": 1},
+    {"proximal_mu": 0.5, "strategy": "fedprox"},
+]
+CLIENTS: dict[str, Any] = {
+    "protocol": "fedavg",
+    "rounds": 2,
+    "batch_size": 3,
+    "client_rows": 6,
+    "local_epochs": 2,
+    "optimizer": "adamw",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: next(iter(option)))
+def test_options_of_training_replay_bit_for_bit(option: dict[str, Any], make_run: Make) -> None:
+    run = make_run(TEXT, federation={**CLIENTS, **option})
+    simulate(run)
+    checkup = examine(run)
+    assert [finding.relative_error for finding in checkup.findings] == [0.0] * 6
+    cell, name = run.cells[0], "schedule" if "schedule" in option else next(iter(option))
+    if name == "optimizer":
+        name = "momentum"
+    usual = FederationConfig.model_fields[name].default
+    key = cell.captures.keys()[-1]
+    record = cell.captures.record(key)
+    training = record.knowledge.training
+    assert training is not None
+    changed = record.knowledge.model_copy(update={"training": {**training, name: usual}})
+    path = cell.captures.tensors_path(key).with_suffix(".json")
+    write_json(path, record.model_copy(update={"knowledge": changed}))
+    checkup = examine(run)
+    assert [finding.key for finding in checkup.findings if finding.faults] == [key]
+    assert (
+        f"the client trained with {name} = {training[name]!r}, but {usual!r} is declared"
+        in checkup.text()
+    )
+
+
+@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+def test_a_lost_memory_is_found(protocol: str, make_run: Make) -> None:
+    chain = [{"name": "error_feedback"}, {"name": "prune", "fraction": 0.9}]
+    run = make_run(
+        IMAGES,
+        federation={"protocol": protocol, "rounds": 3, "participation": 0.7},
+        defenses=[{"chain": chain}],
+    )
+    simulate(run)
+    checkup = examine(run)
+    assert {finding.relative_error for finding in checkup.findings} == {0.0}
+    kept = sorted(run.cells[0].truth.root.glob("memory-*"))
+    seen = [finding.key for finding in checkup.findings]
+    later = [key for key in seen if any(k.client == key.client and k < key for k in seen)]
+    assert len(kept) == len(seen)
+    for path in kept:
+        path.unlink()
+    assert [f.key for f in examine(run).findings if f.faults] == later
 
 
 def rewrite(cell: Cell, key: CaptureKey, change: Callable[[Tensors], Tensors]) -> None:
