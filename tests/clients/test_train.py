@@ -139,14 +139,16 @@ def test_a_schedule_over_rounds_is_constant_in_each() -> None:
     assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * i / 4)) for i in range(4)])
 
 
-@pytest.mark.parametrize(("precision", "error"), [("bf16", 0.1), ("fp16", 0.01)])
+@pytest.mark.parametrize(("precision", "error"), [("bf16", 4e-3), ("fp16", 6e-4)])
 def test_low_precision_rounds_the_gradient(precision: str, error: float) -> None:
-    exact, rough = run(batch_size=5), run(batch_size=5, precision=precision)
-    for name, value in exact.tensors.items():
-        assert rough.tensors[name].dtype == torch.float32
-        distance = float((rough.tensors[name] - value).norm() / value.norm())
-        assert error / 200 < distance < error
-    assert torch.equal(rough.tensors[name], run(batch_size=5, precision=precision).tensors[name])
+    options: dict[str, Any] = {"batch_size": 5, "precision": precision}
+    exact, rough, again = run(batch_size=5), run(**options), run(**options)
+    for name, value in rough.tensors.items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, again.tensors[name])
+    head = exact.tensors["fc.weight"]
+    distance = float((rough.tensors["fc.weight"] - head).norm() / head.norm())
+    assert distance == pytest.approx(error, rel=0.5)
 
 
 @pytest.mark.parametrize("kind", ["language-modelling", "masked-language-modelling"])
@@ -186,8 +188,8 @@ def test_error_feedback_sends_later_what_was_left_out() -> None:
             torch.testing.assert_close(
                 sent[0] + sent[1] + second.memory[name], whole[0] + whole[1], rtol=1e-4, atol=1e-6
             )
-        kept = sum(int((value != 0).sum()) for value in first.memory.values())
-        assert kept >= 0.85 * sum(value.numel() for value in SENT.values())
+        count = sum(int((value != base[name]).sum()) for name, value in first.tensors.items())
+        assert count <= 0.101 * sum(value.numel() for value in SENT.values())
 
 
 def test_local_steps_and_client_rows_limit_the_work() -> None:
