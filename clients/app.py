@@ -12,7 +12,8 @@ from flwr.clientapp import ClientApp
 
 from clients.granted_facts import granted
 from clients.probes import Probe, make_probes
-from clients.train import LocalTrainer, LocalUpdate
+from clients.train import LocalTrainer
+from clients.updates import LocalUpdate
 from fedsim.capture import CaptureKey
 from fedsim.cell import CellConfig
 from fedsim.data.partition import partition
@@ -53,18 +54,20 @@ class Population:
         """Train as the client or probe asked for, and store the truth of what will be captured."""
         round_, client = request.round, request.client
         probe = self.probe(client)
+        key = CaptureKey(round=round_, client=client)
+        memory = self.truth.memory(key) if self.trainer.chain.remembers else {}
         with one_thread():  # identical results on every engine, for any number of workers
             if probe is None:
                 rows = self.private.take(self.parts[client])
-                update = self.trainer.run(request.sent, rows, round_, client)
+                update = self.trainer.run(request.sent, rows, round_, client, memory)
             else:
                 rows = probe.rows
-                update = probe.run(self.trainer, request.sent, round_, client)
+                update = probe.run(self.trainer, request.sent, round_, client, memory)
+        self.truth.remember(key, update.memory)
         config = self.config
         cohort = cohort_of(config.federation, config.seed, round_, client)
         if not config.captured.keeps(round_, client if cohort is None else cohort):
             return update
-        key = CaptureKey(round=round_, client=client)
         numbers = tuple(rows.numbers[position] for position in update.positions)
         kind: ProbeKind = "none" if probe is None else probe.kind
         host = None if probe is None else probe.host

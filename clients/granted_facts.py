@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clients.train import LocalUpdate
+from clients.updates import LocalUpdate
 from fedsim.cell import CellConfig
 from fedsim.knowledge import Fact, Knowledge
 
@@ -18,9 +18,10 @@ def granted(config: CellConfig, update: LocalUpdate) -> Knowledge:
         "all_rows": update.all_rows,
         "batch_size": federation.batch_size,
         "local_steps": len(update.steps),
-        "learning_rate": federation.learning_rate,
+        "learning_rate": update.learning_rate,
         "optimizer": federation.optimizer,
         "train_mode": federation.train_mode,
+        "training": federation.training,
         "defense": update.defense,
         "auxiliary": config.auxiliary is not None,
     }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import LRScheduler
 
 from fedsim.federation import FederationConfig
 from fedsim.seeds import generator
+from fedsim.types import Tensors
 
 
 def schedule(
@@ -34,14 +39,75 @@ def schedule(
     return steps
 
 
-def make_optimizer(
-    config: FederationConfig, parameters: list[nn.Parameter]
-) -> torch.optim.Optimizer:
-    """The optimiser of FedAvg clients."""
+class Descent:
+    """The local steps of a FedAvg client on given parameters, in place.
+
+    Args:
+        config: optimiser, schedule, clipping and proximal term.
+        parameters: trainable parameters by name, with the values that the server sent.
+        steps: number of local steps in the round.
+        round_: number of the round, from 1.
+    """
+
+    def __init__(
+        self, config: FederationConfig, parameters: dict[str, nn.Parameter], steps: int, round_: int
+    ) -> None:
+        self._config, self._parameters = config, parameters
+        self._sent: Tensors = {}
+        if config.proximal_mu:
+            self._sent = {name: p.detach().clone() for name, p in parameters.items()}
+        self._optimizer = _optimizer(config, list(parameters.values()))
+        self._over_rounds = config.schedule_over == "rounds"
+        self._rates = _rates(config, self._optimizer, config.rounds if self._over_rounds else steps)
+        for _ in range(round_ - 1 if self._over_rounds and self._rates else 0):
+            self._advance()
+        self._used: list[float] = []
+
+    @property
+    def learning_rate(self) -> float:
+        """Mean learning rate of the steps so far."""
+        return sum(self._used) / len(self._used)
+
+    def step(self, gradient: Tensors) -> None:
+        """Take one step along the mean gradient of a batch."""
+        for name, parameter in self._parameters.items():
+            parameter.grad = gradient[name]
+            if self._sent:
+                pull = parameter.detach() - self._sent[name]
+                parameter.grad = gradient[name] + self._config.proximal_mu * pull
+        if self._config.max_grad_norm:
+            clip_grad_norm_(list(self._parameters.values()), self._config.max_grad_norm)
+        self._used.append(float(self._optimizer.param_groups[0]["lr"]))
+        self._optimizer.step()
+        if self._rates and not self._over_rounds:
+            self._rates.step()
+
+    def _advance(self) -> None:
+        assert self._rates is not None
+        with warnings.catch_warnings(action="ignore"):  # torch expects a step before each
+            self._rates.step()
+
+
+def _rates(
+    config: FederationConfig, optimizer: torch.optim.Optimizer, length: int
+) -> LRScheduler | None:
+    """The schedule of the learning rate over ``length`` steps or rounds; None if it is constant."""
+    if config.schedule == "constant" and not config.warmup_steps:
+        return None
+    from transformers import get_scheduler  # takes seconds to import
+
+    name = "constant_with_warmup" if config.schedule == "constant" else config.schedule
+    made: LRScheduler = get_scheduler(name, optimizer, config.warmup_steps, length)
+    return made
+
+
+def _optimizer(config: FederationConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     lr, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=decay)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=decay)
+    if config.optimizer == "adafactor":
+        return torch.optim.Adafactor(parameters, lr=lr, weight_decay=decay)
     momentum = config.momentum if config.optimizer == "momentum" else 0.0
     return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)

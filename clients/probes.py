@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 
 from clients.local_steps import schedule
-from clients.train import LocalTrainer, LocalUpdate
+from clients.train import LocalTrainer
+from clients.updates import LocalUpdate
 from fedsim.cell import CellConfig
 from fedsim.data.holdings import Holdings, unlike
 from fedsim.errors import ConfigError
@@ -41,14 +42,16 @@ class Probe:
     host: int
     owned: int
 
-    def run(self, trainer: LocalTrainer, sent: Tensors, round_: int, client: int) -> LocalUpdate:
+    def run(
+        self, trainer: LocalTrainer, sent: Tensors, round_: int, client: int, memory: Tensors
+    ) -> LocalUpdate:
         """A client's step, with the rows in the same order in every round.
 
         The server is told what it is told of the host: that rows are the same in every round only
         if the host uses all of its own.
         """
         steps = schedule(trainer.config, trainer.seed, len(self.rows), 0, client)
-        update = trainer.fit(self.owned).work(sent, self.rows, steps, round_, client)
+        update = trainer.fit(self.owned).work(sent, self.rows, steps, round_, client, memory)
         return replace(update, all_rows=len(self.rows) == self.owned)
 
 

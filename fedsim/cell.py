@@ -182,6 +182,8 @@ class ServerKnows(ConfigSection):
         learning_rate: learning rate of the client.
         optimizer: optimiser of the client.
         train_mode: whether dropout and batch statistics were active while the client trained.
+        training: the client's other options of ``[federation]``, such as its precision, schedule,
+            clipping and label smoothing.
         defense: the client's defenses and their options.
         auxiliary: the rows of ``[auxiliary]``, if that section is present.
     """
@@ -195,6 +197,7 @@ class ServerKnows(ConfigSection):
     learning_rate: bool = True
     optimizer: bool = True
     train_mode: bool = True
+    training: bool = True
     defense: bool = True
     auxiliary: bool = True
 

@@ -17,6 +17,7 @@ Fact: TypeAlias = Literal[
     "learning_rate",
     "optimizer",
     "train_mode",
+    "training",
     "defense",
     "auxiliary",
 ]
@@ -38,9 +39,11 @@ class Knowledge(Record):
         lengths: number of real tokens of each example, special tokens included, sorted.
         batch_size: number of examples in a local step.
         local_steps: number of optimiser steps of the client in this round; 1 under FedSGD.
-        learning_rate: step size of the client.
-        optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
+        learning_rate: step size of the client; the mean over its steps where a schedule changes it.
+        optimizer: ``sgd``, ``momentum``, ``adam``, ``adamw`` or ``adafactor``.
         train_mode: whether dropout and batch statistics were active while the client trained.
+        training: other options of local training by name, such as ``precision``,
+            ``label_smoothing`` and ``max_grad_norm`` (``FederationConfig.training``).
         defense: the client's chain of defenses, as tables of name and options.
         auxiliary: whether the server owns the rows stored beside the captures.
         cohort: number of clients whose updates the reply averages, weighted by their numbers of
@@ -56,6 +59,7 @@ class Knowledge(Record):
     learning_rate: float | None = None
     optimizer: str | None = None
     train_mode: bool | None = None
+    training: dict[str, Any] | None = None
     defense: tuple[dict[str, Any], ...] | None = None
     auxiliary: bool = False
     cohort: int = 1

@@ -16,7 +16,7 @@ from fedsim.capture import CaptureKey, Keyed, batch_from, batch_tensors, read_ke
 from fedsim.files import load_tensors, save_tensors, write_json
 from fedsim.records import ProbeKind
 from fedsim.signals import TensorSignal
-from fedsim.types import Batch
+from fedsim.types import Batch, Tensors
 
 
 class TruthRecord(Keyed):
@@ -45,8 +45,9 @@ class TruthRecord(Keyed):
 class TruthStore:
     """The ``truth/`` folder of one cell, readable by its owner alone (mode 0700).
 
-    One file a client and round. Under secure aggregation a capture's key names a cohort, and what
-    is read for it is the union of its clients' examples, by the clients' numbers.
+    One file a client and round, and one more of what it keeps for its next. Under secure aggregation
+    a capture's key names a cohort, and what is read for it is the union of its clients' examples,
+    by the clients' numbers.
     """
 
     root: Path
@@ -66,8 +67,7 @@ class TruthStore:
         signals: Mapping[str, TensorSignal] | None = None,
     ) -> None:
         """Write the distinct examples that a client used in a round."""
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.root.chmod(0o700)
+        self._open()
         sha256 = save_tensors(self._path(key), batch_tensors(batch))
         record = TruthRecord(
             key=key,
@@ -80,6 +80,25 @@ class TruthStore:
             signals=dict(signals or {}),
         )
         write_json(self._path(key).with_suffix(".json"), record)
+
+    def remember(self, key: CaptureKey, memory: Tensors) -> None:
+        """Write what a client keeps after a round; nothing is written of an empty memory."""
+        if memory:
+            self._open()
+            save_tensors(self._memory(key), memory)
+
+    def memory(self, key: CaptureKey) -> Tensors:
+        """What the client of ``key`` kept of the rounds before; empty in its first."""
+        before = [self._memory(key.model_copy(update={"round": r})) for r in range(1, key.round)]
+        last = next((path for path in reversed(before) if path.exists()), None)
+        return {} if last is None else load_tensors(last)
+
+    def _memory(self, key: CaptureKey) -> Path:
+        return self.root / f"memory-{key}.safetensors"
+
+    def _open(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.root.chmod(0o700)
 
     def clients(self) -> list[TruthRecord]:
         """The records of all clients and probes, by round and number."""

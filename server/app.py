@@ -10,7 +10,17 @@ from typing import Any, cast
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedYogi,
+    Krum,
+    Strategy,
+)
 
 from fedsim.capture import batch_tensors
 from fedsim.cell import CellConfig
@@ -36,8 +46,13 @@ from server.secure_aggregation import SecureAggregation
 
 _STRATEGIES: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
+    "fedavgm": FedAvgM,
     "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+    "fedadagrad": FedAdagrad,
+    "fedprox": FedProx,
     "fedmedian": FedMedian,
+    "krum": Krum,
 }
 _EVALUATION_BATCH = 64
 
@@ -106,9 +121,13 @@ def aggregation(federation: FederationConfig, task: Task) -> Strategy:
         parameters = [name for name, _ in task.build().named_parameters()]
         step = federation.learning_rate * federation.server_learning_rate
         return FedSGD(FedAvg(**everyone), step, parameters)
-    return KeepMissing(
-        _STRATEGIES[federation.strategy](**everyone), federation.server_learning_rate
-    )
+    own: dict[str, dict[str, Any]] = {
+        "fedavgm": {"server_momentum": federation.server_momentum},
+        "fedprox": {"proximal_mu": federation.proximal_mu},
+        "krum": {"num_malicious_nodes": federation.malicious_nodes},
+    }
+    chosen = _STRATEGIES[federation.strategy](**everyone, **own.get(federation.strategy, {}))
+    return KeepMissing(chosen, federation.server_learning_rate)
 
 
 @dataclass

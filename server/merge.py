@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvgM, Strategy
 from flwr.serverapp.strategy.fedopt import FedOpt
 
 from fedsim.wire import arrays_of
@@ -44,10 +44,13 @@ class KeepMissing(Wrapper):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate, then merge the aggregate into the global model."""
         replies = list(replies)
-        if isinstance(self.inner, FedOpt) and self.inner.current_arrays is not None:
-            keys = set(arrays_of(replies[0]))  # FedOpt expects an update of every tensor it knows
-            current = self.inner.current_arrays
-            self.inner.current_arrays = {k: v for k, v in current.items() if k in keys}
+        # Both expect an update of every tensor they know, in the order of the replies.
+        if isinstance(self.inner, FedOpt) and replies:
+            sent = {name: self._sent[name].numpy() for name in arrays_of(replies[0])}
+            self.inner.current_arrays = sent
+        elif isinstance(self.inner, FedAvgM) and replies:
+            sent = {name: self._sent[name] for name in arrays_of(replies[0])}
+            self.inner.current_arrays = ArrayRecord(sent)
         aggregate, metrics = self.inner.aggregate_train(server_round, replies)
         return (None if aggregate is None else self._merge(aggregate)), metrics
 

@@ -90,10 +90,10 @@ def with_noise(inner: Strategy, config: CellConfig, parameters: Iterable[str]) -
     """
     for defense in build_chain(config.defense, "defense").defenses:
         if isinstance(defense, DpServer):
-            if config.federation.strategy == "fedmedian":
+            if not config.federation.averages:
                 raise ConfigError(
-                    "dp_server: strategy 'fedmedian' takes a median, but the noise is scaled for a "
-                    "mean. Set federation.strategy to 'fedavg' or 'fedadam'."
+                    f"dp_server: strategy {config.federation.strategy!r} takes no mean, for which "
+                    "the noise is scaled. Set federation.strategy to 'fedavg' or 'fedadam'."
                 )
             inner = Noise(inner, defense, config.seed, parameters)
     return inner

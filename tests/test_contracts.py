@@ -68,6 +68,7 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "dp_sgd": {"clip": 1.0, "noise_multiplier": 0.5},
     "dp_client": {"clip": 1.0, "noise_multiplier": 0.5},
     "dp_server": {"clip": 1.0, "noise_multiplier": 0.5},
+    "error_feedback": {},
     "prune": {"fraction": 0.5},
     "quantize": {"kind": "qsgd"},
     "sign": {},

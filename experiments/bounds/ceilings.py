@@ -76,7 +76,7 @@ def obstacle(config: CellConfig) -> str:
         return f"the server sees the sum of {federation.cohort} clients"
     if federation.batch_size > 1:
         return f"a batch holds {federation.batch_size} examples instead of one"
-    if federation.protocol == "fedavg" and federation.optimizer in ("adam", "adamw"):
+    if federation.protocol == "fedavg" and not federation.plain:
         return f"an update of {federation.optimizer} is not a gradient"
     return ""
 

@@ -25,6 +25,7 @@ from experiments.stages.privacy import owned
 from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses import build_chain
 from fedsim.errors import StoreError
+from fedsim.federation import FederationConfig
 from fedsim.models.embeddings import embedding_names
 from fedsim.participation import mean
 from fedsim.tasks import load_task
@@ -79,15 +80,14 @@ class Examiner:
         batch = self.cell.truth.load(key)
         own = state(self.trainer.task.build())
         model = self.trainer.task.model({k: v for k, v in seen.sent.items() if k in own})
-        declared = seen.knowledge.train_mode
-        mode = self.trainer.config.train_mode if declared is None else declared
-        replayed = self._replay(seen, train_mode=mode)
+        declared = self._declared(seen)
+        replayed = self._replay(seen, declared)
         update = seen.update()
         size = norm(update)
         error = distance(seen.received, replayed) / max(size, 1e-30)
         faults = list(missing_tensors(seen, model))
         if error > TOLERANCE:
-            faults += self._explain(seen, replayed, mode, error)
+            faults += self._explain(seen, replayed, declared, error)
         rank, width = _rank(update, model)
         return Finding(
             self.cell.name,
@@ -101,8 +101,13 @@ class Examiner:
             tuple(self._obstacles(seen, batch, model, size, rank, width)),
         )
 
-    def _replay(self, seen: Observation, *, train_mode: bool) -> Tensors:
-        config = self.trainer.config.model_copy(update={"train_mode": train_mode})
+    def _declared(self, seen: Observation) -> FederationConfig:
+        """The client's training as the server was told; as it was, where it was not told."""
+        told, mode = seen.knowledge.training or {}, seen.knowledge.train_mode
+        both = {**told} if mode is None else {**told, "train_mode": mode}
+        return self.trainer.config.model_copy(update=both)
+
+    def _replay(self, seen: Observation, config: FederationConfig) -> Tensors:
         replies = [
             self._reply(replace(self.trainer, config=config), seen, member)
             for member in self.cell.truth.members(seen.key)
@@ -119,26 +124,39 @@ class Examiner:
         key, batch = record.key, self.cell.truth.batch(record)
         if trainer.chain.unit is not None:  # its noise may depend on the client's number of rows
             trainer = trainer.fit(self._owned[key.client if record.host is None else record.host])
-        tensors, _ = trainer.reply(seen.sent, batch, record.steps, key.round, key.client)
-        return tensors, len(batch)
+        memory = self.cell.truth.memory(key) if trainer.chain.remembers else None
+        done = trainer.defend(seen.sent, batch, record.steps, key.round, key.client, memory)
+        return done.tensors, len(batch)
 
     @cached_property
     def _owned(self) -> tuple[int, ...]:
         return owned(self.cell)
 
     def _explain(
-        self, seen: Observation, replayed: Tensors, mode: bool, error: float
+        self, seen: Observation, replayed: Tensors, declared: FederationConfig, error: float
     ) -> Iterator[str]:
         """Explain a mismatch by the one change that would make the replay fit."""
         swapped = list(swapped_tensors(seen, replayed))
         if swapped:
             yield from swapped
             return
-        other = self._replay(seen, train_mode=not mode)
+        mode = declared.train_mode
+        other = self._replay(seen, declared.model_copy(update={"train_mode": not mode}))
         if distance(seen.received, other) <= TOLERANCE * norm(seen.update()):
             yield (
                 f"the client trained in {'eval' if mode else 'train'} mode, but "
                 f"{'train' if mode else 'eval'} mode is declared. Declare train_mode as it was."
+            )
+            return
+        own = self.trainer.config
+        wrong = [name for name, value in declared.training.items() if value != own.training[name]]
+        if wrong and distance(seen.received, self._replay(seen, own)) <= TOLERANCE * norm(
+            seen.update()
+        ):
+            yield from (
+                f"the client trained with {name} = {own.training[name]!r}, but "
+                f"{declared.training[name]!r} is declared. Declare it as it was."
+                for name in wrong
             )
             return
         scale = scale_between(seen, replayed)
@@ -181,7 +199,7 @@ class Examiner:
         if self.trainer.chain.name != "none":
             yield f"the defense {self.trainer.chain.name} changed the update, as in the replay."
         steps = len(self.cell.truth.record(seen.key).steps)
-        if seen.kind == "weights" and (steps > 1 or config.optimizer in ("adam", "adamw")):
+        if seen.kind == "weights" and (steps > 1 or not config.plain):
             yield (
                 f"the update sums {steps} steps of {config.optimizer}. It is not a gradient, so "
                 "one-step attacks are only approximate."

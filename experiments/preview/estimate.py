@@ -14,7 +14,8 @@ from attacks import attack_classes
 from attacks.base import Attack, Job, check_facts
 from clients.granted_facts import granted
 from clients.local_steps import schedule
-from clients.train import LocalTrainer, LocalUpdate
+from clients.train import LocalTrainer
+from clients.updates import LocalUpdate
 from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
 from experiments.plan.rehearsal import Start

@@ -9,6 +9,7 @@ from experiments.plan.levels import level_of
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, title
 from fedsim.cell import CellConfig, TaskConfig
+from fedsim.federation import FederationConfig
 from fedsim.knowledge import FACTS, Fact
 from fedsim.models import IMAGE_MODELS, TEXT_MODELS, transformer
 from fedsim.models.mode import has_train_mode
@@ -24,6 +25,7 @@ WORDS: dict[Fact, str] = {
     "learning_rate": "the client's learning rate",
     "optimizer": "the client's optimiser",
     "train_mode": "whether dropout and batch statistics were on",
+    "training": "precision, schedule, clipping and other options of the client's training",
     "defense": "which defense the client runs, with its options",
     "auxiliary": "public rows like the private ones",
 }
@@ -143,7 +145,7 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         )
         rows = f" of {_count(run.client_rows, 'row')}" if run.client_rows else ""
         lines["local training"] = (
-            f"{amount}{rows}, {run.optimizer} of step size {run.learning_rate:g}"
+            f"{amount}{rows}, {run.optimizer} of step size {run.learning_rate:g}{_training(run)}"
         )
         lines["aggregation"] = run.strategy
     if cell.auxiliary is not None:
@@ -166,6 +168,13 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             "round, the same rows each time, never aggregated"
         )
     return lines | {"seed": str(cell.seed)}
+
+
+def _training(run: FederationConfig) -> str:
+    """The options of training that are no defaults."""
+    usual = type(run).model_fields
+    said = [f"{k} {v}" for k, v in run.training.items() if v != usual[k].default]
+    return "".join(f", {one}" for one in said)
 
 
 def _mode(cell: CellConfig) -> str:

@@ -12,6 +12,7 @@ from fedsim.defenses.dp_client import DpClient
 from fedsim.defenses.dp_server import DpServer
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.dropout import Dropout
+from fedsim.defenses.error_feedback import ErrorFeedback
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.none import NoDefense
@@ -27,6 +28,7 @@ DEFENSES: dict[str, type[Defense]] = {
     "dp_sgd": DpSgd,
     "dp_client": DpClient,
     "dp_server": DpServer,
+    "error_feedback": ErrorFeedback,
     "prune": Prune,
     "quantize": Quantize,
     "sign": Sign,
@@ -46,7 +48,8 @@ def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
 
     Raises:
         ConfigError: a name or an option is wrong; a defense of single gradients follows one of
-            their sum or of the update; or the epsilons of two defenses protect different units.
+            their sum or of the update; the epsilons of two defenses protect different units; or
+            ``error_feedback`` follows a defense of the update or is combined with an epsilon.
     """
     known = registry(DEFENSES, "fedsim.defenses")
     names: list[str] = []
@@ -59,6 +62,11 @@ def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
                 f"{where}[{index}]: {name!r} changes single gradients and has to come before "
                 f"{late}. "
                 "List it first, or set its stage to 'client'."
+            )
+        if defense.remembers and late:
+            raise ConfigError(
+                f"{where}[{index}]: {name!r} adds what earlier rounds left to the whole update and "
+                f"has to come before {late}. List it first."
             )
         if defense.changes_update or defense.changes_sum:
             late = (
@@ -74,4 +82,10 @@ def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
         if not isinstance(defense, NoDefense):
             names.append(name)
             defenses.append(defense)
-    return Chain(tuple(names), tuple(defenses))
+    chain = Chain(tuple(names), tuple(defenses))
+    if chain.remembers and chain.unit is not None:
+        raise ConfigError(
+            f"{where}: epsilon does not count what error_feedback carries over. Leave one of the "
+            "two out."
+        )
+    return chain

@@ -87,6 +87,11 @@ class Defense:
         return None
 
     @property
+    def remembers(self) -> bool:
+        """True if the client adds to its update what was not sent of the ones before it."""
+        return False
+
+    @property
     def distortions(self) -> frozenset[Distortion]:
         """Distortions that an adaptive attacker has to allow for; empty if nothing is distorted."""
         return frozenset()

@@ -61,6 +61,11 @@ class Chain(Defense):
         """True if any of the defenses changes what the client sends."""
         return any(defense.changes_update for defense in self.defenses)
 
+    @property
+    def remembers(self) -> bool:
+        """True if any of the defenses does."""
+        return any(defense.remembers for defense in self.defenses)
+
     def fit(self, schedule: Schedule) -> Chain:
         """Fit each defense."""
         return replace(self, defenses=tuple(each.fit(schedule) for each in self.defenses))

@@ -1,5 +1,6 @@
 """Local training against plain loops written out here."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.train import LocalTrainer, LocalUpdate
+from clients.gradients import smoothed
+from clients.train import LocalTrainer
+from clients.updates import LocalUpdate
 from fedsim.cell import TaskConfig
 from fedsim.defenses import build_chain
 from fedsim.federation import FederationConfig
@@ -22,6 +25,7 @@ ROWS = Rows(
     torch.arange(12) % 3,
     tuple(range(100, 112)),
 )
+TEXTS = Rows(("a fine film .", "the plot is thin"), torch.zeros(2, dtype=torch.int64), (0, 1))
 TASK = make_task(CONFIG, ROWS)
 SENT = initial_weights(TASK, CONFIG, 0)
 
@@ -59,6 +63,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, lr=0.05),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.0),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.05),
 }
 
 
@@ -79,6 +84,112 @@ def test_fedavg_sends_the_weights_of_a_plain_loop(optimizer: str) -> None:
         plain.step()
     for name, parameter in model.named_parameters():
         assert torch.equal(update.tensors[name], parameter)
+
+
+def test_every_option_of_a_step_in_a_plain_loop() -> None:
+    """Accumulation, clipping, warm-up, cosine, weight decay, smoothing and FedProx together."""
+    update = run(
+        protocol="fedavg",
+        optimizer="momentum",
+        learning_rate=0.5,
+        weight_decay=0.01,
+        batch_size=5,
+        local_epochs=2,
+        accumulation=2,
+        label_smoothing=0.1,
+        max_grad_norm=0.4,
+        schedule="cosine",
+        warmup_steps=2,
+        proximal_mu=0.3,
+    )
+    model = TASK.model(SENT)
+    plain = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9, weight_decay=0.01)
+    factors = [0.0, 0.5, 1.0, *((1 + math.cos(math.pi * i / 4)) / 2 for i in (1, 2, 3))]
+    norms = []
+    for step, factor in zip(update.steps, factors, strict=True):
+        plain.zero_grad()
+        middle = math.ceil(len(step) / 2)
+        for part in (step[:middle], step[middle:]):
+            batch = update.batch[list(part)]
+            loss = nn.functional.cross_entropy(
+                model(batch.inputs), batch.labels, label_smoothing=0.1
+            )
+            (loss / 2).backward()
+        pull = sum(((p - SENT[k]) ** 2).sum() for k, p in model.named_parameters())
+        (0.3 / 2 * pull).backward()  # type: ignore[union-attr]
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.4)))
+        plain.param_groups[0]["lr"] = 0.5 * factor
+        plain.step()
+    assert min(norms[1:]) < max(norms)
+    assert max(norms) > 0.4
+    assert update.learning_rate == pytest.approx(0.5 * sum(factors) / 6)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(update.tensors[name], parameter.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_schedule_over_rounds_is_constant_in_each() -> None:
+    options: dict[str, Any] = {
+        "protocol": "fedavg",
+        "batch_size": 4,
+        "rounds": 4,
+        "schedule": "cosine",
+        "schedule_over": "rounds",
+    }
+    rates = [run(round_=r, **options).learning_rate for r in (1, 2, 3, 4)]
+    assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * i / 4)) for i in range(4)])
+
+
+@pytest.mark.parametrize(("precision", "error"), [("bf16", 4e-3), ("fp16", 6e-4)])
+def test_low_precision_rounds_the_gradient(precision: str, error: float) -> None:
+    options: dict[str, Any] = {"batch_size": 5, "precision": precision}
+    exact, rough, again = run(batch_size=5), run(**options), run(**options)
+    for name, value in rough.tensors.items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, again.tensors[name])
+    head = exact.tensors["fc.weight"]
+    distance = float((rough.tensors["fc.weight"] - head).norm() / head.norm())
+    assert distance == pytest.approx(error, rel=0.5)
+
+
+@pytest.mark.parametrize("kind", ["language-modelling", "masked-language-modelling"])
+def test_smoothing_spreads_over_the_vocabulary(kind: str) -> None:
+    model = "tiny-gpt2" if kind == "language-modelling" else "tiny-bert"
+    task = make_task(TaskConfig(model=model, dataset="sentences", kind=kind), TEXTS)
+    network, batch = task.build(), task.encode(TEXTS)
+    logits = network(input_ids=batch.inputs, attention_mask=batch.mask).logits
+    targets = batch.labels
+    if kind == "language-modelling":
+        logits, targets = logits[:, :-1], targets[:, 1:]
+    expected = nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), label_smoothing=0.2
+    )
+    found = task.loss(network, smoothed(task, network, batch, 0.2))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_error_feedback_sends_later_what_was_left_out() -> None:
+    tables: list[dict[str, object]] = [
+        {"name": "error_feedback"},
+        {"name": "prune", "fraction": 0.9},
+    ]
+    for protocol in ("fedsgd", "fedavg"):
+        federation = FederationConfig.model_validate({"protocol": protocol, "batch_size": 4})
+        device = torch.device("cpu")
+        one = LocalTrainer(TASK, federation, build_chain(tables, "defense"), 0, device)
+        bare = LocalTrainer(TASK, federation, build_chain([], "defense"), 0, device)
+        first = one.run(SENT, ROWS, 1, 3)
+        second = one.run(SENT, ROWS, 2, 3, first.memory)
+        plain = [bare.run(SENT, ROWS, r, 3).tensors for r in (1, 2)]
+        base = {name: value if protocol == "fedavg" else 0 for name, value in SENT.items()}
+        sign = -1 if protocol == "fedavg" else 1
+        for name in SENT:
+            sent = [sign * (u.tensors[name] - base[name]) for u in (first, second)]
+            whole = [sign * (u[name] - base[name]) for u in plain]
+            torch.testing.assert_close(
+                sent[0] + sent[1] + second.memory[name], whole[0] + whole[1], rtol=1e-4, atol=1e-6
+            )
+        count = sum(int((value != base[name]).sum()) for name, value in first.tensors.items())
+        assert count <= 0.101 * sum(value.numel() for value in SENT.values())
 
 
 def test_local_steps_and_client_rows_limit_the_work() -> None:

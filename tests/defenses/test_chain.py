@@ -221,6 +221,17 @@ def test_a_sample_defense_after_a_client_one_is_refused() -> None:
     )
 
 
+def test_error_feedback_stands_before_all_that_changes_the_update() -> None:
+    own: dict[str, object] = {"name": "error_feedback"}
+    pruned: dict[str, object] = {"name": "prune", "fraction": 0.5}
+    assert build_chain([{"name": "freeze_embeddings"}, own, pruned], "defenses").remembers
+    with pytest.raises(ConfigError, match=r"has to come before 'prune', which changes the update"):
+        build_chain([pruned, own], "defenses")
+    private: dict[str, object] = {"name": "dp_client", "clip": 1.0, "noise_multiplier": 1.0}
+    with pytest.raises(ConfigError, match="epsilon does not count what error_feedback carries"):
+        build_chain([own, private], "defenses")
+
+
 def test_a_sample_defense_after_the_clipping_is_refused_and_one_before_it_is_not() -> None:
     noisy: dict[str, object] = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
     signs: dict[str, object] = {"name": "sign", "stage": "sample"}

@@ -48,7 +48,7 @@ def trainer(task: Task = TASK, seed: int = 0, **options: Any) -> LocalTrainer:
 
 def reply(batch: Batch = BATCH, **options: Any) -> Tensors:
     plan = (tuple(range(len(batch))),)
-    return trainer(**options).reply(SENT, batch, plan, 1, 3)[0]
+    return trainer(**options).defend(SENT, batch, plan, 1, 3).tensors
 
 
 def examples(batch: Batch = BATCH) -> list[Tensors]:
@@ -148,7 +148,7 @@ def test_noise_has_the_deviation_on_the_sum_and_is_divided_by_the_batch() -> Non
 def test_noise_depends_on_seed_round_and_client_alone() -> None:
     def drawn(seed: int = 0, round_: int = 1, client: int = 3) -> Tensor:
         one = trainer(clip=1.0, noise_multiplier=1.0, seed=seed)
-        return one.reply(SENT, BATCH, EVERY, round_, client)[0]["fc.weight"]
+        return one.defend(SENT, BATCH, EVERY, round_, client).tensors["fc.weight"]
 
     assert torch.equal(drawn(), drawn())
     for other in (drawn(seed=1), drawn(round_=2), drawn(client=4)):
@@ -160,7 +160,7 @@ def test_fedavg_clips_and_covers_every_step() -> None:
     options: dict[str, Any] = {"protocol": "fedavg", "batch_size": 4, "learning_rate": 0.05}
     one = trainer(clip=clip, noise_multiplier=0.7, **options)
     plan = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9))
-    sent, _ = one.reply(SENT, BATCH, plan, 2, 1)
+    sent = one.defend(SENT, BATCH, plan, 2, 1).tensors
     model, rng = TASK.model(SENT), generator(0, "defense", 2, 1)
     for step in plan:
         total = {name: torch.zeros_like(value) for name, value in SENT.items()}
@@ -190,7 +190,7 @@ def test_the_tied_head_of_gpt2_counts_once() -> None:
     gradient = task.gradient(model, batch[0])
     clip = norm(gradient).item() / 3
     one = trainer(task, clip=clip, noise_multiplier=0.0)
-    cut, _ = one.reply(sent, batch[0], ((0,),), 1, 0)
+    cut = one.defend(sent, batch[0], ((0,),), 1, 0).tensors
     assert list(cut) == [name for name, _ in model.named_parameters()]
     assert "lm_head.weight" not in cut
     assert norm(cut).item() == pytest.approx(clip, rel=1e-5)
@@ -206,7 +206,7 @@ def test_frozen_embeddings_are_neither_sent_nor_counted() -> None:
     ]
     chain = build_chain(tables, "defense")
     one = LocalTrainer(task, FederationConfig(), chain, 0, torch.device("cpu"))
-    cut, _ = one.reply(sent, batch[0], ((0,),), 1, 0)
+    cut = one.defend(sent, batch[0], ((0,),), 1, 0).tensors
     assert "bert.embeddings.word_embeddings.weight" not in cut
     assert norm(cut).item() == pytest.approx(1e-3, rel=1e-5)
 

@@ -85,6 +85,6 @@ def test_a_median_is_refused(make_run: Make) -> None:
     with pytest.raises(ConfigError) as caught:
         simulated(make_run, "run", protocol="fedavg", strategy="fedmedian")
     assert str(caught.value) == (
-        "dp_server: strategy 'fedmedian' takes a median, but the noise is scaled for a mean. Set "
+        "dp_server: strategy 'fedmedian' takes no mean, for which the noise is scaled. Set "
         "federation.strategy to 'fedavg' or 'fedadam'."
     )

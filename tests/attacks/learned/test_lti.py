@@ -87,7 +87,7 @@ def client(
     config = FederationConfig.model_validate({"batch_size": len(batch), **federation})
     trainer = LocalTrainer(task, config, build_chain(tables, "defenses"), 0, CPU)
     plan = [tuple(range(len(batch)))]
-    tensors, _ = trainer.reply(sent, batch, plan, 1, 0)
+    tensors = trainer.defend(sent, batch, plan, 1, 0).tensors
     knowledge = Knowledge(
         num_examples=len(batch),
         batch_size=len(batch),

@@ -11,6 +11,7 @@ from experiments.checks.capture_check import examine
 from experiments.plan.cells import Cell
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
+from fedsim.federation import FederationConfig
 from fedsim.files import save_tensors, write_json
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -108,6 +109,68 @@ def test_undeclared_train_mode_is_named(base: dict[str, Any], make_run: Make) ->
     checkup = examine(run)
     assert checkup.faults == len(checkup.findings)
     assert "the client trained in train mode, but eval mode is declared" in checkup.text()
+
+
+TRAINING: dict[str, Any] = {
+    "precision": "bf16",
+    "accumulation": 2,
+    "label_smoothing": 0.1,
+    "max_grad_norm": 0.1,
+    "momentum": 0.5,
+    "weight_decay": 0.5,
+    "schedule": "cosine",
+    "warmup_steps": 1,
+    "proximal_mu": 0.5,
+}
+
+
+@pytest.mark.parametrize(("over", "precision"), [("steps", "bf16"), ("rounds", "fp16")])
+def test_options_of_training_replay_bit_for_bit(over: str, precision: str, make_run: Make) -> None:
+    """Each capture then declares another option as it was not."""
+    options = {**TRAINING, "precision": precision, "schedule_over": over, "rounds": 5}
+    steps = {"protocol": "fedavg", "client_rows": 6, "batch_size": 3, "local_epochs": 2}
+    task, own = {"model": "mlp"}, {"optimizer": "momentum", "strategy": "fedprox", "clients": 2}
+    run = make_run(IMAGES, task=task, federation={**steps, **options, **own})
+    simulate(run)
+    checkup = examine(run)
+    assert [finding.relative_error for finding in checkup.findings] == [0.0] * 10
+    cell = run.cells[0]
+    keys = cell.captures.keys()[::-1]
+    lies = {}
+    names = list(TRAINING) if over == "steps" else ["schedule", "label_smoothing"]
+    for key, name in zip(keys, names, strict=False):
+        record = cell.captures.record(key)
+        training = record.knowledge.training
+        assert training is not None
+        lie = FederationConfig.model_fields[name].default
+        lies[key] = f"with {name} = {training[name]!r}, but {lie!r} is declared"
+        told = record.knowledge.model_copy(update={"training": {**training, name: lie}})
+        path = cell.captures.tensors_path(key).with_suffix(".json")
+        write_json(path, record.model_copy(update={"knowledge": told}))
+    found = {finding.key: finding.faults for finding in examine(run).findings}
+    assert {key for key, faults in found.items() if faults} == set(lies)
+    for key, said in lies.items():
+        assert found[key] == (f"the client trained {said}. Declare it as it was.",)
+
+
+@pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
+def test_a_lost_memory_is_found(protocol: str, make_run: Make) -> None:
+    chain = [{"name": "error_feedback"}, {"name": "prune", "fraction": 0.9}]
+    run = make_run(
+        IMAGES,
+        federation={"protocol": protocol, "rounds": 3, "participation": 0.7},
+        defenses=[{"chain": chain}],
+    )
+    simulate(run)
+    checkup = examine(run)
+    assert {finding.relative_error for finding in checkup.findings} == {0.0}
+    kept = sorted(run.cells[0].truth.root.glob("memory-*"))
+    seen = [finding.key for finding in checkup.findings]
+    later = [key for key in seen if any(k.client == key.client and k < key for k in seen)]
+    assert len(kept) == len(seen)
+    for path in kept:
+        path.unlink()
+    assert [f.key for f in examine(run).findings if f.faults] == later
 
 
 def rewrite(cell: Cell, key: CaptureKey, change: Callable[[Tensors], Tensors]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from clients.local_steps import make_optimizer
 from clients.train import LocalTrainer
 from experiments.report.signal_table import signal_table
 from experiments.stages.signals import SignalRow, signals
@@ -116,7 +115,7 @@ def test_measuring_changes_no_bit() -> None:
     found = one.run(SENT, ROWS, 1, 3)
     chain, batch = one.chain, TASK.encode(ROWS.take(found.positions))
     rng, model = generator(0, "defense", 1, 3), TASK.model(SENT)
-    optimizer = make_optimizer(one.config, list(model.parameters()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=one.config.learning_rate, momentum=0.9)
     for step in found.steps:
         total: Tensors = {}
         for i in step:

@@ -1,0 +1,64 @@
+"""What a client's work in one round amounts to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedsim.capture import Kind
+from fedsim.signals import TensorSignal
+from fedsim.types import Batch, Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class LocalUpdate:
+    """Tensors of a reply, and the private facts behind them.
+
+    Attributes:
+        kind: ``gradient`` or ``weights``.
+        tensors: gradients or trained weights; frozen parameters are absent.
+        batch: the distinct examples used, in the order of their first use.
+        positions: positions of these examples among the client's rows.
+        all_rows: whether these are all the rows that the client owns.
+        steps: examples of each local step, as indices into ``batch``.
+        loss: mean training loss over the steps.
+        signals: signal and packed size of each tensor under the defense, for the evaluator only.
+        defense: name and options of each defense, the privacy budget turned into noise.
+        learning_rate: mean over the local steps; that of the server under FedSGD.
+        memory: what the client keeps for its next round; empty if no defense remembers.
+    """
+
+    kind: Kind
+    tensors: Tensors
+    batch: Batch
+    positions: tuple[int, ...]
+    all_rows: bool
+    steps: tuple[tuple[int, ...], ...]
+    loss: float
+    signals: dict[str, TensorSignal] = field(default_factory=dict)
+    defense: tuple[dict[str, Any], ...] = ()
+    learning_rate: float = 0.0
+    memory: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Defended:
+    """Update of a client with and without its defenses.
+
+    Attributes:
+        tensors: gradients or trained weights that are sent; frozen parameters are absent.
+        loss: mean training loss over the steps.
+        update: the defended update behind ``tensors``, for parameters only.
+        clean: the undefended update of the same steps: the mean gradient, or the change of the
+            weights by undefended mean gradients, each taken at the weights that the defended steps
+            reached.
+        learning_rate: mean over the local steps; that of the server under FedSGD.
+        memory: what the client keeps for its next round; empty if no defense remembers.
+    """
+
+    tensors: Tensors
+    loss: float
+    update: Tensors
+    clean: Tensors
+    learning_rate: float
+    memory: Tensors
