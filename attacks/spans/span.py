@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -9,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from attacks.base import Attack, Job, Reconstruction
+from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
@@ -17,6 +18,7 @@ from attacks.spans.cuts import CUTS
 from attacks.spans.decoding import decode
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
+from attacks.spans.over_rounds import over_rounds
 from attacks.spans.sentences import Judge, SpanSentence, grow, proven
 from attacks.spans.subspace import Subspace
 from fedsim.capture import CaptureKey, Observation
@@ -60,6 +62,8 @@ class Span(Attack):
         beam: number of prefixes of a causal model kept at each position.
         starts: largest number of random sentences from which an encoder's descent starts.
         bag: exclude words whose embedding row is zero, if the client sends an untied table.
+        over_rounds: read the mean of all rounds so far in which the client held the same rows, see
+            ``attacks.spans.over_rounds``.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
@@ -68,6 +72,12 @@ class Span(Attack):
     beam: Annotated[int, Field(ge=1)] = 256
     starts: Annotated[int, Field(ge=1)] = 40
     bag: bool = True
+    over_rounds: bool = False
+
+    @property
+    def grouped_by(self) -> Grouping:
+        """Each observation alone, or those of a client."""
+        return "same_client" if self.over_rounds else self.grouping
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Distinct inputs compared with the room in the first block's spans, for a single text."""
@@ -83,6 +93,23 @@ class Span(Attack):
             return Feasibility("red", what, prospect.inputs, None, error.reason)
         limit = min(room(traces.before), behind.most - 1)
         return prospect.judge(what, prospect.inputs, limit)
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+    ) -> list[Reconstruction]:
+        """One guess for each observation."""
+        if not self.over_rounds:
+            return super().reconstruct(observations, task, rngs, job)
+        assert isinstance(task, TextTask)
+
+        def search(seen: Observation, position: int) -> Reconstruction:
+            return self.guess(seen, task, rngs[position], job)
+
+        return over_rounds(observations, search, task, job)
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
