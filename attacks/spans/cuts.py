@@ -68,7 +68,6 @@ class SpanCuts:
         guess_rounding: error of a whole float32 gradient, as a share of its norm.
         sharp_width: largest width of the bounds of an entry by which a scale is fitted, as a share
             of it.
-        grid_error: largest distance of an entry from a grid, in steps.
         living_tensor: rms of a tensor that is more than rounding, as a share of the median one's.
         granted_noise: largest difference of measured from granted noise, as a share.
         outside_dimensions: rows and columns outside a guess's spaces that noise is measured on.
@@ -130,7 +129,6 @@ class SpanCuts:
     gradient_rounding: float = 1e-4
     guess_rounding: float = 1e-6
     sharp_width: float = 0.1
-    grid_error: float = 0.01
     living_tensor: float = 1e-3
     granted_noise: float = 0.06
     outside_dimensions: int = 8

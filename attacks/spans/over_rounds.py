@@ -43,7 +43,7 @@ def over_rounds(
         if before is None or job.expired or "certified" in (new.confidence or ()):
             return new
         both = [explained(seen, task, one.guess, job) for one in (before, new)]
-        return before if both[0] > both[1] else new
+        return before if both[0] >= both[1] else new
 
     return round_by_round(observations, guess, job)
 

@@ -15,7 +15,7 @@ from attacks.feasibility import Feasibility, Prospect
 from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
 from attacks.spans.cuts import CUTS
-from attacks.spans.decoding import decode
+from attacks.spans.decoding import decodable, decode
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.over_rounds import over_rounds
@@ -80,7 +80,10 @@ class Span(Attack):
         return "same_client" if self.over_rounds else self.grouping
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Distinct inputs compared with the room in the first block's spans, for a single text."""
+        """Distinct inputs compared with the room in the first block's spans, for a single text.
+
+        Amber where sentences are decoded from likelihoods and are not proven.
+        """
         task, network, what = prospect.task, prospect.network, "different inputs"
         assert isinstance(task, TextTask)
         received = task.gradient(network, prospect.example)
@@ -89,10 +92,13 @@ class Span(Attack):
         try:
             traces = read_traces(observation, task, network)
             behind = best_judge(traces.layers, traces.before, observation).subspace
+            limit = min(room(traces.before), behind.most - 1)
+            found = prospect.judge(what, prospect.inputs, limit)
         except CannotAttack as error:
-            return Feasibility("red", what, prospect.inputs, None, error.reason)
-        limit = min(room(traces.before), behind.most - 1)
-        return prospect.judge(what, prospect.inputs, limit)
+            found = Feasibility("red", what, prospect.inputs, None, error.reason)
+        if found.colour == "green" or not decodable(observation, task, network):
+            return found
+        return replace(found, colour="amber", reason=f"{found.reason}; decoded, not proven")
 
     def reconstruct(
         self,
