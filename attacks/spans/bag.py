@@ -73,22 +73,25 @@ class Mixture:
         return math.log(ends[0]) - length.log() - excess
 
 
-def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
+def likely_words(
+    traces: SoftTraces, count: int, least: float = CUTS.least_probability
+) -> list[tuple[int, float]]:
     """Token ids with the probability that the batch holds them, the likeliest first.
 
     Args:
         traces: of the update, whether or not they are fitted.
         count: sentences of the batch.
+        least: smallest probability of a word that is returned.
 
     Returns:
-        Those of at least ``CUTS.least_probability``; none if the first layer says nothing.
+        None if the first layer says nothing.
     """
     if traces.first is None:
         return []
     found = occurrence(traces.statistics[:, traces.words], count)
     order = found.argsort(descending=True).tolist()
     ids, values = traces.words.tolist(), found.tolist()
-    return [(ids[i], values[i]) for i in order if values[i] >= CUTS.least_probability]
+    return [(ids[i], values[i]) for i in order if values[i] >= least]
 
 
 def occurrence(statistics: Tensor, count: int) -> Tensor:
