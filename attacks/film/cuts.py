@@ -27,7 +27,6 @@ class FilmCuts:
         unclear_sine: largest accepted sine where no gap separates the tokens.
         first_search: factor on the largest accepted sine in the first search.
         second_search: factor on the largest accepted sine in the second search.
-        word_probability: smallest probability of a word that a sentence may hold.
         likely_words: words of a place, likeliest first, that the layers behind the attention are
             asked for.
         tolerance: relative error of a gradient that counts as float32 rounding, as in ``span``.
@@ -46,7 +45,6 @@ class FilmCuts:
     unclear_sine: float = 0.005
     first_search: int = 1
     second_search: int = 3
-    word_probability: float = 0.02
     likely_words: int = 48
     tolerance: float = 1e-4
 

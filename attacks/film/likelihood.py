@@ -17,6 +17,7 @@ from attacks.film.cuts import CUTS
 from attacks.spans.bag import likely_words
 from attacks.spans.causal_decoding import spread
 from attacks.spans.certificate import batch_of
+from attacks.spans.cuts import CUTS as SPAN_CUTS
 from attacks.spans.evidence import Evidence, total_ratio
 from attacks.spans.prefix_search import Scored
 from attacks.spans.soft_traces import SoftTraces, soft_traces
@@ -94,7 +95,7 @@ def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftE
     except CannotAttack:
         return None
     count = observation.knowledge.num_examples or 1
-    found = [word for word, _ in likely_words(traces, count, CUTS.word_probability)]
+    found = [word for word, _ in likely_words(traces, count, SPAN_CUTS.shortlist_probability)]
     if not (traces.shown and traces.layers.causal and found):
         return None
     words = torch.tensor(found, device=traces.words.device)

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from attacks.spans.cuts import CUTS
-from attacks.spans.soft_traces import SoftTraces
+from attacks.spans.soft_traces import SoftTraces, soft_traces
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 
 _ROUNDS = 15
@@ -92,6 +95,25 @@ def likely_words(
     order = found.argsort(descending=True).tolist()
     ids, values = traces.words.tolist(), found.tolist()
     return [(ids[i], values[i]) for i in order if values[i] >= least]
+
+
+def words_of_update(observation: Observation, task: Task) -> Tensor:
+    """Token ids ``(token,)``, ascending, that the first layer makes likely, from any defense.
+
+    Raises:
+        CannotAttack: the layer's gradient was not sent or says nothing.
+    """
+    found = []
+    if isinstance(task, TextTask):
+        traces = soft_traces(observation, task, task.model(observation.sent), rows=True)
+        count = observation.knowledge.num_examples or 1
+        found = [word for word, _ in likely_words(traces, count, CUTS.shortlist_probability)]
+    if not found:
+        raise CannotAttack(
+            "the gradient of the first layer shows no words, or was not sent",
+            "Set tokens = 'vocabulary'.",
+        )
+    return torch.tensor(found).sort().values
 
 
 def occurrence(statistics: Tensor, count: int) -> Tensor:

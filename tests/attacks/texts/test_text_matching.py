@@ -391,7 +391,7 @@ def test_rows_that_did_not_move_leave_no_tokens(bert: Victim) -> None:
     word = "bert.embeddings.word_embeddings.weight"
     still = {**seen.received, word: torch.zeros_like(seen.received[word])}
     rows = replace(LAMP_COS, tokens="rows")
-    refused(bert, rows, replace(seen, received=still), "no row of the word gradient stands out")
+    refused(bert, rows, replace(seen, received=still), "no word stands out in the gradient")
     del still[word]
     refused(bert, rows, replace(seen, received=still), "does not send the word embeddings")
 
