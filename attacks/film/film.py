@@ -115,7 +115,7 @@ class FILM(Attack):
             if exact is not None:
                 return exact
             why = "no sentence in the span was found"
-            evidence, note = read_likelihood(observation, task, network, why)
+            evidence, note = read_likelihood(observation, task, network, job, why)
             bag, note = self._bag(observation, task, network, evidence, note, job)
             grammar = self._grammar(observation, task, bag)
         if isinstance(evidence, SoftEvidence) and self.evidence == "span":
@@ -166,7 +166,7 @@ class FILM(Attack):
         try:
             return read_evidence(observation, task, network, job), ""
         except CannotAttack as error:
-            found = read_likelihood(observation, task, network, error.reason)
+            found = read_likelihood(observation, task, network, job, error.reason)
             if self.bag == "span" and found[0] is None:
                 raise
             return found

@@ -75,14 +75,14 @@ class SoftEvidence:
 
 
 def read_likelihood(
-    observation: Observation, task: TextTask, network: nn.Module, why: str
+    observation: Observation, task: TextTask, network: nn.Module, job: Job, why: str
 ) -> tuple[SoftEvidence | None, str]:
     """The evidence of a causal model's update, and a note on what ranks the sentences.
 
-    There is none without an end token, or if the first layer says nothing. ``why`` is the reason
-    that exact spans were not taken.
+    There is none without an end token or time, or if the first layer says nothing. ``why`` is the
+    reason that exact spans were not taken.
     """
-    found = _read(observation, task, network)
+    found = None if job.expired else _read(observation, task, network)
     how = "Ranked by log-probability alone" if found is None else "Words by their likelihood"
     return found, f"{how}, since {why}."
 
