@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
 from attacks.film.cuts import CUTS
-from attacks.spans.bag import likely_words
+from attacks.spans.bag import shortlist
 from attacks.spans.causal_decoding import spread
 from attacks.spans.certificate import batch_of
-from attacks.spans.cuts import CUTS as SPAN_CUTS
 from attacks.spans.evidence import Evidence, total_ratio
 from attacks.spans.prefix_search import Scored
 from attacks.spans.soft_traces import SoftTraces, soft_traces
@@ -95,11 +94,9 @@ def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftE
     except CannotAttack:
         return None
     count = observation.knowledge.num_examples or 1
-    found = [word for word, _ in likely_words(traces, count, SPAN_CUTS.shortlist_probability)]
-    if not (traces.shown and traces.layers.causal and found):
-        return None
-    words = torch.tensor(found, device=traces.words.device)
-    return SoftEvidence(traces, words.sort().values, count)
+    words = shortlist(traces, count)
+    usable = traces.shown and traces.layers.causal and len(words)
+    return SoftEvidence(traces, words, count) if usable else None
 
 
 def likeliest(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.observed.cuts import CUTS
 
-_HALVES = (torch.float16, torch.bfloat16)
+_HALVES = (torch.bfloat16, torch.float16)  # the coarser first: float16 may hold its numbers
 
 
 @dataclass(frozen=True)

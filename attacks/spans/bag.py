@@ -76,44 +76,56 @@ class Mixture:
         return math.log(ends[0]) - length.log() - excess
 
 
-def likely_words(
-    traces: SoftTraces, count: int, least: float = CUTS.least_probability
-) -> list[tuple[int, float]]:
+def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
     """Token ids with the probability that the batch holds them, the likeliest first.
 
     Args:
         traces: of the update, whether or not they are fitted.
         count: sentences of the batch.
-        least: smallest probability of a word that is returned.
 
     Returns:
-        None if the first layer says nothing.
+        Those of at least ``CUTS.least_probability``; none if the first layer says nothing.
     """
     if traces.first is None:
         return []
     found = occurrence(traces.statistics[:, traces.words], count)
     order = found.argsort(descending=True).tolist()
     ids, values = traces.words.tolist(), found.tolist()
-    return [(ids[i], values[i]) for i in order if values[i] >= least]
+    return [(ids[i], values[i]) for i in order if values[i] >= CUTS.least_probability]
+
+
+def shortlist(traces: SoftTraces, count: int) -> Tensor:
+    """Token ids ``(token,)``, ascending: the fewest of which few words of the batch are missing.
+
+    ``CUTS.missing_words`` is the share that is expected to be missing. Where noise hides the words,
+    these are nearly all of the vocabulary; none if the first layer says nothing.
+    """
+    if traces.first is None:
+        return traces.words[:0]
+    found = occurrence(traces.statistics[:, traces.words], count)
+    values, order = found.sort(descending=True)
+    missing = values.flip(0).cumsum(0).flip(0)
+    kept = order[missing > CUTS.missing_words * missing[0]]
+    return traces.words[kept].sort().values
 
 
 def words_of_update(observation: Observation, task: Task) -> Tensor:
-    """Token ids ``(token,)``, ascending, that the first layer makes likely, from any defense.
+    """The ``shortlist`` of an update under any defense.
 
     Raises:
-        CannotAttack: the layer's gradient was not sent or says nothing.
+        CannotAttack: the first layer's gradient was not sent or says nothing.
     """
-    found = []
+    count = observation.knowledge.num_examples or 1
+    found = torch.zeros(0)
     if isinstance(task, TextTask):
         traces = soft_traces(observation, task, task.model(observation.sent), rows=True)
-        count = observation.knowledge.num_examples or 1
-        found = [word for word, _ in likely_words(traces, count, CUTS.shortlist_probability)]
-    if not found:
+        found = shortlist(traces, count)
+    if not len(found):
         raise CannotAttack(
             "the gradient of the first layer shows no words, or was not sent",
             "Set tokens = 'vocabulary'.",
         )
-    return torch.tensor(found).sort().values
+    return found
 
 
 def occurrence(statistics: Tensor, count: int) -> Tensor:

@@ -75,7 +75,7 @@ class SpanCuts:
         bag_odds: factor on the odds of a true token; above 1, noise alone yields words.
         bag_tail: share of the vocabulary that the tail of false tokens is measured on.
         least_probability: smallest probability of a word that is worth a mention.
-        shortlist_probability: smallest probability of a word that a guess may use.
+        missing_words: share of a batch's words that may be missing from a shortlist.
     """
 
     singular_value: float = 1e-7
@@ -137,7 +137,7 @@ class SpanCuts:
     bag_odds: float = 1.0
     bag_tail: float = 0.01
     least_probability: float = 0.1
-    shortlist_probability: float = 0.02
+    missing_words: float = 0.02
 
 
 CUTS = SpanCuts()
