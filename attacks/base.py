@@ -55,6 +55,8 @@ class Job:
         deadline: ``time.monotonic()`` at which the attack must return its best guess so far.
         report: called from time to time with (step, objective, text so far).
         auxiliary: reads the attacker's own rows; raises ``CannotAttack`` if there are none.
+        likely_words: token ids ``(token,)``, ascending, that the first layer's gradient makes
+            likely to occur; raises ``CannotAttack`` if it says nothing.
         keep: stores a checkpoint of the preparation and replaces the previous one.
         resume: the checkpoint of an interrupted preparation; empty if there is none.
         predicted: predictions that ``attacks.observed.labels`` computes once for each set of
@@ -66,6 +68,7 @@ class Job:
     deadline: float = float("inf")
     report: Callable[[int, float, str], None] = lambda step, objective, text: None
     auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
+    likely_words: Callable[[Observation, Task], Tensor] = lambda seen, task: _no_words()
     keep: Callable[[Tensors], object] = lambda tensors: None
     resume: Callable[[], Tensors] = dict
     predicted: dict[int, Tensor] = field(default_factory=dict)
@@ -81,6 +84,13 @@ def _no_auxiliary() -> Batch:
     raise CannotAttack(
         "it needs auxiliary rows, which this threat model does not grant",
         "Name them under [auxiliary], and leave server_knows.auxiliary on.",
+    )
+
+
+def _no_words() -> Tensor:
+    raise CannotAttack(
+        "it needs the words that an update makes likely, and this job cannot read them",
+        "Pass Job(likely_words=attacks.spans.bag.words_of_update).",
     )
 
 

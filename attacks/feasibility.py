@@ -23,7 +23,7 @@ class Feasibility:
 
     Attributes:
         colour: green if nothing is in the way, red if the attack cannot work, amber if it works on
-            some replies or in part.
+            some replies, in part or without proof.
         what: the quantity that is counted in each reply.
         counts: one for each reply that was examined.
         limit: the largest count that the attack can handle; None if no number decides.

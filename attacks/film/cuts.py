@@ -27,6 +27,8 @@ class FilmCuts:
         unclear_sine: largest accepted sine where no gap separates the tokens.
         first_search: factor on the largest accepted sine in the first search.
         second_search: factor on the largest accepted sine in the second search.
+        likely_words: words of a place, likeliest first, that the layers behind the attention are
+            asked for.
         tolerance: relative error of a gradient that counts as float32 rounding, as in ``span``.
     """
 
@@ -43,6 +45,7 @@ class FilmCuts:
     unclear_sine: float = 0.005
     first_search: int = 1
     second_search: int = 3
+    likely_words: int = 48
     tolerance: float = 1e-4
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
 from pydantic import Field
@@ -15,6 +15,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.film.bag import Bag, BagRule, read_bag
 from attacks.film.beam import Grammar, read_grammar, search
 from attacks.film.evidence import SpanEvidence, read_evidence, recover
+from attacks.film.likelihood import SoftEvidence, likeliest, read_likelihood
 from attacks.film.phrases import Fluency, Phrases, TokenIds, Words, improve
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -22,6 +23,8 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.types import Batch
+
+Evidence: TypeAlias = SpanEvidence | SoftEvidence
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,14 @@ class FILM(Attack):
 
     With ``evidence = "span"`` the beams also add the evidence of the first block's gradients for
     each next word (``attacks.film.evidence``), tested as in DAGER (Petrov et al. 2024). The bag
-    then comes from these gradients too, so that the embeddings may be frozen. It requires an end
-    token and fewer tokens in the batch than the width; if these are missing, ``note`` gives the
-    reason and log-probability alone decides. Sentences in the span are not rearranged, n-grams may
-    repeat, and all examples are searched for if their number is known. Confidence and objective
-    are those of ``span``. Unlike that attack, this one needs no gap among the tokens, and tolerates
-    a word that the model predicts too well to leave a trace.
+    then comes from these gradients too, so that the embeddings may be frozen. Where they have no
+    exact span, as with noise or more tokens than the width, words and beams take the likelihoods
+    of ``span`` (``attacks.film.likelihood``); without an end token, or where the first layer says
+    nothing, log-probability alone decides. ``note`` gives the reason. Sentences found by evidence
+    are not rearranged, n-grams may repeat, and all examples are searched for if their number is
+    known. Confidence and objective are those of ``span`` if the span is exact. Unlike that attack,
+    this one needs no gap among the tokens, and tolerates a word that the model predicts too well to
+    leave a trace.
 
     Attributes:
         bag: the rows that count as words, see ``attacks.film.bag.read_bag``. ``none`` is a control
@@ -104,20 +109,18 @@ class FILM(Attack):
         network = task.model(observation.sent, device=job.device)
         evidence, note = self._evidence(observation, task, network, job)
         bag, note = self._bag(observation, task, network, evidence, note, job)
-        grammar = read_grammar(
-            observation,
-            task,
-            bag,
-            max_tokens=self.max_tokens,
-            ngram=self.ngram,
-            penalty=self.penalty,
-            cover=self.cover,
-        )
-        if evidence is not None and self.evidence == "span":
+        grammar = self._grammar(observation, task, bag)
+        if isinstance(evidence, SpanEvidence) and self.evidence == "span":
             exact = recover(evidence, observation, task, network, grammar, self.beams, job)
             if exact is not None:
                 return exact
-            note = "Ranked by log-probability alone, since no sentence in the span was found."
+            why = "no sentence in the span was found"
+            evidence, note = read_likelihood(observation, task, network, job, why)
+            bag, note = self._bag(observation, task, network, evidence, note, job)
+            grammar = self._grammar(observation, task, bag)
+        if isinstance(evidence, SoftEvidence) and self.evidence == "span":
+            decoded = likeliest(evidence, task, network, grammar, self.beams, rng, job)
+            return replace(decoded, note=note)
         score = Fluency(network, self.beta)
         found: dict[TokenIds, float] = {}
         guess: Certificate = "guess"
@@ -156,23 +159,35 @@ class FILM(Attack):
 
     def _evidence(
         self, observation: Observation, task: LanguageModelling, network: nn.Module, job: Job
-    ) -> tuple[SpanEvidence | None, str]:
-        """The evidence from the span, and a note if there is none."""
+    ) -> tuple[Evidence | None, str]:
+        """The evidence from the span, and a note if it is not that of exact spans."""
         if "span" not in {self.evidence, self.bag}:
             return None, ""
         try:
             return read_evidence(observation, task, network, job), ""
         except CannotAttack as error:
-            if self.bag == "span":
+            found = read_likelihood(observation, task, network, job, error.reason)
+            if self.bag == "span" and found[0] is None:
                 raise
-            return None, f"Ranked by log-probability alone, since {error.reason}."
+            return found
+
+    def _grammar(self, observation: Observation, task: LanguageModelling, bag: Bag) -> Grammar:
+        return read_grammar(
+            observation,
+            task,
+            bag,
+            max_tokens=self.max_tokens,
+            ngram=self.ngram,
+            penalty=self.penalty,
+            cover=self.cover,
+        )
 
     def _bag(
         self,
         observation: Observation,
         task: LanguageModelling,
         network: nn.Module,
-        evidence: SpanEvidence | None,
+        evidence: Evidence | None,
         note: str,
         job: Job,
     ) -> tuple[Bag, str]:

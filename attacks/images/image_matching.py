@@ -127,7 +127,10 @@ class ImageMatching(Attack, ABC):
             def read(index: int) -> Victims:
                 return self._victims([observations[index]], task, [rngs[index]], job)
 
-            return over_rounds(observations, read, lambda seen: self.search(seen, task)[0], task)
+            def search(seen: Victims) -> Reconstruction:
+                return self.search(seen, task)[0]
+
+            return over_rounds(observations, read, search, task, job)
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, observation in enumerate(observations):
             facts = observation.knowledge

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
-from attacks.base import Reconstruction
+from attacks.base import Job, Reconstruction
 from attacks.images.batch_statistics import StatisticsLoss
 from attacks.images.image_losses import ImageLoss
 from attacks.observed.labels import find_head, infer_label, round_counts
-from attacks.observed.same_rows import ALONE, same_rows
+from attacks.observed.same_rows import round_by_round
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
@@ -58,35 +59,30 @@ def over_rounds(
     read: Callable[[int], Victims],
     search: Callable[[Victims], Reconstruction],
     task: Task,
+    job: Job,
 ) -> list[Reconstruction]:
     """One guess for each of a client's observations, from all rounds up to it with the same rows.
 
     The search starts anew in each round, from that round's own generator: where the first round is
     mostly noise, what was found there is a bad place to go on from. R rounds take as many
-    gradients as R (R + 1) / 2 of them alone. When the time budget ends, later rounds keep the last
-    guess.
+    gradients as R (R + 1) / 2 of them alone.
 
     Args:
         observations: of one client.
         read: what ``search`` gets of the observation at this position.
         search: the guess of one victim.
         task: the model whose last layer tells the labels.
+        job: its time budget; when that ends, later rounds keep the last guess.
     """
-    guesses: dict[int, Reconstruction] = {}
-    for group in same_rows(observations):
-        seen: list[Victims] = []
-        guess: Reconstruction | None = None
-        for position in group:
-            if guess is not None and seen[-1].job.expired:
-                guess = replace(guess, expired=True)
-            else:
-                seen.append(read(position))
-                told = observations[position].knowledge.labels is not None
-                labels = seen[-1].labels if told else common_labels(seen, task)
-                guess = search(joined(seen, labels))
-            alone = len(group) == 1 < len(observations)
-            guesses[position] = replace(guess, note=ALONE) if alone else guess
-    return [guesses[position] for position in range(len(observations))]
+    read = cache(read)
+
+    def guess(rounds: Sequence[int], before: Reconstruction | None) -> Reconstruction:
+        del before
+        seen = [read(position) for position in rounds]
+        told = observations[rounds[-1]].knowledge.labels is not None
+        return search(joined(seen, seen[-1].labels if told else common_labels(seen, task)))
+
+    return round_by_round(observations, guess, job)
 
 
 def joined(seen: Sequence[Victims], labels: Tensor) -> Victims:

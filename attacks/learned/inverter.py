@@ -18,8 +18,8 @@ _FEW = 8
 """Updates of a class below which it is standardised with all others."""
 _FARTHEST = 10.0
 """Deviations from the mean beyond which a feature is cut off."""
-_RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Penalties of the linear regression, by the variance of a feature."""
+_RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+"""Penalties of the linear regression, by the variance of a feature; noise takes the large ones."""
 
 
 class Inverter(nn.Module):

@@ -26,8 +26,11 @@ class ObservedCuts:
         full_share: share of nonzero entries from which zeros are no pruning.
         kept_largest: smallest kept magnitude of a pruned tensor, as a share of the median one, from
             which the largest entries were kept and not random ones.
-        quantized_share: share of kept entries that are multiples of the smallest one, from which
-            zeros are rounding.
+        grid_share: share of entries on a grid from which a tensor was rounded to it.
+        grid_error: largest distance of an entry from a grid, in steps.
+        most_steps: steps from zero to the largest entry of a grid, below which it is one.
+        fewest_on_grid: entries of a tensor below which no grid shows.
+        float_sums: error of a client's own float32 sums, as a share of a tensor's rms.
         spike: eigenvalue that counts as signal, as a multiple of the Marchenko-Pastur edge.
         spike_floor: eigenvalue that is more than float64 rounding, as a share of the largest.
         completion_rounds: rounds of imputation of entries that were not sent.
@@ -42,7 +45,11 @@ class ObservedCuts:
     equal_magnitude: float = 1e-3
     full_share: float = 0.98
     kept_largest: float = 0.1
-    quantized_share: float = 0.95
+    grid_share: float = 0.95
+    grid_error: float = 0.01
+    most_steps: float = 1024.0
+    fewest_on_grid: int = 64
+    float_sums: float = 1e-6
     spike: float = 1.02
     spike_floor: float = 1e-13
     completion_rounds: int = 20

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.observed.cuts import CUTS
 from attacks.observed.labels import Head
+from attacks.observed.readings import Reading, read
 from fedsim.types import Tensors
-
-_ZEROS = 0.01
-"""Share of zeros from which an update was pruned."""
-_GRID = 0.2
-"""Deviation of rounding, by the smallest magnitude, from which it explains a zero."""
-_FLOATS = 1e-6
-"""Rounding errors of the client's own float32 sums, by the root mean square of a tensor."""
-_LEAST = 64
-"""Fewest coordinates of a tensor that can show a grid of values."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +57,22 @@ def read_distortion(gradient: Tensors, received: Tensors, length: float, head: H
         length: what the update was divided by.
         head: the last layer, whose weight and bias were sent.
     """
-    rounding = {k: _rounding(v, received[k], length) for k, v in gradient.items()}
+    readings = {k: read(length * value) for k, value in gradient.items()}
+    rounding = {
+        name: _rounding(one, received[name]) / length**2
+        + (CUTS.float_sums**2) * gradient[name].square().mean()
+        for name, one in readings.items()
+    }
     values, known = _flat(gradient), _flat(rounding)
     sizes = tuple(value.numel() for value in gradient.values())
-    kept = torch.ones_like(values, dtype=torch.bool)
-    # Zeros on a grid of values are rounded, not pruned.
-    least = values[values != 0].abs().min()
-    zeros = (values == 0) & (known.sqrt() < _GRID * least)
-    if float(zeros.double().mean()) >= _ZEROS:
-        kept = ~zeros
-    if _are_signs(gradient):
+    living = [one for one in readings.values() if one.value.any()]
+    pruned = any(not bool(one.sent.all()) for one in living)
+    kept = values != 0 if pruned else torch.ones_like(values, dtype=torch.bool)
+    # A zero on a grid was rounded, and one of a tensor that came whole is none.
+    kept |= torch.cat([(one.sent & one.value.any()).flatten() for one in readings.values()])
+    if all(one.signs or int(one.sent.sum()) < 2 for one in living):
         return Distortion(values, known, sizes, kept, signs=True)
-    noise = 0.0 if not bool(kept.all()) else _beyond_rank_one(gradient, rounding, head)
+    noise = 0.0 if pruned else _beyond_rank_one(gradient, rounding, head)
     return Distortion(values, known + noise, sizes, kept, signs=False)
 
 
@@ -83,27 +80,10 @@ def _flat(tensors: Tensors) -> Tensor:
     return torch.cat([value.flatten() for value in tensors.values()])
 
 
-def _rounding(gradient: Tensor, received: Tensor, length: float) -> Tensor:
-    """Variance of what the wire's format, a grid and float32 sums take from each coordinate."""
-    kind = torch.finfo(received.dtype)
-    steps = (kind.eps * received.abs().double()).clamp(min=kind.tiny * kind.eps).to(gradient)
-    found = (steps / length).square() / 12 + (_FLOATS**2) * gradient.square().mean()
-    levels = gradient.unique()
-    if len(levels) < 4 or gradient.numel() < _LEAST or 2 * len(levels) > gradient.numel():
-        return found
-    gap = (levels[1:] - levels[:-1]).min()
-    off = (levels / gap - (levels / gap).round()).abs().max()
-    # A sixth, since rounding may be random.
-    return found.clamp(min=float(gap.square() / 6)) if float(off) < 0.01 else found
-
-
-def _are_signs(gradient: Tensors) -> bool:
-    """Whether the coordinates that are not zero have one magnitude in each tensor."""
-    spreads = []
-    for value in gradient.values():
-        sizes = value[value != 0].abs()
-        spreads.append(len(sizes) == 0 or float(sizes.max()) < 1.001 * float(sizes.min()))
-    return all(spreads)
+def _rounding(seen: Reading, received: Tensor) -> Tensor:
+    """Variance of what the wire's format or a grid takes from each coordinate."""
+    # Twice as much on a grid, since rounding to it may be random.
+    return seen.half_step(received).square() * (2 if seen.step else 1) / 3
 
 
 def _beyond_rank_one(gradient: Tensors, rounding: Tensors, head: Head) -> float:

@@ -9,25 +9,51 @@ from torch import Tensor
 
 from attacks.observed.cuts import CUTS
 
+_HALVES = (torch.bfloat16, torch.float16)  # the coarser first: float16 may hold its numbers
+
 
 @dataclass(frozen=True)
 class Reading:
     """An entry-wise interval that contains the gradient, up to a scale and to white noise.
 
     Attributes:
-        value: the update as received.
+        value: the update as received; of signs, the signs.
         lower: lower bounds; equal to ``upper`` where the entry itself was sent.
         upper: upper bounds; infinite where nothing is known.
+        step: distance of the grid that all entries were rounded to; 0 without one.
+        signs: whether signs alone were sent, so that the scale is lost.
     """
 
     value: Tensor
     lower: Tensor
     upper: Tensor
+    step: float = 0.0
+    signs: bool = False
 
     @property
     def complete(self) -> bool:
         """Whether every entry was sent, so that nothing has to be imputed."""
         return torch.equal(self.lower, self.upper)
+
+    @property
+    def sent(self) -> Tensor:
+        """The entries that were sent: all, or those that are not zero."""
+        kept = self.value != 0
+        return torch.ones_like(kept) if self.complete and not self.signs else kept
+
+    def half_step(self, received: Tensor) -> Tensor:
+        """Half the distance of each entry to the next number that could have been sent.
+
+        Args:
+            received: the tensor as it crossed the wire: the update itself, or weights.
+        """
+        if self.step:
+            return torch.full_like(self.value, self.step / 2)
+        if received.dtype not in _HALVES:
+            for dtype in _HALVES:
+                if torch.equal(self.value.to(dtype).to(self.value), self.value):
+                    return _spacing(self.value, dtype) / 2
+        return _spacing(received.to(self.value), received.dtype) / 2
 
 
 def read(value: Tensor, optimizer: str | None = None) -> Reading:
@@ -35,37 +61,52 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
 
     No declaration is needed, since the values show what was done: signs have one magnitude; after
     pruning many entries are zero, and the smallest kept one bounds the others if the largest were
-    kept. The first step of Adam is a sign, and its next steps nearly so.
+    kept. The first step of Adam is a sign, and its next steps nearly so. Zeros of a tensor that was
+    rounded to a grid are rounded, too.
 
     Args:
         value: a weight's update, any shape; rows and columns of zeros only are zeros.
         optimizer: the client's optimizer; None for a multiple of a gradient.
     """
     sent = value != 0
-    least, typical, largest = _magnitudes(value, sent)
+    sizes = value[sent].abs()
+    least, largest = (float(sizes.min()), float(sizes.max())) if len(sizes) else (0.0, 0.0)
     infinite = torch.full_like(value, torch.inf)
     # The median alone would take int8 of a heavy-tailed tensor, mostly one step, for signs.
     one_size = largest - least <= CUTS.equal_magnitude * largest
-    if optimizer in {"adam", "adamw"} or (one_size and int(sent.sum()) > 1):
+    if optimizer in {"adam", "adamw"} or (one_size and len(sizes) > 1):
         sign = value.sign()
         low, high = torch.zeros_like(value), torch.zeros_like(value)
-        return Reading(
-            sign, low.masked_fill(sign < 0, -torch.inf), high.masked_fill(sign > 0, torch.inf)
-        )
+        low, high = low.masked_fill(sign < 0, -torch.inf), high.masked_fill(sign > 0, torch.inf)
+        return Reading(sign, low, high, signs=True)
+    step = _step(value, sizes, least, largest)
     alive = sent.any(-1, keepdim=True) & sent.any(0, keepdim=True)
-    if float(sent[alive.expand_as(sent)].double().mean()) >= CUTS.full_share:
-        return Reading(value, value, value)
-    steps = value[sent] / least
-    if float(((steps - steps.round()).abs() < 0.01).double().mean()) >= CUTS.quantized_share:
-        return Reading(value, value, value)
-    bound = infinite if least < CUTS.kept_largest * typical else torch.full_like(value, least)
+    share = float(sent[alive.expand_as(sent)].double().mean())
+    if step or not len(sizes) or share >= CUTS.full_share:
+        return Reading(value, value, value, step)
+    kept_largest = least >= CUTS.kept_largest * float(sizes.median())
+    bound = torch.full_like(value, least) if kept_largest else infinite
     unknown = ~sent & alive
     return Reading(value, torch.where(unknown, -bound, value), torch.where(unknown, bound, value))
 
 
-def _magnitudes(value: Tensor, sent: Tensor) -> tuple[float, float, float]:
-    """The smallest, the median and the largest magnitude of the entries that were sent."""
-    sizes = value[sent].abs()
-    if not len(sizes):
-        return 0.0, 0.0, 0.0
-    return float(sizes.min()), float(sizes.median()), float(sizes.max())
+def _step(value: Tensor, sizes: Tensor, least: float, largest: float) -> float:
+    """Distance of the grid that the entries lie on; 0 if they do not."""
+    if value.numel() < CUTS.fewest_on_grid or not 0 < largest < CUTS.most_steps * least:
+        return 0.0
+    levels = sizes.unique()
+    gaps = levels.diff(prepend=levels.new_zeros(1))
+    step = float(gaps[gaps > CUTS.grid_error * least].min())
+    steps = sizes / step
+    off = (steps - steps.round()).abs() < CUTS.grid_error
+    if largest >= CUTS.most_steps * step or float(off.double().mean()) < CUTS.grid_share:
+        return 0.0
+    # The mean over many steps is nearer to the true one than the smallest.
+    return float(sizes.sum() / steps.round().sum())
+
+
+def _spacing(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Distance between neighbouring numbers of the format at each value."""
+    kind = torch.finfo(dtype)
+    exponent = value.abs().clamp(min=kind.smallest_normal).log2().floor()
+    return kind.eps * exponent.exp2()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
+from attacks.base import Job, Reconstruction
 from fedsim.capture import Observation
 
 ALONE = (
@@ -33,3 +35,30 @@ def same_rows(observations: Sequence[Observation]) -> list[list[int]]:
             which = seen.key
         groups.setdefault(which, []).append(position)
     return list(groups.values())
+
+
+def round_by_round(
+    observations: Sequence[Observation],
+    guess: Callable[[Sequence[int], Reconstruction | None], Reconstruction],
+    job: Job,
+) -> list[Reconstruction]:
+    """One guess for each of a client's observations, from all rounds up to it with the same rows.
+
+    When the time budget ends, later rounds keep the last guess.
+
+    Args:
+        observations: of one client.
+        guess: takes the positions of the rounds so far and the guess of the last of them before.
+        job: its time budget.
+    """
+    guesses: dict[int, Reconstruction] = {}
+    for group in same_rows(observations):
+        found: Reconstruction | None = None
+        for number, position in enumerate(group, 1):
+            if found is not None and job.expired:
+                found = replace(found, expired=True)
+            else:
+                found = guess(group[:number], found)
+            alone = len(group) == 1 < len(observations)
+            guesses[position] = replace(found, note=ALONE) if alone else found
+    return [guesses[position] for position in range(len(observations))]

@@ -16,6 +16,7 @@ import torch
 
 from attacks.base import Attack, Job
 from attacks.scheduling.jobs import JobSpec, Progress
+from attacks.spans.bag import words_of_update
 from fedsim.capture import CaptureStore, Observation
 from fedsim.errors import StoreError
 from fedsim.files import Record, digest, load_tensors, read_record, save_tensors, write_json
@@ -94,6 +95,7 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
         device=device,
         deadline=time.monotonic() + spec.demand.budget,
         report=lambda step, objective, text: report(Progress("reconstruct", step, objective, text)),
+        likely_words=words_of_update,
     )
     if seen.knowledge.auxiliary:
         job.auxiliary = CaptureStore(spec.captures).auxiliary

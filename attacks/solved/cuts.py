@@ -35,7 +35,8 @@ class SolvedCuts:
         label_sigmas: ``closed_form``: standard deviations between two classes' slopes below which
             both are tried.
         clipped_scale: ``closed_form``: largest first value of a fitted scale.
-        fitted_scale: ``closed_form``: by how much a fitted scale must improve the objective.
+        fitted_scale: ``closed_form``: by how much a fitted scale must improve the objective, and a
+            class or scale to rule out another.
         unpruned_share: ``embedding_rows``: least share of nonzero coordinates in position rows
             that were not pruned; with fewer, no sentence is certified.
         pixel_error: ``ratio`` and ``spear``: largest error of an accepted or certified pixel in

@@ -26,16 +26,20 @@ class Estimate:
         posterior: the estimate.
         prior: what is known without the update.
         estimator: scores other images by the same evidence.
+        doubt: largest expected error under a class and a scale that the update does not rule out.
+            An update that was clipped tells less than one of full length, and where noise hides
+            its length, a fit of the full one moves the image until its gradient is short enough.
     """
 
     posterior: Posterior
     prior: PixelPrior
     estimator: Estimator
+    doubt: float
 
     @property
     def informed(self) -> bool:
         """Whether the update is expected to take a noticeable part of the prior's error."""
-        return self.posterior.error < CUTS.informed * self.prior.error
+        return max(self.posterior.error, self.doubt) < CUTS.informed * self.prior.error
 
 
 def estimate(
@@ -56,14 +60,14 @@ def estimate(
     estimator = Estimator(exact, quick, update, prior, job)
     labels = _labels(observation, estimator, gradient, head)
     size = CUTS.posterior_coarse
-    found = min(
-        (
-            estimator.search(label, scale, size, None, rng)
-            for label in labels
-            for scale in _scales(estimator, label)
-        ),
-        key=lambda one: one.objective,
-    )
+    tried = [
+        estimator.search(label, scale, size, None, rng)
+        for label in labels
+        for scale in _scales(estimator, label)
+    ]
+    found = min(tried, key=lambda one: one.objective)
+    possible = found.objective + CUTS.fitted_scale
+    doubt = max(one.error for one in tried if one.objective <= possible)
     while size_of(found) < prior.variances.numel():
         left = float(prior.variances.flatten()[prior.strongest(10**9)[size_of(found) :]].sum())
         missing = left / prior.variances.numel()
@@ -71,7 +75,7 @@ def estimate(
             break
         size = CUTS.posterior_fine * size_of(found)
         found = estimator.search(found.label, found.scale, size, found, rng)
-    return Estimate(found, prior, estimator)
+    return Estimate(found, prior, estimator, doubt)
 
 
 def size_of(posterior: Posterior) -> int:

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from attacks.spans.cuts import CUTS
-from attacks.spans.soft_traces import SoftTraces
+from attacks.spans.soft_traces import SoftTraces, soft_traces
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 
 _ROUNDS = 15
@@ -89,6 +92,40 @@ def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
     order = found.argsort(descending=True).tolist()
     ids, values = traces.words.tolist(), found.tolist()
     return [(ids[i], values[i]) for i in order if values[i] >= CUTS.least_probability]
+
+
+def shortlist(traces: SoftTraces, count: int) -> Tensor:
+    """Token ids ``(token,)``, ascending: the fewest of which few words of the batch are missing.
+
+    ``CUTS.missing_words`` is the share that is expected to be missing. Where noise hides the words,
+    these are nearly all of the vocabulary; none if the first layer says nothing.
+    """
+    if traces.first is None:
+        return traces.words[:0]
+    found = occurrence(traces.statistics[:, traces.words], count)
+    values, order = found.sort(descending=True)
+    missing = values.flip(0).cumsum(0).flip(0)
+    kept = order[missing > CUTS.missing_words * missing[0]]
+    return traces.words[kept].sort().values
+
+
+def words_of_update(observation: Observation, task: Task) -> Tensor:
+    """The ``shortlist`` of an update under any defense.
+
+    Raises:
+        CannotAttack: the first layer's gradient was not sent or says nothing.
+    """
+    count = observation.knowledge.num_examples or 1
+    found = torch.zeros(0)
+    if isinstance(task, TextTask):
+        traces = soft_traces(observation, task, task.model(observation.sent), rows=True)
+        found = shortlist(traces, count)
+    if not len(found):
+        raise CannotAttack(
+            "the gradient of the first layer shows no words, or was not sent",
+            "Set tokens = 'vocabulary'.",
+        )
+    return found
 
 
 def occurrence(statistics: Tensor, count: int) -> Tensor:

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.observed.cuts import CUTS as OBSERVED
+from attacks.observed.readings import read
 from attacks.spans.cuts import CUTS
 from fedsim.capture import Observation
-
-_HALVES = (torch.float16, torch.bfloat16)
-_COARSEST = 1024.0  # steps up to the largest entry of a tensor that is rounded to a grid
 
 
 @dataclass(frozen=True)
@@ -67,47 +64,12 @@ def brackets(observation: Observation, names: Sequence[str]) -> dict[str, Bracke
 
 
 def _bracket(value: Tensor, received: Tensor, optimizer: str | None) -> Bracket:
-    sent = value != 0
-    sizes = value[sent].abs()
-    one_size = float(sizes.max() - sizes.min()) <= OBSERVED.equal_magnitude * float(sizes.max())
-    below, above = torch.full_like(value, -torch.inf), torch.full_like(value, torch.inf)
-    if one_size or optimizer in {"adam", "adamw"}:
-        # The first step of Adam is a sign.
-        low, high = below.masked_fill(value > 0, 0), above.masked_fill(value < 0, 0)
-        return Bracket(value.float(), low.float(), high.float(), signs=True, complete=False)
-    alive = sent.any(1, keepdim=True) & sent.any(0, keepdim=True)
-    half, grid = _half_step(value, received)
-    # A zero of an update that is not on a grid was pruned, unless its whole row is zero.
-    complete = grid or float(sent[alive].double().mean()) >= OBSERVED.full_share
-    low, high = value - half, value + half
-    if not complete:
-        low, high = torch.where(sent, low, below), torch.where(sent, high, above)
-    return Bracket(value.float(), low.float(), high.float(), signs=False, complete=complete)
-
-
-def _half_step(value: Tensor, received: Tensor) -> tuple[Tensor, bool]:
-    """Half the distance to the next number that could have been sent; whether on an even grid."""
-    if received.dtype in _HALVES:
-        return _spacing(received.double(), received.dtype) / 2, False
-    for dtype in _HALVES:
-        if torch.equal(value.to(dtype).double(), value):
-            return _spacing(value, dtype) / 2, False
-    sizes = value[value != 0].abs()
-    step = float(sizes.min())
-    if float(sizes.max()) < _COARSEST * step:
-        steps = sizes / step
-        if float((steps - steps.round()).abs().max()) < CUTS.grid_error:
-            # The mean over many steps is nearer to the true step than the smallest entry.
-            step = float(sizes.sum() / steps.round().sum())
-            return torch.full_like(value, step / 2), True
-    return _spacing(received.double(), received.dtype) / 2, False
-
-
-def _spacing(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Distance between neighbouring numbers of the format at each value."""
-    kind = torch.finfo(dtype)
-    exponent = value.abs().clamp(min=kind.smallest_normal).log2().floor()
-    return kind.eps * exponent.exp2()
+    seen = read(value, optimizer)
+    half = 0.0 if seen.signs else seen.half_step(received)
+    # What was pruned is not bounded here: so many zeros would hide what is wrong elsewhere.
+    low = torch.where(seen.sent, seen.lower - half, -torch.inf)
+    high = torch.where(seen.sent, seen.upper + half, torch.inf)
+    return Bracket(value.float(), low.float(), high.float(), seen.signs, seen.complete)
 
 
 def scale_of(found: Mapping[str, Bracket], guess: Mapping[str, Tensor]) -> float:

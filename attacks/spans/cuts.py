@@ -68,7 +68,6 @@ class SpanCuts:
         guess_rounding: error of a whole float32 gradient, as a share of its norm.
         sharp_width: largest width of the bounds of an entry by which a scale is fitted, as a share
             of it.
-        grid_error: largest distance of an entry from a grid, in steps.
         living_tensor: rms of a tensor that is more than rounding, as a share of the median one's.
         granted_noise: largest difference of measured from granted noise, as a share.
         outside_dimensions: rows and columns outside a guess's spaces that noise is measured on.
@@ -76,6 +75,7 @@ class SpanCuts:
         bag_odds: factor on the odds of a true token; above 1, noise alone yields words.
         bag_tail: share of the vocabulary that the tail of false tokens is measured on.
         least_probability: smallest probability of a word that is worth a mention.
+        missing_words: share of a batch's words that may be missing from a shortlist.
     """
 
     singular_value: float = 1e-7
@@ -130,7 +130,6 @@ class SpanCuts:
     gradient_rounding: float = 1e-4
     guess_rounding: float = 1e-6
     sharp_width: float = 0.1
-    grid_error: float = 0.01
     living_tensor: float = 1e-3
     granted_noise: float = 0.06
     outside_dimensions: int = 8
@@ -138,6 +137,7 @@ class SpanCuts:
     bag_odds: float = 1.0
     bag_tail: float = 0.01
     least_probability: float = 0.1
+    missing_words: float = 0.02
 
 
 CUTS = SpanCuts()

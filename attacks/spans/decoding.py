@@ -8,12 +8,27 @@ from torch import nn
 from attacks.base import Job, Reconstruction
 from attacks.spans import causal_decoding, encoder_decoding
 from attacks.spans.bag import likely_words, note_of
+from attacks.spans.candidates import vocabulary
 from attacks.spans.certificate import batch_of
 from attacks.spans.consistency import consistent
+from attacks.spans.first_layers import FirstLayers
 from attacks.spans.soft_traces import soft_traces
 from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.lora import is_adapter
 from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
+
+
+def decodable(observation: Observation, task: TextTask, network: nn.Module) -> bool:
+    """Whether there is a layer before any attention whose own gradient is sent."""
+    words = vocabulary(observation, task, network, rows=False)
+    try:
+        layer = FirstLayers(network, words[-3:].tolist(), task.max_length).tokens
+    except CannotAttack:
+        return False
+    names = layer.weights(observation.received)
+    return bool(names) and not is_adapter(names[0])
 
 
 def decode(

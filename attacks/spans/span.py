@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -9,14 +10,15 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from attacks.base import Attack, Job, Reconstruction
+from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
 from attacks.spans.cuts import CUTS
-from attacks.spans.decoding import decode
+from attacks.spans.decoding import decodable, decode
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
+from attacks.spans.over_rounds import over_rounds
 from attacks.spans.sentences import Judge, SpanSentence, grow, proven
 from attacks.spans.subspace import Subspace
 from fedsim.capture import CaptureKey, Observation
@@ -60,6 +62,8 @@ class Span(Attack):
         beam: number of prefixes of a causal model kept at each position.
         starts: largest number of random sentences from which an encoder's descent starts.
         bag: exclude words whose embedding row is zero, if the client sends an untied table.
+        over_rounds: read the mean of all rounds so far in which the client held the same rows, see
+            ``attacks.spans.over_rounds``.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
@@ -68,9 +72,18 @@ class Span(Attack):
     beam: Annotated[int, Field(ge=1)] = 256
     starts: Annotated[int, Field(ge=1)] = 40
     bag: bool = True
+    over_rounds: bool = False
+
+    @property
+    def grouped_by(self) -> Grouping:
+        """Each observation alone, or those of a client."""
+        return "same_client" if self.over_rounds else self.grouping
 
     def feasible(self, prospect: Prospect) -> Feasibility:
-        """Distinct inputs compared with the room in the first block's spans, for a single text."""
+        """Distinct inputs compared with the room in the first block's spans, for a single text.
+
+        Amber where sentences are decoded from likelihoods and are not proven.
+        """
         task, network, what = prospect.task, prospect.network, "different inputs"
         assert isinstance(task, TextTask)
         received = task.gradient(network, prospect.example)
@@ -79,10 +92,30 @@ class Span(Attack):
         try:
             traces = read_traces(observation, task, network)
             behind = best_judge(traces.layers, traces.before, observation).subspace
+            limit = min(room(traces.before), behind.most - 1)
+            found = prospect.judge(what, prospect.inputs, limit)
         except CannotAttack as error:
-            return Feasibility("red", what, prospect.inputs, None, error.reason)
-        limit = min(room(traces.before), behind.most - 1)
-        return prospect.judge(what, prospect.inputs, limit)
+            found = Feasibility("red", what, prospect.inputs, None, error.reason)
+        if found.colour == "green" or not decodable(observation, task, network):
+            return found
+        return replace(found, colour="amber", reason=f"{found.reason}; decoded, not proven")
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+    ) -> list[Reconstruction]:
+        """One guess for each observation."""
+        if not self.over_rounds:
+            return super().reconstruct(observations, task, rngs, job)
+        assert isinstance(task, TextTask)
+
+        def search(seen: Observation, position: int) -> Reconstruction:
+            return self.guess(seen, task, rngs[position], job)
+
+        return over_rounds(observations, search, task, job)
 
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job

@@ -111,18 +111,21 @@ class TextGroup:
         words = words_of(self.task)
         if self.options.tokens == "vocabulary":
             return [Vocabulary(model.network, words)] * len(self.observations)
-        found = []
-        for seen in self.observations:
-            rows, _ = tables(seen, model.network, torch.device("cpu"))
-            moved = standing_out(rows, noise_variance(rows))
-            moved = moved[torch.isin(moved, words)]
-            if not len(moved):
-                raise CannotAttack(
-                    "no row of the word gradient stands out, so there are no tokens to choose from",
-                    "Set tokens = 'vocabulary'.",
-                )
-            found.append(Vocabulary(model.network, moved))
-        return found
+        shown = [self._words(seen, model.network) for seen in self.observations]
+        found = [own[torch.isin(own, words)] for own in shown]
+        if not all(map(len, found)):
+            raise CannotAttack(
+                "no word stands out in the gradient, so there are no tokens to choose from",
+                "Set tokens = 'vocabulary'.",
+            )
+        return [Vocabulary(model.network, own) for own in found]
+
+    def _words(self, seen: Observation, network: nn.Module) -> Tensor:
+        """Ids of the tokens that the update shows."""
+        if self.options.tokens == "span":
+            return self.job.likely_words(seen, self.task)
+        rows, _ = tables(seen, network, torch.device("cpu"))
+        return standing_out(rows, noise_variance(rows))
 
     def _lanes(self, model: Factored) -> Frames:
         """One candidate for each hypothesis and restart."""

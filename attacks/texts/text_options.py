@@ -45,7 +45,9 @@ class TextOptions(Attack):
             targets of a language model follow from the words, unless ``joint``, as in TAG.
         hypotheses: most combinations of unknown lengths and labels tried; they compete for the
             first tenth of the steps.
-        tokens: ``rows`` guesses only tokens whose row of the word gradient moved (FILM, 2022).
+        tokens: ``rows`` guesses only tokens whose row of the word gradient moved (FILM, 2022);
+            ``span`` only those that the first layer's gradient makes likely, which the attack of
+            that name decodes, with the embeddings frozen and under noise as well.
         layers: parts of parameter names; only gradients whose name contains one are compared. Empty
             for all.
         surrogate: ``sme`` for FedAvg of several steps, see ``SurrogateModel``.
@@ -77,7 +79,7 @@ class TextOptions(Attack):
     proposals: Annotated[int, Field(ge=2)] = 200
     labels: LabelSource = "auto"
     hypotheses: Annotated[int, Field(ge=1)] = 16
-    tokens: Literal["vocabulary", "rows"] = "vocabulary"
+    tokens: Literal["vocabulary", "rows", "span"] = "vocabulary"
     layers: tuple[str, ...] = ()
     surrogate: Literal["none", "sme"] = "none"
     lanes: Annotated[int, Field(ge=1)] = 32

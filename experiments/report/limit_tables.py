@@ -35,8 +35,8 @@ def rank_table(limits: Iterable[RankLimit], labels: SettingNames) -> Table:
     return Table(
         "limits-ranks",
         "Whether exact attacks can work, known before any is run: green if nothing prevents them, "
-        "amber if they work on some replies or in part, red if they cannot work. The counts are "
-        "those of the first replies, at the initial weights.",
+        "amber if they work on some replies, in part or without proof, red if they cannot work. "
+        "The counts are those of the first replies, at the initial weights.",
         (*WHO, "attack", "light", "counted", "median", "largest", "limit", "why"),
         tuple(
             (

@@ -17,6 +17,7 @@ from torch import Tensor
 from attacks.base import Job, Reconstruction
 from attacks.film.evidence import SpanEvidence
 from attacks.film.film import FILM
+from attacks.film.likelihood import read_likelihood
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
@@ -24,6 +25,7 @@ from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
 from tests.attacks.film.test_film import QUICK, attack, task_of
 from tests.attacks.solved.test_embedding_rows import Victim, lines, tokens, trained
+from tests.attacks.spans.test_decoding import overlap
 
 SPAN = replace(QUICK, evidence="span")
 BARE: dict[str, object] = {"name": "freeze_embeddings", "position": True}
@@ -90,23 +92,65 @@ def test_another_gradient_proves_nothing(fresh: Victim) -> None:
     assert guess.confidence == ("in_span", "in_span", "guess")
 
 
+def test_without_an_exact_span_likelihoods_rank(fresh: Victim) -> None:
+    noise = {"name": "gaussian_noise", "std": 1e-4}
+    shares = []
+    for row in (5, 7):
+        seen, truth = fresh.capture([row], BARE, noise)
+        guess = attack(fresh, seen, SPAN)
+        assert re.match(r"Words by their likelihood, since the gradient .* has rank", guess.note)
+        assert guess.confidence == ("guess",)
+        shares.append(overlap(guess, lines(truth)))
+        bag = attack(fresh, seen, replace(QUICK, bag="span"))
+        assert bag.note == guess.note
+        assert len(tokens(bag.guess) & tokens(truth)) > len(tokens(truth)) / 2
+    assert sum(shares) > 1.5
+
+
+def test_likelihoods_of_next_words(fresh: Victim) -> None:
+    noise = {"name": "gaussian_noise", "std": 1e-4}
+    seen, truth = fresh.capture([5], BARE, noise)
+    task, rng = task_of(fresh), torch.Generator().manual_seed(0)
+    network = task.model(seen.sent)
+    evidence, _ = read_likelihood(seen, task, network, Job(), "")
+    assert evidence is not None
+    assert bool((evidence.words.diff() > 0).all())
+    (line,) = lines(truth)
+    evidence.traces.grow(line[:1], 1, rng)
+    prefixes = torch.tensor([line[:3], [line[0], *line[4:6]]])
+    nats = evidence.of(evidence.traces.ratios, prefixes, evidence.words)
+    assert nats.shape == (2, len(evidence.words))
+    # Only behind its own beginning does the true word fit the layers behind the attention.
+    place = evidence.words.tolist().index(line[3])
+    assert int(nats[0].argmax()) == place
+    assert float(nats[0, place]) > float(nats[1, place])
+    none, note = read_likelihood(seen, task, network, Job(deadline=0.0), "time is up")
+    assert none is None
+    assert note == "Ranked by log-probability alone, since time is up."
+
+
 def test_without_room_in_the_span_it_says_so(fresh: Victim) -> None:
     many = list(range(40, 56))
     quick = replace(SPAN, phrase_steps=0, token_steps=0)
     seen, truth = fresh.capture(many)
     assert sum(map(len, lines(truth))) > 128
     guess = attack(fresh, seen, quick)
-    assert re.match(r"Ranked by log-probability alone, since .* has rank 12[678] at", guess.note)
-    assert guess.confidence == ("guess",)
-    frozen, _ = fresh.capture(many, BARE)
-    guess = attack(fresh, frozen, replace(quick, max_tokens=12))
-    assert "All words, since the client does not send the word embeddings (frozen)" in guess.note
-    with pytest.raises(CannotAttack, match="at width 128"):
-        attack(fresh, seen, replace(quick, bag="span"))
+    assert re.match(r"Words by their likelihood, since .* has rank 12[678] at", guess.note)
+    assert guess.confidence == ("guess",) * len(many)
     dropped, _ = fresh.capture([5], train_mode=True)
     guess = attack(fresh, dropped, quick)
-    assert guess.note == "Ranked by log-probability alone, since no sentence in the span was found."
+    assert guess.note == "Words by their likelihood, since no sentence in the span was found."
     assert guess.confidence == ("guess",)
+
+
+def test_without_any_evidence_log_probability_ranks(fresh: Victim) -> None:
+    seen, _ = fresh.capture([5])
+    first = [name for name in seen.received if ".0.attn.c_attn" in name]
+    rest = {name: value for name, value in seen.received.items() if name not in first}
+    guess = attack(fresh, replace(seen, received=rest), replace(SPAN, max_tokens=12))
+    assert guess.note.startswith("Ranked by log-probability alone, since ")
+    with pytest.raises(CannotAttack):
+        attack(fresh, replace(seen, received=rest), replace(QUICK, bag="span"))
 
 
 def test_evidence_takes_an_end_token(fresh: Victim) -> None:

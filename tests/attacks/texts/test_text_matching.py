@@ -16,6 +16,7 @@ import torch
 
 from attacks.base import Job, Reconstruction, check_facts
 from attacks.prior_only import PriorOnly
+from attacks.spans.bag import words_of_update
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG
@@ -391,9 +392,25 @@ def test_rows_that_did_not_move_leave_no_tokens(bert: Victim) -> None:
     word = "bert.embeddings.word_embeddings.weight"
     still = {**seen.received, word: torch.zeros_like(seen.received[word])}
     rows = replace(LAMP_COS, tokens="rows")
-    refused(bert, rows, replace(seen, received=still), "no row of the word gradient stands out")
+    refused(bert, rows, replace(seen, received=still), "no word stands out in the gradient")
     del still[word]
     refused(bert, rows, replace(seen, received=still), "does not send the word embeddings")
+
+
+def test_words_that_the_first_layer_makes_likely(bert: Victim) -> None:
+    frozen, noise = {"name": "freeze_embeddings"}, {"name": "gaussian_noise", "std": 1e-3}
+    seen, truths = several(bert, SINGLE[:2], frozen, noise)
+    search = replace(LAMP_COS, tokens="span")
+    guesses = attack(bert, search, seen, Job(likely_words=words_of_update))
+    for one, guess, truth in zip(seen, guesses, truths, strict=True):
+        likely = set(words_of_update(one, bert.task).tolist())
+        inner = {token for line in lines(guess.guess) for token in line[1:-1]}
+        assert inner <= likely
+        assert len(likely & tokens(truth)) > len(tokens(truth)) / 2
+    refused(bert, search, seen[0], "this job cannot read them")
+    block = {name: value for name, value in seen[0].received.items() if ".layer.0." not in name}
+    with pytest.raises(CannotAttack, match="shows no words, or was not sent"):
+        words_of_update(replace(seen[0], received=block), bert.task)
 
 
 def test_the_number_of_examples_must_be_known(bert: Victim) -> None:

@@ -74,7 +74,15 @@ def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
         (
             TEXT,
             {"federation": {"protocol": "fedavg", "optimizer": "adam", "client_rows": 1}},
-            {"span": "red", "embedding_rows": "amber", "april": "amber"},
+            {"span": "amber", "embedding_rows": "amber", "april": "amber"},
+        ),
+        (
+            TEXT,
+            {
+                "task": {**TEXT["task"], "lora_rank": 2},
+                "federation": {"protocol": "fedavg", "optimizer": "adam", "client_rows": 1},
+            },
+            {"span": "red"},
         ),
         (IMAGES, {}, {"spear": "red", "ratio": "red", "closed_form": "green"}),
         (MLP, {"federation": {"batch_size": 3}}, {"spear": "green", "closed_form": "red"}),
@@ -89,9 +97,9 @@ def test_colours(
     assert {name: found[name].colour for name in colours} == colours
 
 
-def test_more_words_than_the_width_leave_no_room(make_run: Make) -> None:
+def test_more_words_than_the_width_leave_no_room_for_a_proof(make_run: Make) -> None:
     """tiny-bert is 128 wide: six sentences fit, a dozen do not; and the attack says the same."""
-    for size, colour in ((4, "green"), (12, "red")):
+    for size, colour in ((4, "green"), (12, "amber")):
         run = make_run(
             TEXT,
             folder=f"run{size}",
@@ -111,7 +119,8 @@ def test_more_words_than_the_width_leave_no_room(make_run: Make) -> None:
             refused = False
         except CannotAttack as error:
             refused = "rank" in str(error)
-        assert refused == (colour == "red")
+        assert refused == (colour == "amber")
+        assert found.reason.endswith("; decoded, not proven") == refused
 
 
 def test_a_line_has_the_number_that_decides() -> None:

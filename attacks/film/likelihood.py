@@ -1,0 +1,151 @@
+"""Evidence for each next word where noise, pruning, signs or steps have blurred the span."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job, Reconstruction
+from attacks.film.beam import Grammar, search
+from attacks.film.cuts import CUTS
+from attacks.spans.bag import shortlist
+from attacks.spans.causal_decoding import spread
+from attacks.spans.certificate import batch_of
+from attacks.spans.evidence import Evidence, total_ratio
+from attacks.spans.prefix_search import Scored
+from attacks.spans.soft_traces import SoftTraces, soft_traces
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.text import TextTask
+
+
+@dataclass(frozen=True)
+class SoftEvidence:
+    """Log-likelihood ratios of next words in the layers of the first two blocks, in nats.
+
+    Attributes:
+        traces: of the update.
+        words: that are likely to occur, ascending ``(word,)``.
+        count: sentences of the batch.
+    """
+
+    traces: SoftTraces
+    words: Tensor
+    count: int
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sentence."""
+        return len(self.traces.statistics)
+
+    def of(self, ratios: Tensor, sentences: Tensor, words: Tensor) -> Tensor:
+        """Nats for each word as the next token of each sentence ``(beam, word)``.
+
+        The layers behind the attention are asked for the likeliest words at the place alone, and
+        all others are excluded.
+
+        Args:
+            ratios: before any attention, ``(position, vocabulary)``.
+            sentences: prefixes of equal length, ``(beam, token)``.
+            words: token ids, ascending.
+        """
+        first = ratios[sentences.shape[1], words]
+        gain, few = first.topk(min(CUTS.likely_words, len(words)))
+        found = gain.expand(len(sentences), -1)
+        for layers in self._telling():
+            kinds = [one.layer for one in layers]
+            inputs = self.traces.layers.of_extensions(kinds, sentences, words[few])
+            found = found + total_ratio(layers, inputs)
+        nats = found.new_full((len(sentences), len(words)), -math.inf)
+        nats[:, few] = found
+        return nats
+
+    def _telling(self) -> list[list[Evidence]]:
+        both = (
+            [one for one in part if one.tells] for part in (self.traces.near, self.traces.later)
+        )
+        return [part for part in both if part]
+
+
+def read_likelihood(
+    observation: Observation, task: TextTask, network: nn.Module, job: Job, why: str
+) -> tuple[SoftEvidence | None, str]:
+    """The evidence of a causal model's update, and a note on what ranks the sentences.
+
+    There is none without an end token or time, or if the first layer says nothing. ``why`` is the
+    reason that exact spans were not taken.
+    """
+    found = None if job.expired else _read(observation, task, network)
+    how = "Ranked by log-probability alone" if found is None else "Words by their likelihood"
+    return found, f"{how}, since {why}."
+
+
+def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftEvidence | None:
+    if task.tokenizer.eos_token_id is None:
+        return None
+    try:
+        traces = soft_traces(observation, task, network, rows=True)
+    except CannotAttack:
+        return None
+    count = observation.knowledge.num_examples or 1
+    words = shortlist(traces, count)
+    usable = traces.shown and traces.layers.causal and len(words)
+    return SoftEvidence(traces, words, count) if usable else None
+
+
+def likeliest(
+    evidence: SoftEvidence,
+    task: TextTask,
+    network: nn.Module,
+    grammar: Grammar,
+    width: int,
+    rng: torch.Generator,
+    job: Job,
+) -> Reconstruction:
+    """The sentences of largest log-probability plus evidence.
+
+    A second search has the layers fitted to the result of the first, as ``span`` does.
+
+    Args:
+        evidence: of this observation.
+        task: defines the end of a sentence.
+        network: as broadcast, in float32 and eval mode.
+        grammar: the words, the starts and the lengths.
+        width: number of beams kept after each token.
+        rng: draws the words that each layer is fitted to.
+        job: time budget and progress.
+    """
+    grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
+    start = grammar.starts.shape[1]
+    first = grammar.starts[0].tolist() if len(grammar.starts) == 1 else []
+    evidence.traces.grow(first, evidence.count, rng)
+    lines: Sequence[tuple[int, ...]] = []
+    trace, begin = [], time.monotonic()
+    for step in (1, 2):
+        nats = partial(evidence.of, evidence.traces.ratios, words=grammar.words)
+        found = search(
+            network, grammar, width, whole=True, evidence=nats, expired=lambda: job.expired
+        )
+        # The evidence of a whole sentence counts, not that of its mean word.
+        scored = [Scored(one.tokens, one.score * (len(one.tokens) - start)) for one in found]
+        scored.sort(key=lambda one: -one.score)
+        lines = [one.ids for one in spread(scored, evidence.count)]
+        trace.append((step, time.monotonic() - begin, -scored[0].score))
+        job.report(step, -scored[0].score, task.text(lines[0]))
+        if job.expired or step == 2:
+            break
+        evidence.traces.fit(lines, rng)
+    return Reconstruction(
+        batch_of(lines, task, [-1] * len(lines)),
+        objective=trace[-1][2],
+        steps=len(trace),
+        confidence=("guess",) * len(lines),
+        trace=tuple(trace),
+        expired=job.expired,
+    )

@@ -1,0 +1,110 @@
+"""What a tensor shows of how it was sent: signs, zeros, grids and formats of the wire."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.observed.distortion import read_distortion
+from attacks.observed.labels import Head
+from attacks.observed.readings import read
+from attacks.spans.brackets import Bracket, _bracket
+from experiments.benchmarks.treatments import int8
+
+
+def drawn(seed: int = 0, rows: int = 16, columns: int = 32) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, columns, generator=rng, dtype=torch.float64)
+
+
+def test_a_grid_is_found_whatever_its_smallest_entry() -> None:
+    value = drawn()
+    step = float(value.abs().max()) / 127
+    seen = read(int8(value))
+    assert seen.step == pytest.approx(step, rel=1e-6)
+    assert seen.complete
+    assert bool(seen.sent.all())
+    # No entry of one step is left.
+    sparse = torch.tensor([[2.0, 3.0, -5.0, 0.0] * 32]).double()
+    assert read(0.1 * sparse).step == pytest.approx(0.1)
+    assert read(value).step == read(value.float().double()).step == 0
+    # In float32 weights, steps of the update are rounded as well.
+    weights = drawn(1).float()
+    assert read(weights.double() - (weights - int8(value).float())).step == pytest.approx(
+        step, 1e-3
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_a_step_bounds_what_a_format_rounds(dtype: torch.dtype) -> None:
+    value = drawn()
+    rounded = value.to(dtype)
+    for wire in (rounded, rounded.float()):  # as sent, or cast back
+        half = read(rounded.double()).half_step(wire)
+        assert bool(((value - rounded.double()).abs() <= half).all())
+        assert bool((half <= value.abs() * torch.finfo(dtype).eps).all())
+    exact = read(value).half_step(value.float())
+    assert bool(((value - value.float().double()).abs() <= exact).all())
+    assert bool((read(int8(value)).half_step(int8(value)) >= (value - int8(value)).abs()).all())
+
+
+def test_what_was_sent() -> None:
+    value = drawn()
+    top = value * (value.abs() > 1)
+    assert torch.equal(read(top).sent, top != 0)
+    assert not read(top).signs
+    signs = value.sign()
+    signs[0, 0] = 0
+    assert read(signs).signs
+    assert torch.equal(read(signs).sent, signs != 0)
+    assert read(value, "adam").signs
+
+
+def bracket(value: Tensor) -> Bracket:
+    return _bracket(value, value, None)
+
+
+def test_brackets_hold_the_truth() -> None:
+    value = drawn()
+    coarse, top, signs = int8(value), value * (value.abs() > 1), value.sign()
+    for received, entries in ((coarse, value.numel()), (value, value.numel())):
+        assert bracket(received).compare(value.float(), 1.0) == (0, entries)
+    assert bracket(top).compare(value.float(), 1.0) == (0, int((top != 0).sum()))
+    signs[0, :4] = 0
+    assert bracket(signs).compare(value.float(), 7.0)[0] == 0
+    assert bracket(coarse).compare(-value.float(), 1.0)[0] > 400
+
+
+HEAD = Head("head", "weight", "bias")
+
+
+def update(value: Tensor) -> dict[str, Tensor]:
+    """The gradient of a last layer on one example: of rank 1."""
+    return {"weight": torch.outer(value[:, 0], value[0, :-1]), "bias": value[:, 0] * value[0, -1]}
+
+
+def test_the_variance_of_rounding_is_that_of_its_errors() -> None:
+    true = update(drawn())
+    for received in (
+        {name: int8(value) for name, value in true.items()},
+        {name: value.half().double() for name, value in true.items()},
+    ):
+        seen = read_distortion(received, received, 1.0, HEAD)
+        assert not seen.pruned
+        assert not seen.signs
+        errors = torch.cat([(true[name] - received[name]).flatten() for name in true])
+        weight = slice(0, seen.sizes[0])
+        assert 0.2 < float(errors[weight].square().mean() / seen.variance[weight].mean()) < 1.2
+
+
+def test_what_pruning_left_of_an_update() -> None:
+    true = update(drawn())
+    pruned = {name: value * (value.abs() > 1) for name, value in true.items()}
+    seen = read_distortion(pruned, pruned, 1.0, HEAD)
+    assert torch.equal(seen.kept, seen.values != 0)
+    assert float(seen.bound) >= 1
+    gone = {**true, "weight": pruned["weight"], "bias": torch.zeros(16).double()}
+    assert not read_distortion(gone, gone, 1.0, HEAD).kept[-16:].any()
+    signs = {name: value.sign() for name, value in true.items()}
+    assert read_distortion(signs, signs, 1.0, HEAD).signs
