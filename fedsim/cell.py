@@ -75,6 +75,7 @@ class TaskConfig(ConfigSection):
             and value layers if empty.
         lora_head: train and send a classifier's head as well, since its weights are random at
             first.
+        unchecked: take a text model of an architecture that no test covers, too.
         filter: which texts are kept.
     """
 
@@ -95,6 +96,7 @@ class TaskConfig(ConfigSection):
     lora_alpha: float = Field(default=16.0, gt=0)
     lora_targets: tuple[str, ...] = ()
     lora_head: bool = True
+    unchecked: bool = False
     filter: FilterConfig = FilterConfig()
 
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from fedsim.models.norms import middle_norm, normalised
+
 TokenIds: TypeAlias = tuple[int, ...]
 Score: TypeAlias = Callable[[Sequence[TokenIds], float], Tensor]
 """Float ``(sentence,)``, lower is better; scores above the limit are lower bounds."""
@@ -26,15 +28,14 @@ _KEPT = 256  # rearrangements with the best links, from which the candidates are
 class Fluency:
     """FILM's score: perplexity plus ``beta`` times a gradient norm.
 
-    The gradient is that of the scale of the middle block's second layer norm, as in the authors'
+    The gradient is that of the scale of the middle block's last normalisation, GPT-2's second, as in the authors'
     code; their formula takes all parameters. Since the norm is not negative, it is computed only
     for sentences whose perplexity alone is below the limit.
     """
 
     def __init__(self, network: nn.Module, beta: float) -> None:
         self.network, self.beta = network.requires_grad_(False), beta
-        body: Any = network.base_model
-        self._norm: nn.LayerNorm = body.h[(len(body.h) - 1) // 2].ln_2
+        self._norm: Any = middle_norm(network)
 
     def __call__(self, sentences: Sequence[TokenIds], limit: float = float("inf")) -> Tensor:
         """The score of each sentence, on the CPU."""
@@ -61,8 +62,7 @@ class Fluency:
 
         def cut(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
             del module
-            shape, eps = self._norm.normalized_shape, self._norm.eps
-            seen["normal"] = F.layer_norm(arguments[0], shape, eps=eps)
+            seen["normal"] = normalised(self._norm, arguments[0])
             seen["output"] = output.detach().requires_grad_()
             return seen["output"]
 

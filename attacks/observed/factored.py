@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attacks.observed.cuts import CUTS
 from attacks.observed.factors import Products, Vectors
 from attacks.observed.replay import Replay
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
+from fedsim.models.norms import is_norm, normalised
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -35,7 +35,7 @@ class _Call:
 class Factored:
     """The gradient of the loss as a function of word embeddings instead of tokens.
 
-    It covers linear layers, layer norms and all embedding tables but that of the words, in which a
+    It covers linear layers, normalisations and all embedding tables but that of the words, in which a
     guess that is not a token has no row. Layers of other types are left out, and so are dead
     parameters, whose gradient is zero for analytical reasons, such as the bias of attention keys.
 
@@ -61,13 +61,14 @@ class Factored:
         }
         self._inputs: Tensor | None = None
         self._calls: list[_Call] = []
+        self._others: set[nn.Module] = set()
         self._positions: dict[str, Tensor] = {}
         word = self._words()
         word.register_forward_hook(lambda *_: self._inputs)
         for module in self.network.modules():
             if isinstance(module, nn.Embedding) and module is not word:
-                module.register_forward_hook(self._note_table)
-            elif isinstance(module, nn.Linear | nn.LayerNorm) or is_transposed(module):
+                module.register_forward_hook(self._note_table, with_kwargs=True)
+            elif isinstance(module, nn.Linear) or is_transposed(module) or is_norm(module):
                 module.register_forward_hook(self._note)
         self.network.requires_grad_(False)
         self.layout: list[tuple[str, ...]] = []
@@ -75,15 +76,28 @@ class Factored:
         self.names = self._living()
 
     def _note(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if self._inputs is not None:
+        if self._inputs is None:
+            return
+        if inputs[0].requires_grad:
             self._calls.append(_Call(module, inputs[0], output))
+        else:  # all lanes share this use, as of DeBERTa's table of distances
+            self._others.add(module)
 
-    def _note_table(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def _note_table(
+        self,
+        module: nn.Module,
+        inputs: tuple[Tensor, ...],
+        options: dict[str, Tensor],
+        output: Tensor,
+    ) -> None:
         # Only those embedding layers matter whose output is added to that of the words.
         if self._inputs is None or output.shape[-2:] != self._inputs.shape[-2:]:
             return
         if name := self._names.get((module, "weight")):
-            self._positions[name] = inputs[0]
+            places = options.get("position_ids")
+            self._positions[name] = (
+                inputs[0] if places is None else places + cast(Any, module).offset
+            )
 
     def _living(self) -> frozenset[str]:
         """Names of the parameters whose gradient at a random input exceeds rounding."""
@@ -165,6 +179,8 @@ class Factored:
         """Gradients of the layers, stacked by kind and shape for fewer and larger operations."""
         pairs: defaultdict[nn.Module, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for call, slope in zip(calls, slopes, strict=True):
+            if call.module in self._others:
+                continue
             pairs[call.module].append((call.inputs, slope))
         alike: defaultdict[tuple[Any, ...], list[nn.Module]] = defaultdict(list)
         for module, own in pairs.items():
@@ -215,9 +231,8 @@ def _rows(layers: list[list[Tensor]], lanes: int) -> Tensor:
 def _weights(
     module: nn.Module, names: tuple[str, ...], inputs: Tensor, output: Tensor
 ) -> Products | Vectors:
-    if isinstance(module, nn.LayerNorm):
-        plain = F.layer_norm(inputs, inputs.shape[-1:], eps=module.eps)
-        return Vectors(names, (output * plain).sum(2))
+    if is_norm(module):
+        return Vectors(names, (output * normalised(module, inputs)).sum(2))
     if is_transposed(module):
         return Products(names, inputs, output)
     return Products(names, output, inputs)

@@ -84,7 +84,12 @@ class APRIL(Attack):
                 f"the batch holds {count} examples, and position rows add up over them",
                 "Set federation.batch_size = 1, or choose 'span'.",
             )
-        if names.position is None or names.position not in observation.received:
+        if names.position is None:
+            raise CannotAttack(
+                f"{type(network).__name__} has no table of positions",
+                "Choose 'span', which does without one.",
+            )
+        if names.position not in observation.received:
             raise CannotAttack(
                 "the client does not send the position embeddings (frozen); the reply has no "
                 f"{names.position!r}",

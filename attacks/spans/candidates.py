@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -28,18 +28,33 @@ class Candidates:
         accepted: largest sine of an accepted token.
         rejected: smallest sine of a rejected token.
         clear: whether a gap separates the two; otherwise the tokens are only ranked.
+        everywhere: whether they are the same at all positions.
     """
 
     tokens: list[Tensor]
     accepted: float
     rejected: float
     clear: bool
+    everywhere: bool = False
 
     @property
     def limit(self) -> float:
         """Largest sine, behind the attention, of a token within its own sentence."""
         between = float(self.accepted**0.25 * self.rejected**0.75)
+        if self.everywhere:  # no word of the batch was rejected for its place
+            between = CUTS.gap * self.accepted
         return min(max(between, CUTS.lowest_limit), CUTS.highest_limit)
+
+    def begun(self, task: TextTask) -> Candidates:
+        """The token that starts every text, if there is one, at the first position and no other.
+
+        A text of nothing but that token is in the span where a token's place does not show.
+        """
+        start = task.tokens(["a"])[0][0]
+        if start not in task.spec.special_ids or not self.clear:
+            return self
+        first, *later = self.tokens
+        return replace(self, tokens=[first[first == start], *(t[t != start] for t in later)])
 
 
 def vocabulary(
@@ -62,6 +77,8 @@ def vocabulary(
         # A tied head, noise or weight decay moves every row.
         if 3 <= int(moved.sum()) < size // 2:
             possible = moved
+            # Where padding has the id of a start token, its row gets no gradient.
+            possible[task.tokens([""])[0]] = True
     if task.spec.pad_id is not None and task.spec.pad_id not in task.tokens([""])[0]:
         possible[task.spec.pad_id] = False
     return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
@@ -81,12 +98,13 @@ def candidates(
         positions: largest number of positions; the sweep ends at the first that no token fits.
         job: ends the sweep when its time is up.
     """
-    vocabulary = _anywhere(layers, subspace, vocabulary, positions)
+    if not layers.everywhere:
+        vocabulary = _anywhere(layers, subspace, vocabulary, positions)
     ids: list[Tensor] = []
     sines: list[Tensor] = []
     worst = 0.0
     for position in range(positions):
-        if job.expired and position:
+        if position and (job.expired or layers.everywhere):
             break
         count = subspace.rank + CUTS.tokens_beyond_rank
         best = _nearest(layers, subspace, vocabulary, position, count)
@@ -98,7 +116,10 @@ def candidates(
         worst = max(worst, nearest)
         ids.append(best[order])
         sines.append(exact[order])
-    return _cut(ids, sines)
+    if not layers.everywhere:
+        return _cut(ids, sines)
+    found = _cut(ids, sines, sines[0].new_ones(1))  # the bag may hold no token to reject
+    return replace(found, tokens=found.tokens * positions, everywhere=True)
 
 
 def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:
@@ -140,9 +161,12 @@ def _nearest(
     return vocabulary[torch.cat(sines).topk(size, largest=False).indices]
 
 
-def _cut(ids: list[Tensor], sines: list[Tensor]) -> Candidates:
-    """Accept the tokens below the highest gap: a superfluous one is better than a missing one."""
-    pooled = torch.cat(sines).sort().values.clamp(min=1e-9)
+def _cut(ids: list[Tensor], sines: list[Tensor], *false: Tensor) -> Candidates:
+    """Accept the tokens below the highest gap: a superfluous one is better than a missing one.
+
+    ``false`` are sines to reject.
+    """
+    pooled = torch.cat([*sines, *false]).sort().values.clamp(min=1e-9)
     accepted, rejected = pooled[:-1], pooled[1:]
     is_gap = (rejected >= CUTS.gap * accepted) & (accepted <= CUTS.token_sine)
     gaps = torch.nonzero(is_gap)[:, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -55,6 +56,8 @@ class FirstLayers:
             part; in a model with adapters, the next three layers that have one.
         later: the layers of the second block.
         causal: whether a token attends to earlier tokens only.
+        everywhere: whether a token has the same input before any attention at all positions, as
+            with rotary and relative ones.
     """
 
     def __init__(self, network: nn.Module, vocabulary: Sequence[int], length: int) -> None:
@@ -70,8 +73,12 @@ class FirstLayers:
         """
         self.network = network
         position = embedding_names(network).position
-        self._table = None if position is None else network.get_submodule(position[:-7])
+        table = None if position is None else network.get_submodule(position[:-7])
+        # OPT's table takes the mask in place of indices.
+        self._table = table if type(table) is nn.Embedding else None
         self._places: Tensor | None = None
+        self._takes_positions = "position_ids" in inspect.signature(network.forward).parameters
+        self._arguments: dict[str, Tensor] = {}
         a, b, c = vocabulary
         layers, plain = self._trace([a, a, b])
         _, late = self._trace([a, a, c])
@@ -100,6 +107,13 @@ class FirstLayers:
         self.causal = all(torch.equal(p[0], e[0]) for p, e, yes in ahead if yes)
         with self._placed(None):
             self._run([self.tokens], torch.full((1, length), a, device=self._device))
+        if self.causal and self._table is None and not self._takes_positions:
+            raise CannotAttack(
+                f"{type(network).__name__} takes no positions of tokens",
+                "Choose a model whose forward has position_ids.",
+            )
+        word = torch.tensor([a, b], device=self._device)
+        self.everywhere = torch.equal(self.of_tokens(word, 0), self.of_tokens(word, 1))
 
     def side(self, layer: Layer, update: Tensors) -> Tensor:
         """The layer's weight gradients side by side ``(width, outputs)``."""
@@ -169,7 +183,7 @@ class FirstLayers:
             for index, layer in enumerate(layers):
                 module = self.network.get_submodule(layer.modules[0])
                 stack.callback(module.register_forward_pre_hook(keep(index)).remove)
-            self.network(input_ids=ids, attention_mask=mask)
+            self.network(input_ids=ids, attention_mask=mask, **self._arguments)
         return [found[index] for index in range(len(layers))]
 
     def _trace(self, words: list[int]) -> tuple[list[Layer], list[Tensor]]:
@@ -200,11 +214,17 @@ class FirstLayers:
     def _placed(self, positions: list[int] | None) -> Iterator[None]:
         """Let the tokens stand at these positions; None notes where the network itself puts them.
 
-        The indices of the position table are exchanged on their way in, because not every network
+        The indices of a learned table are exchanged on their way in, because not every network
         takes them as an argument, and some count from 2.
         """
         if self._table is None:
-            yield
+            if positions is not None and self._takes_positions:
+                places = torch.tensor([positions], device=self._device)
+                self._arguments = {"position_ids": places}
+            try:
+                yield
+            finally:
+                self._arguments = {}
             return
 
         def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:

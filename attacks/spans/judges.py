@@ -43,9 +43,12 @@ class Traces:
     def shortlist(self, observation: Observation, task: TextTask, job: Job) -> Candidates:
         """The candidate tokens at each position that a sentence may reach."""
         traced = task.max_length - (task.spec.kind == "language-modelling")
-        lengths = observation.knowledge.lengths
-        longest = min(traced, self.before.rank + 1, *(lengths or ()) and (max(lengths),))
-        return candidates(self.layers, self.before, self.vocabulary, longest, job)
+        lengths = observation.knowledge.lengths or (traced,)
+        # Where a token is the same everywhere, one that repeats adds no dimension.
+        rank = traced if self.layers.everywhere else self.before.rank + 1
+        longest = min(traced, rank, max(lengths))
+        found = candidates(self.layers, self.before, self.vocabulary, longest, job)
+        return found.begun(task) if self.layers.everywhere else found
 
 
 def read_traces(

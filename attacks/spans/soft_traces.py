@@ -176,6 +176,9 @@ def soft_traces(
         if first is None:
             statistics[position, words] = 0
             continue
+        if position and layers.everywhere:
+            statistics[position] = statistics[0]
+            continue
         for part in words.split(_CHUNK):
             statistics[position, part] = first.statistic(layers.of_tokens(part, position))
     return SoftTraces(

@@ -82,6 +82,7 @@ def _lengths(
     if table is not None and table in observation.received:
         rows = observation.update([table])[table]
         places = standing_out(rows, noise_variance(rows))
-        if len(places) and int(places[-1]) + still < longest:
-            return [(int(places[-1]) + 1 + still,) * count]
+        # RoBERTa and OPT count from 2.
+        if len(places) and (length := int(places[-1] - places[0]) + 1 + still) <= longest:
+            return [(length,) * count]
     return [(length,) * count for length in range(_SHORTEST, longest + 1)]

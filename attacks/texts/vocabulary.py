@@ -22,7 +22,8 @@ class Vocabulary:
     def __init__(self, network: nn.Module, allowed: Tensor) -> None:
         """``allowed``: ids of the tokens that may be guessed."""
         words: nn.Embedding = cast(Any, network).get_input_embeddings()
-        self.table = words.weight.detach()
+        every = torch.arange(len(words.weight), device=words.weight.device)
+        self.table = words(every).detach()  # Gemma multiplies its table
         self.size = float(self.table.norm(dim=1).mean())
         self._allowed = allowed.to(self.table.device)
         self._directions = normalize(self.table[self._allowed])

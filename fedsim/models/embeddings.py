@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-_POSITION_TABLES = {"position_embeddings", "wpe"}
+_POSITION_TABLES = {"embed_positions", "position_embeddings", "wpe"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class Embeddings:
 
 
 def embedding_names(module: nn.Module) -> Embeddings:
-    """Word and position tables of a model of the BERT or GPT-2 type; None for any other model."""
+    """Word and position tables of a text model; None for any other model, and for relative or
+    rotary positions."""
     find = getattr(module, "get_input_embeddings", None)
     if find is None:
         return Embeddings(None, None)

@@ -22,17 +22,6 @@ from fedsim.seeds import seeded
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FAMILIES: dict[str, tuple[TaskKind, ...]] = {
-    **dict.fromkeys(
-        ("albert", "bert", "distilbert", "electra", "mpnet", "roberta"),
-        ("text-classification", "masked-language-modelling"),
-    ),
-    "gpt2": ("language-modelling", "text-classification"),
-    "transformer3": ("language-modelling",),
-}
-"""``model_type`` of transformers -> the tasks that such a model can learn, the default first."""
-
-
 def locate(name: str) -> str:
     """Folder of a built-in or of a local model, else the identifier for the hub.
 

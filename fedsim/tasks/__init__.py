@@ -9,7 +9,7 @@ from fedsim.build import registry, suggest
 from fedsim.cell import KINDS, TaskConfig, TaskKind
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import read_record, write_json
-from fedsim.models import IMAGE_MODELS, transformer
+from fedsim.models import IMAGE_MODELS, families, transformer
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification, image_spec
 from fedsim.tasks.language_modelling import LanguageModelling
@@ -57,12 +57,15 @@ def task_kind(config: TaskConfig) -> TaskKind:
         family = "built-in image"
     else:
         family = transformer.model_type(config.model)
-        fits = transformer.FAMILIES.get(family, ())
+        if config.unchecked and family not in families.FAMILIES:
+            fits = ()
+        else:
+            fits = families.family(config.model, family).kinds
     if asked is None:
         if fits:
             return fits[0]
         raise ConfigError(
-            f"task.kind: {config.model!r} has the type {family!r}, for which no task is known. "
+            f"task.kind: is not known for {config.model!r}, which is of the type {family!r}. "
             f"Set {_either(_TEXT_KINDS)}."
         )
     known = fits or _TEXT_KINDS

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedsim.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples
-from fedsim.models import transformer
+from fedsim.models import families, transformer
 from fedsim.models.lora import DEFAULT_TARGETS, LoRA, adapt
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.classification import count_classes
@@ -107,6 +107,8 @@ def text_spec(
     architecture = transformer.architecture(
         transformer.locate(config.model), num_classes, int(pad_id)
     )
+    if not config.unchecked:
+        families.check(config.model, architecture)
     if config.tokenizer:
         architecture["vocab_size"] = len(tokenizer)
     if len(tokenizer) > architecture["vocab_size"]:
