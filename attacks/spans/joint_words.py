@@ -15,6 +15,7 @@ _OUTSTANDING = 24  # and of those nearer there than at most other places
 _SWEEPS = 8  # most rounds over the places of a line
 _INDEPENDENT = 1e-3  # least share of an input's square outside the others' span
 _GAIN = 1e-9  # least relative gain of a step
+_RIDGE = 1e-9  # of the inner products of inputs, which may occur twice
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,17 @@ class JointWords:
     inputs: Tensor
     known: Tensor
 
+    def __post_init__(self) -> None:
+        """Prepare what every sentence needs of each token."""
+        images = self.inputs @ self.gram
+        object.__setattr__(self, "_images", images)
+        object.__setattr__(self, "_energies", (images * self.inputs).sum(2))
+        object.__setattr__(self, "_squares", self.inputs.square().sum(2))
+
+    _images: Tensor = None  # type: ignore[assignment]
+    _energies: Tensor = None  # type: ignore[assignment]
+    _squares: Tensor = None  # type: ignore[assignment]
+
     @classmethod
     def of(cls, traces: SoftTraces, edges: Sequence[int]) -> JointWords:
         """Shortlist the tokens that are near the span; ``edges`` are those of every sentence."""
@@ -58,7 +70,7 @@ class JointWords:
 
     def index(self, line: Tensor) -> Tensor:
         """Number of each token of a line among ``tokens``."""
-        return torch.searchsorted(self.tokens, line)
+        return torch.searchsorted(self.tokens, line.contiguous())
 
     def settled(self, line: Tensor) -> Tensor:
         """The line after rounds of replacing and exchanging words; its ends stay."""
@@ -83,22 +95,26 @@ class JointWords:
 
     def gains(self, own: Tensor, place: int) -> Tensor:
         """What each token at a place adds to the energy of the line's others, ``(token,)``."""
-        others = torch.cat([self.inputs[i, own[i]][None] for i in range(len(own)) if i != place])
-        basis = torch.linalg.qr(torch.cat([self.known, others]).T).Q
-        rest = torch.eye(len(self.gram)).to(self.gram) - basis @ basis.T
-        inputs = self.inputs[place]
-        added = ((inputs @ (rest @ self.gram @ rest)) * inputs).sum(1)
-        total = inputs.square().sum(1)
-        outside = total - (inputs @ basis).square().sum(1)
-        return (added / outside.clamp(min=1e-30)).where(outside > _INDEPENDENT * total, 0)
+        others = [self.inputs[i, own[i]][None] for i in range(len(own)) if i != place]
+        basis = torch.linalg.qr(torch.cat([self.known, *others]).T).Q
+        inside = self.inputs[place] @ basis
+        seen = inside @ (basis.T @ self.gram @ basis) - 2 * self._images[place] @ basis
+        added = self._energies[place] + (inside * seen).sum(1)
+        outside = self._squares[place] - inside.square().sum(1)
+        clear = outside > _INDEPENDENT * self._squares[place]
+        return (added / outside.clamp(min=1e-30)).where(clear, 0)
 
     def energies(self, lines: Tensor) -> Tensor:
-        """Share of the gradient within the span of each line's inputs ``(line,)``."""
+        """Share of the gradient within the span of each line's inputs ``(line,)``, float64."""
         places = torch.arange(lines.shape[1], device=lines.device)
-        inputs = self.inputs[places, lines]
-        inputs = torch.cat([self.known.expand(len(lines), *self.known.shape), inputs], 1)
-        basis = torch.linalg.qr(inputs.mT).Q
-        return ((self.gram @ basis) * basis).sum((1, 2))
+        inputs, images = self.inputs[places, lines], self._images[places, lines]
+        known = self.known.expand(len(lines), *self.known.shape)
+        inputs = torch.cat([known, inputs], 1).double()
+        images = torch.cat([known @ self.gram, images], 1).double()
+        table = inputs @ inputs.mT
+        table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
+        solved: Tensor = torch.linalg.solve(table, images @ inputs.mT)
+        return solved.diagonal(dim1=1, dim2=2).sum(1)
 
     def _exchanged(self, own: Tensor) -> Tensor:
         """The line after the best exchange of two words, as long as one gains."""
