@@ -27,12 +27,14 @@ class Spectrum:
         cosines: estimated squared cosine of each with the true direction, in (0, 1].
         strengths: squared singular values of ``S``.
         noise: standard deviation ``sigma`` of an entry.
+        gram: ``Y Y^T``, float64 ``(n, n)``.
     """
 
     basis: Tensor
     cosines: Tensor
     strengths: Tensor
     noise: float
+    gram: Tensor
 
     @property
     def rank(self) -> int:
@@ -50,7 +52,8 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     matrix = matrix.double()
     rows, columns = matrix.shape
     longer, ratio = max(rows, columns), min(rows, columns) / max(rows, columns)
-    values, vectors = _eigh(matrix @ matrix.T)
+    gram = matrix @ matrix.T
+    values, vectors = _eigh(gram)
     values, vectors = values.flip(0).clamp(min=0)[: min(rows, columns)], vectors.flip(1)
     most = min(most, len(values) - 1)
     variance = float(values.median()) / (longer * _median(ratio))
@@ -64,7 +67,7 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     side = ratio if rows <= columns else 1.0
     cosines = ((1 - ratio / strength**2) / (1 + side / strength)).clamp(1e-6, 1)
     basis = vectors[:, : len(values)][:, seen]
-    return Spectrum(basis, cosines, strength * longer * variance, variance**0.5)
+    return Spectrum(basis, cosines, strength * longer * variance, variance**0.5, gram)
 
 
 def completed(reading: Reading, most: int) -> Tensor:

@@ -115,15 +115,15 @@ class Consistency:
         Args:
             lines: the sentences of the whole batch.
             labels: their classes; -1 for a language model.
-            rival: leave out the test that is slow and adds little against a wrong word.
+            rival: leave out the tests that are slow and add little against a wrong word.
         """
         parts = [[i] for i in range(len(lines))] if self.separate else [range(len(lines))]
         own = [self._gradient([lines[i] for i in k], [labels[i] for i in k]) for k in parts]
         guess = own[0] if len(own) == 1 else self._combined(own)
         if guess is None:
             return 0.0
-        exact = self._bounded(guess)
         noisy = self.noise != 0 and all(one.complete for one in self.found.values())
+        exact = 0.0 if rival and noisy else self._bounded(guess)
         if exact >= CUTS.consistency_level or not noisy:
             return exact
         return self._white(guess, sum(map(len, lines)), rival)

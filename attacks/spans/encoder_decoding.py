@@ -9,6 +9,7 @@ from torch import nn
 from attacks.base import Job
 from attacks.spans.certificate import batch_of
 from attacks.spans.explained import fitted, less
+from attacks.spans.joint_words import JointWords
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.word_search import Places, WordSearch
@@ -33,7 +34,8 @@ def decode(
     edges = task.tokens([""])[0]
     match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     places = Places(traces.statistics, edges[0], edges[-1])
-    search = WordSearch(places, match, task.spec.num_classes or 1)
+    joint = JointWords.of(traces, [edges[0], edges[-1]])
+    search = WordSearch(places, joint, match, task.spec.num_classes or 1)
     received = dict(match.update)
     lines: list[list[int]] = []
     labels: list[int] = []

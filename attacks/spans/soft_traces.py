@@ -28,8 +28,8 @@ class SoftTraces:
     Attributes:
         layers: the network's first two blocks.
         first: evidence before any attention; None if that gradient says nothing.
-        near: evidence of the layers behind the first attention.
-        later: evidence of those of the second block.
+        near: evidence of a causal model's layers behind the first attention.
+        later: evidence of those of its second block.
         words: token ids that may occur.
         statistics: of ``first`` for each position and token, infinite for ids that may not occur,
             ``(position, vocabulary)``.
@@ -165,9 +165,10 @@ def soft_traces(
     layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
     count = observation.knowledge.num_examples or 1
     most = count * task.max_length
-    first, *behind = (
-        _evidence(observation, layers, layer, most)
-        for layer in (layers.tokens, *layers.contexts, *layers.later)
+    # An encoder's layers behind the attention say nothing of a token without its sentence.
+    behind = (*layers.contexts, *layers.later) if layers.causal else ()
+    first, *others = (
+        _evidence(observation, layers, layer, most) for layer in (layers.tokens, *behind)
     )
     split = len(layers.contexts)
     size = network.get_input_embeddings().num_embeddings  # type: ignore[operator]
@@ -184,8 +185,8 @@ def soft_traces(
     return SoftTraces(
         layers,
         first,
-        [one for one in behind[:split] if one is not None],
-        [one for one in behind[split:] if one is not None],
+        [one for one in others[:split] if one is not None],
+        [one for one in others[split:] if one is not None],
         words,
         statistics,
         _are_signs(observation),

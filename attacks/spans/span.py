@@ -149,6 +149,13 @@ class Span(Attack):
         """
         ends = task.tokens([""])[0]
         traces = read_traces(observation, task, network, rows=self.bag)
+        count = observation.knowledge.num_examples
+        if count is not None and traces.before.rank > count * task.max_length:
+            raise CannotAttack(
+                f"the gradient of {traces.layers.tokens.name!r} has rank {traces.before.rank}, "
+                f"more than the {count * task.max_length} tokens of the batch",
+                "Noise, signs, pruning or weight decay fill the span.",
+            )
         judge = best_judge(traces.layers, traces.before, observation)
         shortlist = traces.shortlist(observation, task, job)
         first = traces.weights(observation)

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.spans.cuts import CUTS
+from attacks.spans.joint_words import JointWords
 from attacks.spans.rematch import Rematch
 
 _NEAREST = 12  # tokens nearest to the span at a place, which may be words of the batch
-_LENGTHS = 2  # lengths in which words are exchanged
-_FEW = 2  # rivals at each place while the length is open
-_RIVALS = 8  # and afterwards
+_LENGTHS = 6  # likeliest lengths, in which words are chosen together
+_FEW = 2  # words put in at each place
+_RIVALS = 4  # words tried at each place
 _SHORTEST = 3  # tokens
 _ROUNDING = 1e-5  # relative error of a similarity in float32
 
@@ -85,34 +86,35 @@ class WordSearch:
     """A descent on sentences by the similarity of the whole model's gradient with the update.
 
     Attributes:
-        places: proposes words.
+        places: proposes lengths and words.
+        joint: chooses words together.
         match: measures.
         classes: number of classes.
     """
 
     places: Places
+    joint: JointWords
     match: Rematch
     classes: int
 
     def run(self, lengths: Sequence[int] | None, job: Job) -> tuple[list[int], int]:
         """The nearest sentence and its class; ``lengths`` are those that may occur."""
         possible = list(lengths or range(_SHORTEST, self.places.longest + 1))
-        tried: dict[int, tuple[float, int, Tensor]] = {}
-        for length in possible:
-            lines = self.places.starts(length).repeat_interleave(self.classes, 0)
-            labels = torch.arange(self.classes, device=lines.device).repeat(2)
-            scores = self.match.similarity(lines, labels)
-            best = int(scores.argmax())
-            tried[length] = float(scores[best]), int(labels[best]), lines[best]
-        near = sorted(tried, key=lambda length: -tried[length][0])
-        ends = self.places.lengths(possible, _LENGTHS)
-        likely = dict.fromkeys([near[0], *(length for length in near if length in ends)])
-        label = tried[near[0]][1]
-        starts = [self._sweep(tried[n][2], label, _FEW, job) for n in list(likely)[:_LENGTHS]]
-        line, score = max(starts, key=lambda one: one[1])
+        best: tuple[float, int, Tensor] | None = None
+        for length in self.places.lengths(possible, _LENGTHS):
+            line = self.joint.settled(self.places.starts(length)[0])
+            lines = line.repeat(self.classes, 1)
+            scores = self.match.similarity(lines, torch.arange(self.classes, device=lines.device))
+            score = float(scores.max())
+            if best is None or score > best[0]:
+                best = score, int(scores.argmax()), line
+            if job.expired:
+                break
+        assert best is not None
+        score, label, line = best
         for _ in range(CUTS.sweeps):
             before = score
-            line, score = self._sweep(line, label, _RIVALS, job)
+            line, score = self._sweep(line, label, job)
             line, score = self._resized(line, label, score, possible)
             if score <= before or job.expired:
                 break
@@ -121,10 +123,10 @@ class WordSearch:
     def _measure(self, lines: Tensor, label: int) -> Tensor:
         return self.match.similarity(lines, lines.new_full((len(lines),), label))
 
-    def _sweep(self, line: Tensor, label: int, rivals: int, job: Job) -> tuple[Tensor, float]:
+    def _sweep(self, line: Tensor, label: int, job: Job) -> tuple[Tensor, float]:
         """The line after one round of exchanges of each word with a rival or another place."""
         score = float(self._measure(line[None], label)[0])
-        likely = self.places.rivals(len(line), rivals)
+        likely = self.joint.rivals(line, _RIVALS)
         for place in range(1, len(line) - 1):
             if job.expired:
                 break
