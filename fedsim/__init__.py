@@ -1,6 +1,8 @@
 """Shared vocabulary of fedsim: batches, tasks, models, defenses, metrics, captures and truth."""
 
+import importlib
 import os
+from typing import Any
 
 # Flower, Ray and the hub libraries read these on import, so they have to be set first.
 for _name, _value in {
@@ -14,3 +16,23 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 
 __version__ = "0.1.0"
+
+_OFFERED = {
+    "Eavesdropper": "server.eavesdropper",
+    "truth_mod": "clients.truth_mod",
+    **dict.fromkeys(
+        ("Guess", "Scores", "Update", "attack", "captured", "load", "score", "suited"),
+        "experiments.audit",
+    ),
+}
+"""The interface for audits, which lies in the packages above this one and is loaded when used."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in _OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_OFFERED[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OFFERED})

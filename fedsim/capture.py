@@ -22,7 +22,10 @@ _NAME = re.compile(r"round-(\d+)[-/]client-(\d+)")
 
 
 class CaptureKey(Record):
-    """One client in one round; rounds count from 1 and clients from 0."""
+    """One client in one round; rounds count from 1.
+
+    Clients count from 0, or have Flower's node id in another application.
+    """
 
     round: int
     client: int
@@ -60,6 +63,8 @@ class CaptureRecord(Record):
         sent_sha256: hash of the broadcast parameters, which is also their file name in ``models/``.
         sent_order: names of the broadcast tensors in the order of the message.
         knowledge: the facts granted to the server about this reply.
+        claimed_examples: the ``num-examples`` that a client of another application stated, which
+            may count batches; None in fedsim's own.
     """
 
     key: CaptureKey
@@ -70,6 +75,7 @@ class CaptureRecord(Record):
     sent_sha256: str
     sent_order: tuple[str, ...]
     knowledge: Knowledge
+    claimed_examples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +119,11 @@ class Observation:
         return {name: self.sent[name].double() - value for name, value in received.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CaptureStore:
     """The ``captures/`` folder of one cell: what the server saw, and nothing else.
+
+    The folder may also be given as a string.
 
     - ``round-0001/client-0003.safetensors`` and ``.json``: a reply's tensors and its record.
     - ``models/<sha256>.safetensors``: broadcast parameters; equal models are stored once.
@@ -123,6 +131,9 @@ class CaptureStore:
     """
 
     root: Path
+
+    def __init__(self, root: Path | str) -> None:
+        object.__setattr__(self, "root", Path(root))
 
     def tensors_path(self, key: CaptureKey) -> Path:
         """Path of the received tensors of ``key``; its record has the same name with ``.json``."""
@@ -144,12 +155,16 @@ class CaptureStore:
         """Record of ``key``, without its tensors."""
         return read_record(self.tensors_path(key).with_suffix(".json"), CaptureRecord)
 
-    def load(self, key: CaptureKey) -> Observation:
+    def load(self, key: CaptureKey | str) -> Observation:
         """Read one observation and check every file against its hash.
 
+        Args:
+            key: as ``keys`` lists it, or in the form ``round-0001-client-0003``.
+
         Raises:
-            StoreError: a file is missing, cut or altered.
+            StoreError: a file is missing, cut or altered, or the text names no capture.
         """
+        key = CaptureKey.parse(key) if isinstance(key, str) else key
         record = self.record(key)
         sent = load_tensors(
             self.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order
