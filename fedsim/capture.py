@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from fedsim.errors import StoreError
 from fedsim.files import Record, load_tensors, read_record
@@ -128,7 +128,11 @@ class CaptureStore:
     - ``round-0001/client-0003.safetensors`` and ``.json``: a reply's tensors and its record.
     - ``models/<sha256>.safetensors``: broadcast parameters; equal models are stored once.
     - ``task.json``, ``tokenizer/`` and, if granted, ``auxiliary.safetensors``.
+    - ``run.json`` and ``base.safetensors``, of another application: which run it was, and the
+      weights that never cross the wire.
     """
+
+    BASE: ClassVar[str] = "base.safetensors"
 
     root: Path
 

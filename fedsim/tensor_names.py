@@ -80,6 +80,12 @@ def named(given: Given, network: nn.Module, what: str) -> Named:
     return Named(ordered, how, tuple(name for name in own if name not in ordered))
 
 
+def lacks(found: Named, network: nn.Module) -> tuple[str, ...]:
+    """The absent tensors that matter: counters of batches and the like do not."""
+    own = own_tensors(network)
+    return tuple(name for name in found.absent if own[name].is_floating_point())
+
+
 def _tensors(given: Given, what: str) -> Tensors:
     if isinstance(given, Mapping):
         pairs = [(str(name), value) for name, value in given.items()]

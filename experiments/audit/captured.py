@@ -22,9 +22,6 @@ from fedsim.tasks.given import Model, task_of
 from fedsim.tensor_names import Given
 from fedsim.types import Tensors
 
-BASE = "base.safetensors"
-"""Weights that never cross the wire, beside the captures where the eavesdropper was given them."""
-
 
 @dataclass(frozen=True)
 class Captured:
@@ -106,8 +103,8 @@ def captured(
         base = _pretrained(base, task)
     elif base is None and isinstance(model, nn.Module):
         base = model
-    elif base is None and (store.root / BASE).exists():
-        base = load_tensors(store.root / BASE)
+    elif base is None and (store.root / CaptureStore.BASE).exists():
+        base = load_tensors(store.root / CaptureStore.BASE)
     told = facts_of(task, knows or {})
     added = {fact: getattr(told, fact) for fact in told.model_fields_set}
     return Captured(store, task, base, added, task.build())

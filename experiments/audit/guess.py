@@ -126,4 +126,3 @@ class Guess:
 
     def _levels(self) -> list[tuple[str, str]]:
         return list(zip(self.confidence or ("guess",) * len(self.texts), self.texts, strict=True))
-

@@ -72,7 +72,9 @@ class Scores:
         head = f"<p>{html.escape(str(self))}</p>"
         if self._truth.words:
             pairs = zip(self._truth.words, self._aligned.words, strict=True)
-            return head + table([(diff(truth, guess), html.escape(guess)) for truth, guess in pairs])
+            return head + table(
+                [(diff(truth, guess), html.escape(guess)) for truth, guess in pairs]
+            )
         psnr = [f"{value:.1f} dB" for value in self.values.get(MAIN["image"], ())]
         return head + grid(self._truth.batch.inputs, ()) + grid(self._aligned.batch.inputs, psnr)
 
@@ -111,7 +113,9 @@ def scores_of(
         metric = cls()
         if metric.modality not in ("any", modality) or metric.available():
             continue
-        if name == "label_accuracy" and (not task.spec.num_classes or private.batch.labels.min() < 0):
+        if name == "label_accuracy" and (
+            not task.spec.num_classes or private.batch.labels.min() < 0
+        ):
             continue
         try:
             values[name] = tuple(metric.score(aligned, private).tolist())
@@ -140,7 +144,9 @@ def _examples(task: Task, truth: Any) -> Examples:  # noqa: ANN401
 def _labels(labels: Any, count: int) -> Tensor:  # noqa: ANN401
     found = torch.full((count,), -1) if labels is None else torch.as_tensor(labels)
     if found.shape != (count,):
-        raise ConfigError(f"truth: {count} examples, and {found.numel()} labels. Pass one for each.")
+        raise ConfigError(
+            f"truth: {count} examples, and {found.numel()} labels. Pass one for each."
+        )
     return found
 
 

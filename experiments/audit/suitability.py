@@ -15,9 +15,15 @@ from fedsim.errors import CannotAttack
 
 @dataclass(frozen=True)
 class Suitability:
-    """The attacks by name, with the reason why each refuses; empty if it runs."""
+    """Which attacks run.
+
+    Attributes:
+        reasons: attack -> why it refuses; empty if it runs.
+        others: attacks on another kind of data.
+    """
 
     reasons: dict[str, str]
+    others: tuple[str, ...]
 
     @property
     def attacks(self) -> tuple[str, ...]:
@@ -27,17 +33,19 @@ class Suitability:
     def __str__(self) -> str:
         width = max(map(len, self.reasons))
         lines = sorted(self.reasons.items(), key=lambda pair: bool(pair[1]))
-        return "\n".join(
-            f"{name:<{width}}  {f'refuses: {reason}' if reason else 'runs'}"
-            for name, reason in lines
-        )
+        said = [f"{name:<{width}}  {_said(reason)}" for name, reason in lines]
+        return "\n".join([*said, f"for other data: {', '.join(self.others)}"])
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(reason) or 'runs'}</td></tr>"
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(_said(reason))}</td></tr>"
             for name, reason in self.reasons.items()
         )
-        return f"<table><tr><th>attack</th><th></th></tr>{rows}</table>"
+        return f"<table>{rows}</table>"
+
+
+def _said(reason: str) -> str:
+    return f"refuses: {reason}" if reason else "runs"
 
 
 def suited(victim: Update) -> Suitability:
@@ -46,8 +54,10 @@ def suited(victim: Update) -> Suitability:
     Each is started with its time already over, so it makes its checks and its first step alone;
     that an attack runs does not say that it succeeds.
     """
-    reasons = {}
-    for name, cls in attack_classes().items():
+    reasons: dict[str, str] = {}
+    known, modality = attack_classes(), victim.task.modality
+    fitting = {name: cls for name, cls in known.items() if modality in cls.modalities}
+    for name, cls in fitting.items():
         short = cls().abridged()
         chosen = cls() if short is None else short[0]
         try:
@@ -55,4 +65,4 @@ def suited(victim: Update) -> Suitability:
             reasons[name] = first_refusal(chosen, name, victim, Job(deadline=time.monotonic()))
         except CannotAttack as error:
             reasons[name] = str(error)
-    return Suitability(reasons)
+    return Suitability(reasons, tuple(name for name in known if name not in fitting))

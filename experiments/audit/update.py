@@ -15,8 +15,9 @@ from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
-from fedsim.tensor_names import Given, Named, named, own_tensors
+from fedsim.tensor_names import Given, Named, lacks, named, own_tensors
 from fedsim.types import Tensors
+
 
 @dataclass(frozen=True)
 class Update:
@@ -101,8 +102,12 @@ class Update:
     def __str__(self) -> str:
         seen, spec = self.observation, self.task.spec
         known = ", ".join(fact for fact in FACTS if getattr(seen.knowledge, fact)) or "nothing else"
-        longest = f", texts of at most {spec.input_shape[0]} tokens" if spec.num_classes == 0 else ""
-        claim = "" if self.claimed_examples is None else f"; claims {self.claimed_examples} examples"
+        longest = ""
+        if self.task.modality == "text":
+            longest = f", texts of at most {spec.input_shape[0]} tokens"
+        claim = (
+            "" if self.claimed_examples is None else f"; claims {self.claimed_examples} examples"
+        )
         return (
             f"{seen.kind} of {spec.model} ({spec.kind}{longest}): {self.match}. "
             f"The attacker knows {known}{claim}."
@@ -183,7 +188,7 @@ def _completed(
     sent: Named, base: Given | nn.Module | None, network: nn.Module
 ) -> tuple[Tensors, str]:
     """What was sent, with the rest from ``base``; nothing is drawn at random."""
-    lacking = [name for name in sent.absent if own_tensors(network)[name].is_floating_point()]
+    lacking = lacks(sent, network)
     if not lacking:
         return sent.tensors, ""
     tensors = base.state_dict() if isinstance(base, nn.Module) else base

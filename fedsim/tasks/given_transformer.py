@@ -175,8 +175,7 @@ def _lora(
         rank=shapes[first][0],
         alpha=alpha,
         targets=tuple(sorted({match[1] for match in found.values()})),
-        head=any("lora_" not in name and "base_layer" not in name for name in arrays)
-        or not arrays,
+        head=any("lora_" not in name and "base_layer" not in name for name in arrays) or not arrays,
     )
 
 

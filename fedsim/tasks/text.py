@@ -101,9 +101,7 @@ def text_spec(
     texts_of(rows, config.model)
     pad_id = padding(tokenizer)
     num_classes = count_classes(rows) if kind == "text-classification" else 0
-    architecture = transformer.architecture(
-        transformer.locate(config.model), num_classes, pad_id
-    )
+    architecture = transformer.architecture(transformer.locate(config.model), num_classes, pad_id)
     if config.tokenizer:
         architecture["vocab_size"] = len(tokenizer)
     if len(tokenizer) > architecture["vocab_size"]:
@@ -144,9 +142,7 @@ def most_tokens(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerB
     return min(int(positions), tokenizer.model_max_length)
 
 
-def special_ids(
-    model: str, kind: TaskKind, tokenizer: PreTrainedTokenizerBase
-) -> tuple[int, ...]:
+def special_ids(model: str, kind: TaskKind, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids of the tokens that are not words, as in ``TaskSpec``.
 
     Raises:
