@@ -25,6 +25,7 @@ class RunOutcome:
     Attributes:
         statuses: how many jobs of the run ended how.
         page: the report, if it was written.
+        answer: what leaked, in one line; empty without a report.
     """
 
     run: Path
@@ -32,6 +33,7 @@ class RunOutcome:
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
     page: Path | None = None
+    answer: str = ""
 
     @property
     def failed(self) -> bool:
@@ -46,6 +48,7 @@ class RunOutcome:
             "seconds": round(self.seconds, 3),
             "jobs": dict(self.statuses),
             "report": None if self.page is None else str(self.page),
+            "answer": self.answer,
         }
 
     def line(self) -> str:
@@ -60,7 +63,7 @@ class RunOutcome:
             words.append(f"jobs: {', '.join(counts)}")
         if self.page is not None:
             words.append(f"report: {self.page}")
-        return "; ".join(words)
+        return "\n".join(filter(None, ("; ".join(words), self.answer)))
 
 
 def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = False) -> RunOutcome:
@@ -85,6 +88,7 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = F
 
             _timed(run, "score", lambda: score(run))
         if "report" in stages:
+            from experiments.report.headline import headline
             from experiments.report.report import write_report
 
             if not (run.root / "scores.parquet").exists():
@@ -94,6 +98,7 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = F
 
             _timed(run, "report", lambda: write_report(run.root, full=full))
             outcome.page = run.root / "report" / "index.html"
+            outcome.answer = headline(run.root)
     outcome.seconds = time.monotonic() - started
     return outcome
 

@@ -19,13 +19,17 @@ __version__ = "0.1.0"
 
 _OFFERED = {
     "Eavesdropper": "server.eavesdropper",
+    "Guess": "experiments.audit.guess",
+    "Scores": "experiments.audit.scoring",
+    "Update": "experiments.audit.update",
+    "attack": "experiments.audit.attacking",
+    "captured": "experiments.audit.captured",
+    "load": "experiments.audit.runs",
+    "score": "experiments.audit.scoring",
+    "suited": "experiments.audit.suitability",
     "truth_mod": "clients.truth_mod",
-    **dict.fromkeys(
-        ("Guess", "Scores", "Update", "attack", "captured", "load", "score", "suited"),
-        "experiments.audit",
-    ),
 }
-"""The interface for audits, which lies in the packages above this one and is loaded when used."""
+"""The interface for audits. It lies above this package, which imports none of it before its use."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
