@@ -76,9 +76,8 @@ def check(
     for metric, bound, sign in limits:
         chosen = kept[kept.metric == metric]
         if chosen.empty:
-            raise ConfigError(
-                f"{metric!r}: not scored in {run}. {suggest(metric, set(kept.metric))}"
-            )
+            known = suggest(metric, set(kept.metric))
+            raise ConfigError(f"{metric!r}: not scored in {run}. {known}")
         keys = ["defense", "defense_options", "attack", "attack_options"]
         for (name, _, attack, _), value in chosen.groupby(keys).value.mean().items():
             if sign * value > sign * bound:
@@ -96,6 +95,4 @@ def _limit(text: str) -> tuple[str, float]:
     try:
         return name, float(value)
     except ValueError:
-        raise ConfigError(
-            f"{text!r}: no limit. Write metric=value, for example rouge1=0.3."
-        ) from None
+        raise ConfigError(f"{text!r}: no limit. Write metric=value, e.g. rouge1=0.3.") from None

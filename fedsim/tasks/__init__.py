@@ -126,8 +126,8 @@ def load_task(folder: Path) -> Task:
     spec = read_record(folder / "task.json", TaskSpec)
     if spec.factory:
         raise StoreError(
-            f"{folder / 'task.json'}: {spec.factory!r} makes its model, and nothing named in a file "
-            f"is run. Name it yourself: --model {spec.factory}."
+            f"{folder / 'task.json'}: {spec.factory!r} makes its model, and no code that a file "
+            f"names is run. Name it yourself: --model {spec.factory}, and --loss."
         )
     name = spec.added or spec.kind
     classes = task_classes()
