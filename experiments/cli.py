@@ -5,19 +5,36 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from inspect import Signature, signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import typer.core
 
+from experiments.audit.options import attack_foreign, is_captures, score_foreign
 from experiments.invocation import Invocation
+from experiments.options import (
+    DryRun,
+    Engine,
+    Full,
+    Gpus,
+    Json,
+    Out,
+    Quiet,
+    Retry,
+    Seed,
+    Sets,
+    Target,
+    Workers,
+)
 from experiments.origin import check_origin
 from experiments.plan.folder import STAGES, RunStage
+from experiments.upkeep import check, ls
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
 
+_INTERRUPTED = 130
 # With rich present, typer escapes the brackets of help texts although markup is off.
 typer.core.HAS_RICH = False
 app = typer.Typer(
@@ -31,24 +48,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-RUN = "a run folder, an experiment file, or the name of a shipped experiment"
-Target = Annotated[str, typer.Argument(metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False)]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="override an option: federation.rounds=5"),
-]
-Out = Annotated[Path | None, typer.Option(help="run folder; default: runs/<name>")]
-Seed = Annotated[int | None, typer.Option(help="one seed, in place of the experiment's")]
-Workers = Annotated[int | None, typer.Option(help="client workers and attack workers, each")]
-Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 runs on the CPU")]
-Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
-Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
-Retry = Annotated[bool, typer.Option("--retry-failed", help="attack again what did not succeed")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
-
-def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
+def _command(
+    stages: tuple[RunStage, ...], foreign: Callable[..., int] | None = None
+) -> Callable[..., None]:
     def command(
         experiment: Target,
         sets: Sets = None,
@@ -60,8 +63,20 @@ def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
         quiet: Quiet = False,
         full: Full = False,
         retry_failed: Retry = False,
+        dry_run: DryRun = False,
         as_json: Json = False,
+        **described: Any,  # noqa: ANN401
     ) -> None:
+        if foreign is not None and is_captures(experiment):
+            raise typer.Exit(foreign(Path(experiment), quiet, as_json, **described))
+        if extra := [name for name, value in described.items() if value]:
+            raise ConfigError(
+                f"--{extra[0].replace('_', '-')}: is for the captures of another application, and "
+                f"{experiment!r} is none. Leave it out."
+            )
+        if dry_run:
+            show(experiment, sets, seed, workers, as_json)
+            return
         run = Invocation(experiment, sets or [], out, seed, workers, engine, gpus).run(stages)
         from experiments.pipeline import execute
 
@@ -70,12 +85,18 @@ def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
         raise typer.Exit(1 if outcome.failed else 0)
 
     of_stage = {"full": "report", "retry_failed": "attack"}
-    options = signature(command, eval_str=True).parameters.items()
-    kept = [one for name, one in options if of_stage.get(name) in (None, *stages)]
+    unfit = {"described", *(name for name, stage in of_stage.items() if stage not in stages)}
+    unfit |= set() if stages == STAGES else {"dry_run"}
+    own = signature(command, eval_str=True).parameters.items()
+    kept = [one for name, one in own if name not in unfit]
+    if foreign is not None:
+        more = signature(foreign, eval_str=True).parameters.values()
+        kept += [one for one in more if one.kind is Parameter.KEYWORD_ONLY]
     vars(command)["__signature__"] = Signature(kept)
     return command
 
 
+_FOREIGN = {"attack": attack_foreign, "score": score_foreign}
 for _name, _chosen, _sentence in (
     ("run", STAGES, "Run all stages: simulate, attack, score, report. Finished work is kept."),
     ("simulate", STAGES[:1], "Train with Flower and capture the updates the server receives."),
@@ -83,7 +104,9 @@ for _name, _chosen, _sentence in (
     ("score", STAGES[2:3], "Score the attacks' guesses against the private data."),
     ("report", STAGES[3:], "Write the tables, figures and HTML page."),
 ):
-    app.command(_name, help=_sentence)(_command(_chosen))
+    app.command(_name, help=_sentence)(_command(_chosen, _FOREIGN.get(_name)))
+app.command()(ls)
+app.command()(check)
 
 
 @app.command()
@@ -228,8 +251,6 @@ def main() -> None:
         sys.exit(_complain(str(error)))
     except OSError as error:
         sys.exit(_complain(f"{str(error).rstrip('.')}. Correct it and run the same command again."))
-    except KeyboardInterrupt:
-        sys.exit(_complain("interrupted. Run the same command again to continue.", code=130))
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except Exception as error:
@@ -237,12 +258,14 @@ def main() -> None:
         if usage is None:
             raise
         sys.exit(_complain(f"{usage()} See fedsim --help."))
+    if result == _INTERRUPTED:  # typer catches KeyboardInterrupt itself
+        _complain("interrupted. Run the same command again to continue.")
     sys.exit(result or 0)
 
 
-def _complain(message: str, code: int = 2) -> int:
+def _complain(message: str) -> int:
     print(f"fedsim: {' '.join(message.split())}", file=sys.stderr)
-    return code
+    return 2
 
 
 if __name__ == "__main__":

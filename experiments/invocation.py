@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +44,18 @@ class Invocation:
             overrides.append(f"attack_stage.gpus={self.gpus}")
         return overrides
 
+    def _warn(self, plan: Plan) -> None:
+        """Say so where more workers are asked for than there are cores, which is slower."""
+        cores = os.cpu_count() or 1
+        local = [e for e in plan.experiments if e.federation.engine == "ray"]
+        stages = [e.attack_stage for e in local if not e.attack_stage.address]
+        most = max((stage.workers * stage.threads for stage in stages), default=0)
+        if self.workers is not None and most > cores:
+            print(
+                f"fedsim: {most} workers share {cores} cores, which is slower than {cores}.",
+                file=sys.stderr,
+            )
+
     def opened(self) -> Run | None:
         """The run that the target names if it is a folder, with the experiment stored there."""
         if not Path(self.target).is_dir():
@@ -65,6 +79,7 @@ class Invocation:
         else:
             plan = self.plan()
             run = Run.plan_at(plan, self.out or Path("runs") / plan.name)
+        self._warn(run.plan)
         pending = [cell for cell in run.cells if not cell.simulated]
         if pending and "simulate" not in stages:
             raise ConfigError(

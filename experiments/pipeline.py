@@ -29,6 +29,7 @@ class RunOutcome:
         statuses: how many jobs of the run ended how.
         interrupted: the reason of each job that this machine ended, so that it has no score.
         page: the report, if it was written.
+        answer: what leaked, in one line; empty without a report.
     """
 
     run: Path
@@ -37,6 +38,7 @@ class RunOutcome:
     statuses: Counter[str] = field(default_factory=Counter)
     interrupted: list[str] = field(default_factory=list)
     page: Path | None = None
+    answer: str = ""
 
     @property
     def failed(self) -> bool:
@@ -53,6 +55,7 @@ class RunOutcome:
             "jobs": dict(self.statuses),
             "interrupted": len(self.interrupted),
             "report": None if self.page is None else str(self.page),
+            "answer": self.answer,
         }
 
     def line(self) -> str:
@@ -72,7 +75,7 @@ class RunOutcome:
             )
         if self.page is not None:
             words.append(f"report: {self.page}")
-        return "; ".join(words)
+        return "\n".join(filter(None, ("; ".join(words), self.answer)))
 
 
 def execute(
@@ -106,6 +109,7 @@ def execute(
 
             outcome.interrupted = _timed(run, "score", lambda: score(run))
         if "report" in stages:
+            from experiments.report.headline import headline
             from experiments.report.report import write_report
 
             if not (run.root / "scores.parquet").exists():
@@ -115,6 +119,7 @@ def execute(
 
             _timed(run, "report", lambda: write_report(run.root, full=full))
             outcome.page = run.root / "report" / "index.html"
+            outcome.answer = headline(run.root)
     outcome.seconds = time.monotonic() - started
     return outcome
 

@@ -1,6 +1,8 @@
 """Shared vocabulary of fedsim: batches, tasks, models, defenses, metrics, captures and truth."""
 
+import importlib
 import os
+from typing import Any
 
 # Flower, Ray and the hub libraries read these on import, so they have to be set first.
 for _name, _value in {
@@ -14,3 +16,27 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 
 __version__ = "0.1.0"
+
+_OFFERED = {
+    "Eavesdropper": "server.eavesdropper",
+    "Guess": "experiments.audit.guess",
+    "Scores": "experiments.audit.scoring",
+    "Update": "experiments.audit.update",
+    "attack": "experiments.audit.attacking",
+    "captured": "experiments.audit.captured",
+    "load": "experiments.audit.runs",
+    "score": "experiments.audit.scoring",
+    "suited": "experiments.audit.suitability",
+    "truth_mod": "clients.truth_mod",
+}
+"""The interface for audits. It lies above this package, which imports none of it before its use."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in _OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_OFFERED[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OFFERED})

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 from fedsim.errors import StoreError
 from fedsim.files import Record, load_tensors, read_record
@@ -22,7 +22,10 @@ _NAME = re.compile(r"round-(\d+)[-/]client-(\d+)")
 
 
 class CaptureKey(Record):
-    """One client in one round; rounds count from 1 and clients from 0."""
+    """One client in one round; rounds count from 1.
+
+    Clients count from 0, or have Flower's node id in another application.
+    """
 
     round: int
     client: int
@@ -84,6 +87,8 @@ class CaptureRecord(Keyed):
         sent_sha256: hash of the broadcast parameters, which is also their file name in ``models/``.
         sent_order: names of the broadcast tensors in the order of the message.
         knowledge: the facts granted to the server about this reply.
+        claimed_examples: the ``num-examples`` that a client of another application stated, which
+            may count batches; None in fedsim's own.
     """
 
     kind: Kind
@@ -93,6 +98,7 @@ class CaptureRecord(Keyed):
     sent_sha256: str
     sent_order: tuple[str, ...]
     knowledge: Knowledge
+    claimed_examples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +142,25 @@ class Observation:
         return {name: self.sent[name].double() - value for name, value in received.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CaptureStore:
     """The ``captures/`` folder of one cell: what the server saw, and nothing else.
+
+    The folder may also be given as a string.
 
     - ``round-0001/client-0003.safetensors`` and ``.json``: a reply's tensors and its record.
     - ``models/<sha256>.safetensors``: broadcast parameters; equal models are stored once.
     - ``task.json``, ``tokenizer/`` and, if granted, ``auxiliary.safetensors``.
+    - ``run.json`` and ``base.safetensors``, of another application: which run it was, and the
+      weights that never cross the wire.
     """
 
+    BASE: ClassVar[str] = "base.safetensors"
+
     root: Path
+
+    def __init__(self, root: Path | str) -> None:
+        object.__setattr__(self, "root", Path(root))
 
     def tensors_path(self, key: CaptureKey) -> Path:
         """Path of the received tensors of ``key``; its record has the same name with ``.json``."""
@@ -167,12 +182,16 @@ class CaptureStore:
         """Record of ``key``, without its tensors."""
         return read_keyed(self.tensors_path(key).with_suffix(".json"), CaptureRecord, key)
 
-    def load(self, key: CaptureKey) -> Observation:
+    def load(self, key: CaptureKey | str) -> Observation:
         """Read one observation and check every file against its hash.
 
+        Args:
+            key: as ``keys`` lists it, or in the form ``round-0001-client-0003``.
+
         Raises:
-            StoreError: a file is missing, cut or altered.
+            StoreError: a file is missing, cut or altered, or the text names no capture.
         """
+        key = CaptureKey.parse(key) if isinstance(key, str) else key
         record = self.record(key)
         sent = load_tensors(
             self.sent_path(record.sent_sha256), record.sent_sha256, record.sent_order

@@ -134,7 +134,7 @@ class TrainReply:
     @classmethod
     def read(cls, message: Message) -> TrainReply:
         """Parse a reply; the inverse of ``write``."""
-        facts = ReplyFacts.read(message, 0)
+        facts = ReplyFacts.read(message)
         metrics = message.content.metric_records[METRICS]
         return cls(
             facts.client,
@@ -148,22 +148,28 @@ class TrainReply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFacts:
-    """Metadata of a reply, with sensible values for applications other than fedsim's."""
+    """Metadata of a reply, of fedsim's own clients or of another application's.
+
+    Attributes:
+        client: the number that a client of fedsim states, else Flower's id of the node.
+        claimed_examples: what a client of another application states as ``num-examples``; several
+            of Flower's examples count batches.
+    """
 
     client: int
     kind: Kind
     knowledge: Knowledge
+    claimed_examples: int | None = None
 
     @classmethod
-    def read(cls, message: Message, fallback_client: int) -> ReplyFacts:
-        """Parse a reply; a client that does not state its number gets ``fallback_client``."""
+    def read(cls, message: Message) -> ReplyFacts:
+        """Parse a reply."""
         metrics = next(iter(message.content.metric_records.values()), MetricRecord())
-        client = metrics.get(PARTITION, fallback_client)
         update = message.content.config_records.get(UPDATE)
         if update is None:
             count = metrics.get("num-examples")
-            knowledge = Knowledge(num_examples=int(count) if isinstance(count, int) else None)
-            return cls(int(str(client)), "weights", knowledge)
+            claim = int(count) if isinstance(count, int | float) else None
+            return cls(message.metadata.src_node_id, "weights", Knowledge(), claim)
         kind: Kind = "gradient" if update["kind"] == "gradient" else "weights"
         knowledge = Knowledge.model_validate_json(str(update["knowledge"]))
-        return cls(int(str(client)), kind, knowledge)
+        return cls(int(str(metrics[PARTITION])), kind, knowledge)

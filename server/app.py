@@ -85,7 +85,7 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
     merge = with_noise(aggregation(federation, task), config, names)
     participation = Participation(merge, federation.participation, config.seed)
     probing = Probing(participation, federation.clients, config.captured)
-    strategy = Eavesdropper(probing, cell / "captures", config.captured, on_round)
+    strategy = Eavesdropper(probing, cell / "captures", config.captured, on_round, overwrite=True)
     if not isinstance(grid, LocalGrid):
         grid = cast(Grid, OrderedGrid(grid, federation.clients + config.probes.count))
     if federation.cohort > 1:

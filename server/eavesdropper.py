@@ -2,7 +2,7 @@
 
 In another Flower app it takes one line::
 
-    strategy = Eavesdropper(FedAvg(...), "captures")
+    strategy = Eavesdropper(FedAvg(...), "captures", model=model, tokenizer=tokenizer)
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from logging import INFO
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
 from fedsim.cell import CaptureConfig
 from fedsim.files import digest, safetensors_parts, sync_file, write_bytes, write_json
+from fedsim.tasks.given import Model
 from fedsim.wire import ReplyFacts, arrays_of, view
+from server.description import Description, claim
 from server.wrapper import Wrapper
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -33,6 +38,10 @@ class _Reply:
 
     facts: ReplyFacts
     arrays: Arrays
+
+
+def _say(line: str) -> None:
+    log(INFO, "fedsim: %s", line)
 
 
 def _views(record: ArrayRecord) -> Arrays:
@@ -50,9 +59,17 @@ class Eavesdropper(Wrapper):
 
     Args:
         inner: the strategy that configures rounds and aggregates.
-        captures: folder to write to, in the format of ``fedsim.capture``.
+        captures: folder to write to, in the format of ``fedsim.capture``. It belongs to one run: if
+            it holds another run's captures, ``captures-2`` is used, and so on.
         policy: which rounds and clients to keep; all by default.
         on_round: called in the writer's thread with each round whose captures are written.
+        overwrite: write into the folder whatever it holds.
+        model: what is trained, so that the captures can be attacked without saying it again; as in
+            ``fedsim.tasks.given.task_of``.
+        **description: the other arguments of ``task_of``, such as ``tokenizer``.
+
+    Raises:
+        ConfigError: the model is described incompletely.
     """
 
     def __init__(
@@ -61,15 +78,29 @@ class Eavesdropper(Wrapper):
         captures: Path | str,
         policy: CaptureConfig | None = None,
         on_round: Callable[[int], None] | None = None,
+        *,
+        overwrite: bool = False,
+        model: Model | None = None,
+        **description: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(inner)
-        self.store = CaptureStore(Path(captures))
+        self._asked, self._overwrite = Path(captures).absolute(), overwrite
+        self._description = Description(model, description, _say)
         self.policy = policy or CaptureConfig()
         self.on_round = on_round
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eavesdropper")
         self._pending: Future[None] | None = None
         self._sent = ArrayRecord()
         self._written: list[Path] = []
+
+    @cached_property
+    def store(self) -> CaptureStore:
+        """The folder of this run, chosen when it is first used."""
+        if self._overwrite:
+            return CaptureStore(self._asked)
+        folder = claim(self._asked)
+        _say(f"captures of this run: {folder}")
+        return CaptureStore(folder)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:  # noqa: ANN401
         """Run all rounds, and return once the last capture is on disk."""
@@ -107,12 +138,13 @@ class Eavesdropper(Wrapper):
         if self.policy.keeps_round(server_round):
             self._wait()
             received = [
-                _Reply(ReplyFacts.read(message, position), _views(arrays_of(message)))
-                for position, message in enumerate(replies)
+                _Reply(ReplyFacts.read(message), _views(arrays_of(message)))
+                for message in replies
                 if not message.has_error()
             ]
             kept = [r for r in received if self.policy.keeps(server_round, r.facts.client)]
             sent = _views(self._sent)
+            self._description.write(sent, self.store.root)
             self._pending = self._writer.submit(self._write, server_round, sent, kept)
         return self.inner.aggregate_train(server_round, replies)
 
@@ -137,6 +169,7 @@ class Eavesdropper(Wrapper):
                 sent_sha256=sent_sha256,
                 sent_order=tuple(sent),
                 knowledge=reply.facts.knowledge,
+                claimed_examples=reply.facts.claimed_examples,
             )
             write_json(path.with_suffix(".json"), record, sync=False, compact=True)
             self._written += [path, path.with_suffix(".json")]

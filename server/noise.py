@@ -66,7 +66,7 @@ class Noise(Wrapper):
     def _cover(self, message: Message, std: float, rng: torch.Generator) -> None:
         """Replace the message's arrays by those of the clipped update with noise."""
         received = to_tensors(arrays_of(message))
-        weights = ReplyFacts.read(message, 0).kind == "weights"
+        weights = ReplyFacts.read(message).kind == "weights"
         names = [name for name in received if name in self.parameters]
         update = {k: self._sent[k] - received[k] if weights else received[k] for k in names}
         update = cut(update, self.defense.clip)

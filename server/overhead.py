@@ -38,7 +38,7 @@ def round_seconds(cell: Path, captures: Path | None) -> float:
         nonlocal seconds
         strategy: Strategy = aggregation(config.federation, task)
         if captures is not None:
-            strategy = Eavesdropper(strategy, captures)
+            strategy = Eavesdropper(strategy, captures, overwrite=True)
         started = time.monotonic()
         strategy.start(grid, arrays, num_rounds=rounds)
         seconds = time.monotonic() - started

@@ -19,6 +19,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 BORDERS = {
     "flwr": {
         "clients/app.py",
+        "clients/truth_mod.py",
         "experiments/stages/simulate.py",
         "fedsim/wire.py",
         *(str(path.relative_to(ROOT)) for path in (ROOT / "server").rglob("*.py")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Callable
@@ -31,7 +32,7 @@ def start_ray(
         ray.init(
             log_to_driver=False,
             logging_level=logging.ERROR,
-            runtime_env={"env_vars": {"PYTHONPATH": path}},
+            runtime_env={"env_vars": {"PYTHONPATH": path}, **_interpreter(address)},
             **(local | {"address": "local"} if address is None else {"address": address}),
         )
     except Exception as error:  # Ray raises anything from OSError to RuntimeError here
@@ -41,6 +42,12 @@ def start_ray(
             f'ray: could not start ({fault}). Use engine = "in-process", or pass an address.'
         ) from None
     return lambda: ray.shutdown()
+
+
+def _interpreter(address: str | None) -> dict[str, str]:
+    """The interpreter of local workers; Ray names it in a shell, which would split it at spaces."""
+    quoted = shlex.quote(sys.executable)
+    return {"py_executable": quoted} if address is None and quoted != sys.executable else {}
 
 
 def _knock(address: str) -> None:

@@ -21,7 +21,8 @@ DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
 }
 """Layers that get adapters, by ``model_type``: the query and value layers, or the one for both."""
 
-_HEADS = ("pre_classifier", "classifier", "score")
+HEADS = ("pre_classifier", "classifier", "score")
+"""Names of classifiers' heads in transformers, which pretraining does not provide."""
 _A, _B = ".lora_A.", ".lora_B."
 
 
@@ -62,7 +63,7 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
         for name, module in network.named_modules()
         if isinstance(module, nn.Linear) or is_transposed(module)
     ]
-    known = sorted({name for name, _ in layers}.difference(_HEADS))
+    known = sorted({name for name, _ in layers}.difference(HEADS))
     for target in lora.targets:
         if target not in known:
             raise ConfigError(
@@ -83,7 +84,7 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
     for name, parameter in network.named_parameters():
         if _A in name:
             nn.init.kaiming_uniform_(parameter, a=5**0.5, generator=rng)
-    for part in _HEADS if lora.head else ():
+    for part in HEADS if lora.head else ():
         head = getattr(network, part, None)
         if head is not None:
             head.requires_grad_(True)

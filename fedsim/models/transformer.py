@@ -109,7 +109,11 @@ def _no_tokenizer(folder: str, reason: str) -> ConfigError:
 def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
     """The configuration as JSON data, from which ``build`` needs neither folder nor hub."""
     classes = {"num_labels": num_classes} if num_classes else {}
-    config = _auto_config().from_pretrained(source, pad_token_id=pad_id, **classes)
+    return as_data(_auto_config().from_pretrained(source, pad_token_id=pad_id, **classes))
+
+
+def as_data(config: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A configuration of transformers as the JSON data that ``build`` takes."""
     data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
     public = {key: value for key, value in data.items() if not key.startswith("_")}
     return public | {"dtype": "float32"}

@@ -123,9 +123,15 @@ def load_task(folder: Path) -> Task:
     """Read what ``save_task`` wrote, without the hub or the folder of the model.
 
     Raises:
-        StoreError: a file is missing or broken, or the task's package is not installed.
+        StoreError: a file is missing or broken, the task's package is not installed, or a function
+            makes the model.
     """
     spec = read_record(folder / "task.json", TaskSpec)
+    if spec.factory:
+        raise StoreError(
+            f"{folder / 'task.json'}: {spec.factory!r} makes its model, and no code that a file "
+            f"names is run. Name it yourself: --model {spec.factory}, and --loss."
+        )
     name = spec.added or spec.kind
     classes = task_classes()
     if name not in classes:

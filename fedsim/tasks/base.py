@@ -36,6 +36,8 @@ class TaskSpec(Record):
             token of masked language modelling takes the place of a word and is not included.
         lora: adapters, if they are trained instead of the model.
         added: name of a task that another package adds; else empty.
+        factory: ``module:function`` that makes a network which is no built-in and no transformer;
+            else empty.
     """
 
     kind: TaskKind
@@ -48,6 +50,7 @@ class TaskSpec(Record):
     special_ids: tuple[int, ...] = ()
     lora: LoRA | None = None
     added: str = ""
+    factory: str = ""
 
 
 @dataclass(frozen=True)

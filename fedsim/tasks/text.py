@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -99,14 +99,9 @@ def text_spec(
         ConfigError: the model does not fit the rows, the tokenizer or the options.
     """
     texts_of(rows, config.model)
-    pad_id = tokenizer.pad_token_id
-    if pad_id is None:
-        # GPT-2 has no padding token. The mask and the labels hide whatever is used instead.
-        pad_id = tokenizer.eos_token_id or 0
+    pad_id = padding(tokenizer)
     num_classes = count_classes(rows) if kind == "text-classification" else 0
-    architecture = transformer.architecture(
-        transformer.locate(config.model), num_classes, int(pad_id)
-    )
+    architecture = transformer.architecture(transformer.locate(config.model), num_classes, pad_id)
     if not config.unchecked:
         families.check(config.model, architecture)
     if config.tokenizer:
@@ -117,18 +112,12 @@ def text_spec(
             f"embedding has {architecture['vocab_size']} rows. "
             "Use the tokenizer that the model was trained with."
         )
-    positions = architecture.get("n_positions") or architecture["max_position_embeddings"]
-    longest = min(int(positions), tokenizer.model_max_length)
+    longest = most_tokens(architecture, tokenizer)
     if config.max_length > longest:
         raise ConfigError(
             f"task.max_length: {config.model!r} takes at most {longest} tokens, "
             f"got {config.max_length}. Set {longest} or less."
         )
-    # [UNK] stands for a word and is not special, unless its id also ends a text, as in GPT-2.
-    ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
-    words = {tokenizer.unk_token_id} - ends
-    if kind == "masked-language-modelling":
-        words.add(_mask_id(config.model, tokenizer))  # it takes the place of a word
     return TaskSpec(
         kind=kind,
         model=config.model,
@@ -137,9 +126,36 @@ def text_spec(
         input_shape=(config.max_length,),
         class_names=rows.class_names if num_classes else (),
         pad_id=pad_id,
-        special_ids=tuple(sorted(set(tokenizer.all_special_ids) - words)),
+        special_ids=special_ids(config.model, kind, tokenizer),
         lora=_lora(config, str(architecture["model_type"])),
     )
+
+
+def padding(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Token id of padding; the mask and the labels hide what is used where there is none."""
+    if tokenizer.pad_token_id is None:  # GPT-2
+        return int(tokenizer.eos_token_id or 0)
+    return int(tokenizer.pad_token_id)
+
+
+def most_tokens(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> int:
+    """Number of tokens that the model and its tokenizer take."""
+    positions = architecture.get("n_positions") or architecture["max_position_embeddings"]
+    return min(int(positions), tokenizer.model_max_length)
+
+
+def special_ids(model: str, kind: TaskKind, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Ids of the tokens that are not words, as in ``TaskSpec``.
+
+    Raises:
+        ConfigError: words are to be masked, and the tokenizer has no mask.
+    """
+    # [UNK] stands for a word and is not special, unless its id also ends a text, as in GPT-2.
+    ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    words = {tokenizer.unk_token_id} - ends
+    if kind == "masked-language-modelling":
+        words.add(_mask_id(model, tokenizer))  # it takes the place of a word
+    return tuple(sorted(set(tokenizer.all_special_ids) - words))
 
 
 def _lora(config: TaskConfig, family: str) -> LoRA | None:

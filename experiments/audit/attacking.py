@@ -1,0 +1,187 @@
+"""One attack on one update, in this process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from attacks import attack_classes
+from attacks.base import Attack, Job, Reconstruction
+from experiments.audit.guess import Guess
+from experiments.audit.update import Update
+from fedsim.build import build, suggest
+from fedsim.errors import CannotAttack, ConfigError
+from fedsim.records import Certificate
+from fedsim.seeds import derive, generator, seeded
+
+_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Numbers of examples that are tried where none is known and none claimed, until one is proven."""
+_TRIALS = 2
+"""Numbers of examples by which it is judged whether an attack refuses."""
+_LEVELS: tuple[Certificate, ...] = ("guess", "in_span", "consistent", "certified")
+_SAID_EVERY = 10.0
+
+
+def attack(
+    victim: Update,
+    name: str | Attack,
+    *,
+    budget: float = 600.0,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    quiet: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> Guess:
+    """Reconstruct the private examples behind an update.
+
+    Where the number of examples is not known, the client's claim is tried, and if that does not
+    prove to be right, other numbers; the guess that fits the update best is returned.
+
+    Args:
+        victim: what the attacker sees.
+        name: an attack of ``fedsim list attacks``, or an instance of its class.
+        budget: seconds after which the best guess so far is returned.
+        seed: from which the attack's randomness derives.
+        device: where the attack computes.
+        quiet: print no progress.
+        **options: of the attack, see ``fedsim describe``.
+
+    Raises:
+        CannotAttack: the update does not give what the attack needs.
+        ConfigError: the attack or an option does not exist, or a value does not fit.
+    """
+    if not isinstance(victim, Update):
+        raise ConfigError(
+            f"attack: got {type(victim).__name__}. Pass an update: fedsim.Update.of(model, ...)."
+        )
+    if not budget > 0:
+        raise ConfigError(f"budget: {budget} s leaves no time. Pass seconds above 0.")
+    label, chosen = _chosen(name, options)
+    check_suits(label, chosen, victim)
+    start = time.monotonic()
+    job = Job(device=torch.device(device), deadline=start + budget)
+    if not quiet:
+        job.report = _Progress(label)
+    best: tuple[Reconstruction, str] | None = None
+    refused: CannotAttack | None = None
+    for seen, assumed in _readings(chosen, victim):
+        try:
+            found = (_run(chosen, label, seen, job, seed), assumed)
+        except CannotAttack as error:
+            refused = refused or error
+            continue
+        best = found if best is None or _fit(found[0]) > _fit(best[0]) else best
+        if found[0].confidence is None or _fit(found[0])[0] == 1.0 or job.expired:
+            break
+    if best is None:
+        assert refused is not None
+        raise refused
+    return Guess.of(label, chosen, victim, *best, time.monotonic() - start)
+
+
+def _chosen(name: str | Attack, options: dict[str, Any]) -> tuple[str, Attack]:
+    known = attack_classes()
+    if isinstance(name, Attack):
+        label = next((key for key, cls in known.items() if cls is type(name)), "")
+        if not label:
+            return type(name).__name__, name
+        options = {**vars(name), **options}
+    elif isinstance(name, str):
+        label = name
+    else:
+        raise ConfigError(f"attack: {name!r} is no attack. {suggest('', known)}")
+    return label, build(known, {"name": label, **options}, f"attack {label!r}")
+
+
+def check_suits(label: str, chosen: Attack, victim: Update) -> None:
+    """Raise ``CannotAttack`` if the data or the known facts rule the attack out.
+
+    The number of examples may be unknown, as it is tried.
+    """
+    if victim.task.modality not in chosen.modalities:
+        raise CannotAttack(
+            f"{label} reconstructs {' and '.join(sorted(chosen.modalities))}, and this model takes "
+            f"{victim.task.modality}",
+            "fedsim.suited(victim) lists the attacks that suit.",
+        )
+    missing = victim.observation.knowledge.missing(chosen.requires - {"num_examples"})
+    if "auxiliary" in missing:
+        raise CannotAttack(
+            f"{label} learns from public rows, which an update alone does not bring",
+            "Run it in an experiment with [auxiliary].",
+        )
+    if missing:
+        raise CannotAttack(
+            f"{label} needs {', '.join(missing)}",
+            f"Pass it if the attacker knows it: Update.of(..., {missing[0]}=...).",
+        )
+
+
+def _readings(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
+    """The update with each number of examples to try, and what was assumed."""
+    seen = victim.observation
+    if seen.knowledge.num_examples is not None:
+        yield victim, ""
+        return
+    if "num_examples" not in chosen.requires:
+        yield victim, ""
+    claim = victim.claimed_examples
+    for count in dict.fromkeys((claim, *_COUNTS) if claim else _COUNTS):
+        assert count is not None
+        known = seen.knowledge.model_copy(update={"num_examples": count})
+        whose = "the client's claim" if count == claim else "tried, as the number is not known"
+        held = f"{count} example{'s' * (count > 1)} ({whose})"
+        yield replace(victim, observation=replace(seen, knowledge=known)), held
+
+
+def _run(chosen: Attack, label: str, victim: Update, job: Job, seed: int) -> Reconstruction:
+    """The attack on one reading; seeded as a job of an experiment is."""
+    seen, task = victim.observation, victim.task
+    with seeded(derive(seed, "attack", label, str(seen.key))):
+        rng = generator(seed, "attack", seen.key.round, seen.key.client, label)
+        if type(chosen).prepare is not Attack.prepare:
+            job.prepared = chosen.prepare(seen, task, job, derive(seed, "prepare", label))
+        (found,) = chosen.reconstruct([seen], task, [rng], job)
+    return found
+
+
+def first_refusal(chosen: Attack, label: str, victim: Update, job: Job) -> str:
+    """Why an attack refuses an update whatever the number of examples; empty if it runs."""
+    reason = ""
+    for seen, _ in islice(_readings(chosen, victim), _TRIALS):
+        try:
+            _run(chosen, label, seen, job, 0)
+        except CannotAttack as error:
+            reason = reason or str(error)
+        else:
+            return ""
+    return reason
+
+
+def _fit(found: Reconstruction) -> tuple[float, float, float]:
+    """How much the update speaks for a guess: share of certified examples, levels, objective."""
+    levels = [_LEVELS.index(level) for level in found.confidence or ()]
+    certified = sum(level == 3 for level in levels) / len(levels) if levels else 0.0
+    mean = sum(levels) / len(levels) if levels else 0.0
+    return certified, mean, -float("inf") if found.objective is None else -found.objective
+
+
+class _Progress:
+    """Prints the step and the objective to stderr from time to time."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._start = label, time.monotonic()
+        self._said = self._start
+
+    def __call__(self, step: int, objective: float, text: str) -> None:
+        now = time.monotonic()
+        if now - self._said >= _SAID_EVERY:
+            self._said = now
+            line = f"{self._label}: {now - self._start:.0f} s, step {step}, {objective:.3g} {text}"
+            print(line.rstrip(), file=sys.stderr, flush=True)

@@ -1,0 +1,143 @@
+"""The captures of another Flower application, as updates to attack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from experiments.audit.facts import facts_of
+from experiments.audit.update import Update, update_of
+from fedsim.capture import CaptureKey, CaptureStore
+from fedsim.errors import ConfigError
+from fedsim.files import load_tensors, read_record
+from fedsim.models import MODELS, transformer
+from fedsim.models.lora import HEADS
+from fedsim.tasks import load_task
+from fedsim.tasks.base import Task, TaskSpec, state
+from fedsim.tasks.given import Model, task_of
+from fedsim.tensor_names import Given
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A folder of captures with the task that they are about.
+
+    Iterating yields an ``Update`` for each capture, by round and client.
+
+    Attributes:
+        store: the folder.
+        task: the model's architecture and loss.
+        base: weights that were not sent; None if there are none.
+        knows: facts that the attacker knows in addition to what is recorded.
+    """
+
+    store: CaptureStore
+    task: Task
+    base: Given | nn.Module | None
+    knows: dict[str, Any]
+    _network: nn.Module = field(repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[Update]:
+        return map(self.update, self.store.keys())
+
+    def __len__(self) -> int:
+        return len(self.store.keys())
+
+    def update(self, key: CaptureKey | str) -> Update:
+        """One capture, its tensors under the names of the model.
+
+        Raises:
+            ConfigError: they do not fit the model.
+            StoreError: a file is missing, cut or altered.
+        """
+        seen = self.store.load(key)
+        known = seen.knowledge.model_copy(update=self.knows)
+        return update_of(
+            self.task,
+            seen.sent,
+            seen.received,
+            kind=seen.kind,
+            base=self.base,
+            knowledge=known,
+            key=seen.key,
+            claimed_examples=self.store.record(seen.key).claimed_examples,
+            network=self._network,
+        )
+
+
+def captured(
+    folder: Path | str,
+    model: Model | None = None,
+    *,
+    base: Given | nn.Module | str | None = None,
+    knows: dict[str, Any] | None = None,
+    **description: Any,  # noqa: ANN401
+) -> Captured:
+    """Read a folder that ``server.eavesdropper.Eavesdropper`` wrote.
+
+    Args:
+        folder: the captures.
+        model: needed if the eavesdropper was not given it; as in ``fedsim.tasks.given.task_of``.
+        base: the weights that are not on the wire, or the hub id or folder of such a model.
+        knows: facts that the attacker knows, as in ``Update.of``.
+        **description: the other arguments of ``task_of``: ``tokenizer``, ``task``, ``loss``,
+            ``image_shape``, ``max_length``, ``lora_alpha``.
+
+    Raises:
+        ConfigError: the folder holds no captures, or the model is missing or does not fit.
+        StoreError: a file is missing, cut or altered.
+    """
+    store = CaptureStore(Path(folder).resolve())
+    keys = store.keys()
+    if not keys:
+        raise ConfigError(
+            f"{folder}: holds no captures. Name the folder that the eavesdropper printed."
+        )
+    task = _task(store, keys[0], model, description)
+    if isinstance(base, str):
+        base = _pretrained(base, task)
+    elif base is None and isinstance(model, nn.Module):
+        base = model
+    elif base is None and (store.root / CaptureStore.BASE).exists():
+        base = load_tensors(store.root / CaptureStore.BASE)
+    told = facts_of(task, knows or {})
+    added = {fact: getattr(told, fact) for fact in told.model_fields_set}
+    return Captured(store, task, base, added, task.build())
+
+
+def _task(
+    store: CaptureStore, key: CaptureKey, model: Model | None, description: dict[str, Any]
+) -> Task:
+    written = store.root / "task.json"
+    if model is None:
+        if not written.exists():
+            raise ConfigError(
+                f"{store.root}: does not say which model it is about. Pass it: --model, or "
+                "Eavesdropper(strategy, folder, model=model) while capturing."
+            )
+        return load_task(store.root)
+    given = {name: value for name, value in description.items() if value}
+    if written.exists():
+        spec = read_record(written, TaskSpec)
+        if spec.kind == "image-classification":
+            given.setdefault("image_shape", spec.input_shape)
+        elif "tokenizer" not in given and (store.root / "tokenizer").is_dir():
+            given["tokenizer"] = str(store.root / "tokenizer")
+    shapes = {name: tuple(value.shape) for name, value in store.load(key).received.items()}
+    return task_of(model, arrays=shapes, **given)
+
+
+def _pretrained(name: str, task: Task) -> Tensors:
+    if name in MODELS or task.modality == "image":
+        raise ConfigError(
+            f"base: {name!r} has no pretrained weights. Name a folder or hub id of transformers."
+        )
+    spec = task.spec
+    weights = state(transformer.pretrained(name, spec.architecture, spec.kind, 0))
+    # A head that the folder lacks is drawn at random, and cannot be told from one that it has.
+    return {name: value for name, value in weights.items() if not name.startswith(HEADS)}

@@ -1,0 +1,128 @@
+"""What an attack made of an update."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from attacks.base import Attack, Reconstruction
+from experiments.audit.update import Update
+from fedsim.build import options_of
+from fedsim.metrics.base import Examples
+from fedsim.records import Certificate
+from fedsim.tasks.base import Task
+
+NO_SCORE = (
+    "No score is possible without the private examples; fedsim.truth_mod records them in a test "
+    "federation that agrees."
+)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """An attack's reconstruction, the surest example first where the attack can tell.
+
+    Attributes:
+        attack: name of the attack.
+        options: of the attack.
+        examples: the guessed examples.
+        confidence: of each example, ``certified``, ``consistent``, ``in_span`` or ``guess``; empty
+            if the attack does not tell.
+        objective: the attack's own final objective, lower is better; None if it has none.
+        seconds: how long it took.
+        note: caveats, and what had to be assumed; empty if there are none.
+        task: the model that the guess is about.
+    """
+
+    attack: str
+    options: dict[str, Any]
+    examples: Examples
+    confidence: tuple[Certificate, ...]
+    objective: float | None
+    seconds: float
+    note: str
+    task: Task = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        label: str,
+        chosen: Attack,
+        victim: Update,
+        found: Reconstruction,
+        assumed: str,
+        seconds: float,
+    ) -> Guess:
+        """The guess with the caveats of the attack and what was ``assumed`` for it."""
+        late = "the time budget ended the attack" if found.expired else ""
+        return cls(
+            label,
+            options_of(chosen),
+            victim.task.examples(found.guess.to("cpu")),
+            found.confidence or (),
+            found.objective,
+            seconds,
+            "; ".join(note for note in (found.note.rstrip("."), assumed, late) if note),
+            victim.task,
+        )
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The guessed texts without special tokens; empty for images."""
+        return self.examples.words
+
+    @property
+    def images(self) -> Tensor | None:
+        """Float32 ``(example, channel, height, width)`` in [0, 1]; None for texts."""
+        return self.examples.batch.inputs if self.task.modality == "image" else None
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """The guessed classes, -1 where the attack does not guess; empty for a language model."""
+        labels = self.examples.batch.labels
+        if self.task.spec.num_classes == 0:
+            return ()
+        return tuple((labels.argmax(1) if labels.is_floating_point() else labels).tolist())
+
+    @property
+    def certified(self) -> tuple[bool, ...]:
+        """Whether the update proves each example."""
+        count = len(self.examples.batch)
+        return tuple(one == "certified" for one in self.confidence) or (False,) * count
+
+    def __str__(self) -> str:
+        return "\n".join((self.line, *self._rows()))
+
+    @property
+    def line(self) -> str:
+        """The attack, how sure it is, and its caveats."""
+        count, sure = len(self.examples.batch), sum(self.certified)
+        goal = "" if self.objective is None else f", objective {self.objective:.3g}"
+        note = f". {self.note[0].upper()}{self.note[1:]}" if self.note else ""
+        what = self.task.modality if count == 1 else f"{self.task.modality}s"
+        return f"{self.attack}: {count} {what}, {sure} certified{goal}, {self.seconds:.1f} s{note}."
+
+    def _rows(self) -> list[str]:
+        labels = self.labels or ("",) * len(self.examples.batch)
+        sure = self.confidence or ("guess",) * len(labels)
+        return [
+            f"  {level:<10} {f'class {label}' if label not in ('', -1) else '':<9}{text}".rstrip()
+            for level, label, text in zip(
+                sure, labels, self.texts or ("(image)",) * len(labels), strict=True
+            )
+        ]
+
+    def _repr_html_(self) -> str:
+        """A grid of pictures, or a table of texts."""
+        from experiments.audit.rich import grid, table
+
+        head = f"<p>{html.escape(self.line)}</p>"
+        if self.images is not None:
+            return head + grid(self.images, self.confidence)
+        return head + table([(level, html.escape(text)) for level, text in self._levels()])
+
+    def _levels(self) -> list[tuple[str, str]]:
+        return list(zip(self.confidence or ("guess",) * len(self.texts), self.texts, strict=True))

@@ -1,0 +1,96 @@
+"""The options of the commands on another application's captures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from experiments.plan.overrides import override
+from fedsim.errors import ConfigError
+
+
+def _option(help_: str, metavar: str = "") -> Any:  # noqa: ANN401
+    return typer.Option(help=f"foreign captures: {help_}", metavar=metavar or None)
+
+
+Model = Annotated[str | None, _option("hub id, folder, or module:function", "MODEL")]
+Tokenizer = Annotated[str | None, _option("hub id or folder; default: the model's")]
+Task = Annotated[str | None, _option("classification, language-modelling, ...")]
+Loss = Annotated[str | None, _option("of a network of images, module:function")]
+Shape = Annotated[str | None, _option("channel,height,width of images")]
+Base = Annotated[str | None, _option("hub id or folder of weights that are never sent")]
+Alpha = Annotated[float | None, _option("lora_alpha of adapters")]
+Longest = Annotated[int | None, _option("longest text in tokens; default: 64")]
+Knows = Annotated[list[str] | None, _option("a fact that the server knows", "FACT=VALUE")]
+Attacks = Annotated[str | None, _option("names with commas; default: exact ones and one search")]
+Budget = Annotated[float | None, _option("seconds for each attack on each capture; default: 60")]
+Truth = Annotated[Path | None, _option("folder that truth_mod wrote")]
+
+
+def is_captures(target: str) -> bool:
+    """Whether the target is a folder of captures without a run around it."""
+    folder = Path(target)
+    inside = (folder / "experiment.toml").exists() or (folder.parent / "cell.json").exists()
+    return not inside and any(folder.glob("round-*/client-*.json"))
+
+
+def attack_foreign(
+    folder: Path,
+    quiet: bool,
+    as_json: bool,
+    *,
+    model: Model = None,
+    tokenizer: Tokenizer = None,
+    task: Task = None,
+    loss: Loss = None,
+    image_shape: Shape = None,
+    base: Base = None,
+    lora_alpha: Alpha = None,
+    max_length: Longest = None,
+    knows: Knows = None,
+    attacks: Attacks = None,
+    budget: Budget = None,
+) -> int:
+    """Attack the captures of another application; the exit status."""
+    from experiments.audit.campaign import attack_captures
+    from experiments.audit.captured import captured
+
+    found = captured(
+        folder,
+        model,
+        base=base,
+        knows=override({}, knows or []),
+        tokenizer=tokenizer,
+        task=task or "",
+        loss=loss,
+        image_shape=_shape(image_shape),
+        max_length=max_length or 0,
+        lora_alpha=lora_alpha or 0.0,
+    )
+    names = attacks.split(",") if attacks else []
+    done = attack_captures(found, names, 60.0 if budget is None else budget, quiet or as_json)
+    print(done.json() if as_json else done.line())
+    return 0 if done.guesses else 1
+
+
+def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = None) -> int:
+    """Score the guesses on another application's captures; the exit status."""
+    from experiments.audit.campaign import score_captures
+
+    if truth is None:
+        raise ConfigError(
+            f"{folder}: no score is possible without the private examples. Record them by "
+            "fedsim.truth_mod in a test federation, and pass its folder: --truth FOLDER."
+        )
+    frame = score_captures(folder, truth)
+    print(frame.to_json(orient="records") if as_json else frame.to_string(index=False))
+    return 0
+
+
+def _shape(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(f"--image-shape {text}: write numbers, for example 3,32,32.") from None

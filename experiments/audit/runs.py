@@ -1,0 +1,42 @@
+"""A scored run as pandas frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsim.errors import StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The tables of a run; their columns are the fields of ``fedsim.records``.
+
+    Attributes:
+        scores: one row for each attack, private example, metric and control (``ScoreRow``).
+        utility: one row for each round and utility metric (``UtilityRow``).
+    """
+
+    scores: pd.DataFrame
+    utility: pd.DataFrame
+
+
+def load(folder: Path | str) -> Frames:
+    """Read the tables of a run folder.
+
+    Raises:
+        StoreError: the folder is no run, or it is not scored.
+    """
+    import pandas as pd
+
+    root = Path(folder)
+    if not (root / "experiment.toml").exists():
+        raise StoreError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
+    if not (root / "scores.parquet").exists():
+        raise StoreError(f"{root}: nothing is scored. Run fedsim score {root} first.")
+    tables = [pd.read_parquet(root / f"{name}.parquet") for name in ("scores", "utility")]
+    return Frames(*tables)

@@ -1,0 +1,217 @@
+"""One client's update, from tensors that a program holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from experiments.audit.facts import facts_of
+from fedsim.capture import CaptureKey, Observation
+from fedsim.errors import ConfigError
+from fedsim.knowledge import FACTS, Knowledge
+from fedsim.tasks.base import Task
+from fedsim.tasks.given import Loss, Model, task_of
+from fedsim.tensor_names import Given, Named, lacks, named, own_tensors
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a server saw of one client, with the model that it is about; no private example.
+
+    Attributes:
+        observation: the tensors and the facts that the server knows.
+        task: the model's architecture and loss.
+        match: how the tensors were matched to the model's, a sentence.
+        claimed_examples: how many examples a client of another application says it used, which
+            attacks try where the number is not known; None if it says nothing.
+    """
+
+    observation: Observation
+    task: Task
+    match: str
+    claimed_examples: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        *,
+        gradients: Given | None = None,
+        before: Given | None = None,
+        after: Given | None = None,
+        lr: float | None = None,
+        tokenizer: Any = None,  # noqa: ANN401
+        task: str = "",
+        loss: Loss | str | None = None,
+        image_shape: tuple[int, ...] = (),
+        max_length: int = 0,
+        base: Given | nn.Module | None = None,
+        **knows: Any,  # noqa: ANN401
+    ) -> Update:
+        """The gradient of one batch, or the weights before and after local training.
+
+        Args:
+            model: a network with the weights that the client started from; or with ``before`` a
+                name or a function, see ``fedsim.tasks.given.task_of``.
+            gradients: by name, or in the order of ``model.parameters()``.
+            before: the weights that the client started from, if they are not those of ``model``.
+            after: the weights that the client sent.
+            lr: the client's learning rate, if the attacker knows it.
+            tokenizer: of a text model.
+            task: what a text model learns, if its class does not tell.
+            loss: of a network of images: a function of (model, batch).
+            image_shape: of a network of images: ``(channel, height, width)``.
+            max_length: longest text in tokens that attacks look for; 64 if 0.
+            base: the weights that are in neither ``before`` nor ``after``, such as those under
+                adapters; those of ``model`` if that is a network.
+            **knows: further facts that the attacker knows, all others being withheld: ``labels``,
+                ``num_examples``, ``lengths``, ``batch_size``, ``local_steps``, ``optimizer``,
+                ``train_mode``, ``defense``; see ``fedsim.knowledge.Knowledge``.
+
+        Raises:
+            ConfigError: something is missing or does not fit.
+        """
+        sent = _one_kind(gradients, after, before, model)
+        shapes = _shapes(after if gradients is None else gradients)
+        made = task_of(
+            model,
+            tokenizer=tokenizer,
+            task=task,
+            loss=loss,
+            image_shape=image_shape,
+            max_length=max_length,
+            arrays=shapes,
+        )
+        facts = facts_of(made, knows if lr is None else {**knows, "learning_rate": lr})
+        if gradients is not None:
+            facts = facts.model_copy(update={"local_steps": 1})
+        return update_of(
+            made,
+            sent,
+            gradients if after is None else after,
+            kind="weights" if gradients is None else "gradient",
+            base=base if base is not None or not isinstance(model, nn.Module) else model,
+            knowledge=facts,
+        )
+
+    def __str__(self) -> str:
+        seen, spec = self.observation, self.task.spec
+        known = ", ".join(fact for fact in FACTS if getattr(seen.knowledge, fact)) or "nothing else"
+        longest = ""
+        if self.task.modality == "text":
+            longest = f", texts of at most {spec.input_shape[0]} tokens"
+        claim = (
+            "" if self.claimed_examples is None else f"; claims {self.claimed_examples} examples"
+        )
+        return (
+            f"{seen.kind} of {spec.model} ({spec.kind}{longest}): {self.match}. "
+            f"The attacker knows {known}{claim}."
+        )
+
+
+def update_of(
+    task: Task,
+    before: Given,
+    received: Given | None,
+    *,
+    kind: str,
+    base: Given | nn.Module | None,
+    knowledge: Knowledge,
+    key: CaptureKey | None = None,
+    claimed_examples: int | None = None,
+    network: nn.Module | None = None,
+) -> Update:
+    """Match tensors to the task's model and check them; see ``Update.of``.
+
+    Args:
+        task: the model and its loss.
+        before: what the server sent.
+        received: gradients or weights, as ``kind`` says.
+        kind: ``gradient`` or ``weights``.
+        base: where weights come from that were not sent; None to refuse where there are any.
+        knowledge: what the server knows.
+        key: round and client.
+        claimed_examples: as in ``Update``.
+        network: a network of the task, to save the time of building one.
+
+    Raises:
+        ConfigError: the tensors do not fit.
+    """
+    network = task.blank() if network is None else network
+    sent = named(before, network, "before")
+    what = "gradients" if kind == "gradient" else "after"
+    got = named(received or {}, network, what)
+    tensors, note = _completed(sent, base, network)
+    reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
+    _check_moved(reply, tensors, kind)
+    observation = Observation(
+        key or CaptureKey(round=1, client=0),
+        tensors,
+        got.tensors,
+        "gradient" if kind == "gradient" else "weights",
+        knowledge,
+    )
+    return Update(observation, task, f"{what}: {got.how}{note}", claimed_examples)
+
+
+def _one_kind(
+    gradients: Given | None, after: Given | None, before: Given | None, model: Model
+) -> Given:
+    """The weights that the client started from."""
+    if (gradients is None) == (after is None):
+        raise ConfigError(
+            "Update.of: pass either gradients=, or before= and after=, the weights of a local "
+            "training."
+        )
+    if before is not None:
+        return before
+    if isinstance(model, nn.Module) and gradients is not None:
+        return model.state_dict()
+    raise ConfigError(
+        "before: the weights that the client started from are missing. Pass before=, a copy of "
+        "model.state_dict() from before the training."
+    )
+
+
+def _shapes(given: Given | None) -> dict[str, tuple[int, ...]]:
+    if not isinstance(given, Mapping):
+        return {}
+    return {str(name): tuple(getattr(value, "shape", ())) for name, value in given.items()}
+
+
+def _completed(
+    sent: Named, base: Given | nn.Module | None, network: nn.Module
+) -> tuple[Tensors, str]:
+    """What was sent, with the rest from ``base``; nothing is drawn at random."""
+    lacking = lacks(sent, network)
+    if not lacking:
+        return sent.tensors, ""
+    tensors = base.state_dict() if isinstance(base, nn.Module) else base
+    more = {} if tensors is None else named(tensors, network, "base").tensors
+    if lost := [name for name in lacking if name not in more]:
+        raise ConfigError(
+            f"base: {len(lost)} of the model's tensors are not on the wire, such as {lost[0]!r}. "
+            "Pass the weights that the clients start from: base=model, or --base FOLDER."
+        )
+    whole = {name: sent.tensors.get(name, more.get(name)) for name in own_tensors(network)}
+    tensors = {name: value for name, value in whole.items() if value is not None}
+    return tensors, f"; {len(lacking)} tensors that were not sent come from base"
+
+
+def _check_moved(reply: Tensors, sent: Tensors, kind: str) -> None:
+    if kind == "gradient":
+        if not any(bool(value.any()) for value in reply.values()):
+            raise ConfigError(
+                "gradients: all are zero. Call loss.backward() before, and read them before "
+                "optimizer.zero_grad()."
+            )
+    elif all(torch.equal(value, sent[name].to(value.dtype)) for name, value in reply.items()):
+        raise ConfigError(
+            "after: equals before, so there is no update. Copy the weights before the training: "
+            "state_dict() shares their memory, and {k: v.clone() for k, v in ...} does not."
+        )

@@ -1,0 +1,27 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RUN = "a run folder, an experiment file, or the name of a shipped experiment"
+Target = Annotated[str, typer.Argument(metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False)]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="override an option: federation.rounds=5"),
+]
+Out = Annotated[Path | None, typer.Option(help="run folder; default: runs/<name>")]
+Seed = Annotated[int | None, typer.Option(help="one seed, in place of the experiment's")]
+Workers = Annotated[int | None, typer.Option(help="client workers and attack workers, each")]
+Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 runs on the CPU")]
+Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
+Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
+Retry = Annotated[bool, typer.Option("--retry-failed", help="attack again what did not succeed")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="print the plan and its cost as fedsim show; run nothing")
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]

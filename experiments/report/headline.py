@@ -1,0 +1,42 @@
+"""The answer of a run in one line, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.analysis.evidence import Verdict
+from experiments.analysis.findings import Findings, TaskFindings
+from experiments.report.naming import attack_label
+from experiments.report.statements import recovered, things
+from experiments.wording.defense_names import defense_name
+from fedsim.files import read_record
+
+_MOST = 3
+"""Defenses named in a line."""
+
+
+def headline(run: Path) -> str:
+    """The strongest attack without a defense and under the first defenses, of every task.
+
+    Raises:
+        StoreError: the run has no report.
+    """
+    findings = read_record(run / "summary.json", Findings)
+    return "; ".join(clause for section in findings.sections for clause in _clauses(section))
+
+
+def _clauses(section: TaskFindings) -> Iterator[str]:
+    verdicts = sorted(section.evidence.verdicts, key=lambda one: one.defense != "none")
+    for verdict in verdicts[: _MOST + 1]:
+        name = defense_name(verdict.defense, verdict.defense_options)
+        yield f"{'no defense' if verdict.defense == 'none' else name}: {_said(section, verdict)}"
+
+
+def _said(section: TaskFindings, verdict: Verdict) -> str:
+    if verdict.strongest is None:
+        return "no attack ran"
+    found = recovered(section, verdict)
+    value = f"{section.main} {verdict.strongest.leakage.mean:.3g}"
+    whole = f"{found[0]} of {found[1]} {things(section)} recovered, " if found else ""
+    return f"{attack_label(section, verdict.strongest.attacker)}, {whole}{value}"

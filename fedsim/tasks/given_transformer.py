@@ -1,0 +1,189 @@
+"""Tasks of transformers that a program holds, with their adapters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fedsim.build import suggest
+from fedsim.cell import KINDS, TaskConfig, TaskKind
+from fedsim.errors import ConfigError
+from fedsim.models import MODELS, TEXT_MODELS, transformer
+from fedsim.models.lora import LoRA
+from fedsim.tasks.base import TaskSpec
+from fedsim.tasks.language_modelling import LanguageModelling
+from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
+from fedsim.tasks.text import TextTask, most_tokens, padding, special_ids
+from fedsim.tasks.text_classification import TextClassification
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_CLASSES: dict[TaskKind, type[TextTask]] = {
+    "text-classification": TextClassification,
+    "language-modelling": LanguageModelling,
+    "masked-language-modelling": MaskedLanguageModelling,
+}
+_HEADS: dict[str, TaskKind] = {
+    "ForSequenceClassification": "text-classification",
+    "ForCausalLM": "language-modelling",
+    "LMHeadModel": "language-modelling",
+    "ForMaskedLM": "masked-language-modelling",
+}
+_ADAPTER = re.compile(r"(\w+)\.lora_A\.(?:\w+\.)?weight$")
+_LONGEST = 64
+_FEWEST = 0.9
+"""Share of the embedding's rows that a tokenizer of the same model uses at least."""
+
+
+def unwrapped(network: nn.Module) -> nn.Module:
+    """The network inside DistributedDataParallel, torch.compile and peft."""
+    while True:
+        inner = getattr(network, "module", None) or getattr(network, "_orig_mod", None)
+        if inner is None and hasattr(network, "peft_config") and hasattr(network, "base_model"):
+            inner = getattr(network.base_model, "model", None)
+        if not isinstance(inner, nn.Module):
+            return network
+        network = inner
+
+
+def is_transformer(network: nn.Module) -> bool:
+    """Whether it is a text model of transformers."""
+    config = getattr(network, "config", None)
+    vocabulary = getattr(config, "vocab_size", None)
+    return isinstance(getattr(config, "model_type", None), str) and vocabulary is not None
+
+
+def transformer_task(
+    model: nn.Module | str,
+    tokenizer: Any,  # noqa: ANN401
+    task: str,
+    max_length: int,
+    arrays: Mapping[str, tuple[int, ...]],
+    lora_alpha: float,
+) -> TextTask:
+    """The task of a text model; see ``task_of``.
+
+    Raises:
+        ConfigError: something is missing or does not fit.
+    """
+    name = model if isinstance(model, str) else type(model).__name__
+    if name in MODELS and name not in TEXT_MODELS:
+        raise ConfigError(
+            f"model: {name!r} is a network of images. Write the function that makes yours, "
+            "as module:function."
+        )
+    words = _tokenizer(model, tokenizer)
+    kind = _kind(model, task)
+    classes = 0
+    if kind == "text-classification":
+        classes = _classes(model, arrays)
+    if isinstance(model, str):
+        source = transformer.locate(model)
+        architecture = transformer.architecture(source, classes, padding(words))
+    else:
+        architecture = transformer.as_data(model.config) | {"pad_token_id": padding(words)}
+    rows = int(architecture["vocab_size"])
+    if not _FEWEST * rows <= len(words) <= rows:
+        raise ConfigError(
+            f"tokenizer: it has {len(words)} tokens, but the embedding of {name} has {rows} rows. "
+            "Pass the tokenizer that the clients use."
+        )
+    most = most_tokens(architecture, words)
+    if not 0 <= max_length <= most:
+        raise ConfigError(
+            f"max_length: {name} takes at most {most} tokens, got {max_length}. Lower it."
+        )
+    spec = TaskSpec(
+        kind=kind,
+        model=name,
+        architecture=architecture,
+        num_classes=classes,
+        input_shape=(max_length or min(_LONGEST, most),),
+        pad_id=padding(words),
+        special_ids=special_ids(name, kind, words),
+        lora=_lora(model, arrays, lora_alpha),
+    )
+    return _CLASSES[kind](spec, words)
+
+
+def _tokenizer(model: nn.Module | str, tokenizer: Any) -> PreTrainedTokenizerBase:  # noqa: ANN401
+    if tokenizer is None and not isinstance(model, str):
+        raise ConfigError(
+            f"tokenizer: {type(model).__name__} needs one to read its tokens. Pass tokenizer=, "
+            "the one that the clients use."
+        )
+    if tokenizer is None or isinstance(tokenizer, str):
+        config = TaskConfig(model=str(tokenizer or model), dataset="-")
+        return transformer.tokenizer(transformer.locate_tokenizer(config))
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(
+            f"tokenizer: {type(tokenizer).__name__} is no fast tokenizer of transformers. "
+            "Load it by AutoTokenizer.from_pretrained."
+        )
+    found: PreTrainedTokenizerBase = tokenizer
+    return found
+
+
+def _kind(model: nn.Module | str, task: str) -> TaskKind:
+    known = {"classification": KINDS[1], **{kind: kind for kind in _CLASSES}}
+    if task:
+        if task not in known:
+            raise ConfigError(f"task: {task!r} is not known. {suggest(task, known)}")
+        return known[task]
+    if isinstance(model, str):
+        if kinds := transformer.FAMILIES.get(transformer.model_type(model)):
+            return kinds[0]
+    else:
+        for ending, kind in _HEADS.items():
+            if type(model).__name__.endswith(ending):
+                return kind
+    shown = model if isinstance(model, str) else type(model).__name__
+    raise ConfigError(
+        f"task: what {shown} learns is not known. Pass task= 'classification', "
+        "'language-modelling' or 'masked-language-modelling', and a model with that head."
+    )
+
+
+def _classes(model: nn.Module | str, arrays: Mapping[str, tuple[int, ...]]) -> int:
+    if not isinstance(model, str):
+        return int(model.config.num_labels)
+    last = [shape[0] for shape in arrays.values() if shape]
+    return last[-1] if last else 2
+
+
+def _lora(
+    model: nn.Module | str, arrays: Mapping[str, tuple[int, ...]], alpha: float
+) -> LoRA | None:
+    shapes = dict(arrays)
+    if not isinstance(model, str):
+        shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+        alpha = alpha or _alpha(model)
+    found = {name: match for name in shapes if (match := _ADAPTER.search(name))}
+    if not found:
+        return None
+    if not alpha:
+        raise ConfigError(
+            "lora_alpha: the adapters' scale never crosses the wire. Pass it, the lora_alpha of "
+            "the clients' LoraConfig."
+        )
+    first = next(iter(found))
+    return LoRA(
+        rank=shapes[first][0],
+        alpha=alpha,
+        targets=tuple(sorted({match[1] for match in found.values()})),
+        head=any("lora_" not in name and "base_layer" not in name for name in arrays) or not arrays,
+    )
+
+
+def _alpha(network: nn.Module) -> float:
+    """``alpha`` of the adapters, from the scale ``alpha / rank`` that peft's layers keep."""
+    for layer in network.modules():
+        scaling, rank = getattr(layer, "scaling", None), getattr(layer, "r", None)
+        if isinstance(scaling, dict) and isinstance(rank, dict) and scaling:
+            name = next(iter(scaling))
+            return float(scaling[name] * rank[name])
+    return 0.0

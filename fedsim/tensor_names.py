@@ -1,0 +1,209 @@
+"""Tensors of another application under the names that a network has for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.build import suggest
+from fedsim.errors import ConfigError
+from fedsim.types import Tensors
+
+Given: TypeAlias = Mapping[str, Any] | Sequence[Any]
+"""Arrays or tensors by name, or in an order."""
+
+_WRAPPER = re.compile(r"^(module\.|_orig_mod\.|base_model\.model\.)+")
+"""What DistributedDataParallel, torch.compile and peft put before every name."""
+_ADAPTER = re.compile(r"\.(lora_[AB])\.(?:\w+\.)?weight$")
+_SAVED = re.compile(r"\.modules_to_save\.\w+\.")
+_ORIGINAL = ".original_module."
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Tensors under a network's names.
+
+    Attributes:
+        tensors: in the network's order.
+        how: how they were matched, one clause.
+        absent: the network's tensors that were not given.
+    """
+
+    tensors: Tensors
+    how: str
+    absent: tuple[str, ...]
+
+
+def own_tensors(network: nn.Module) -> Tensors:
+    """The network's parameters, tied ones once, then its persistent buffers; nothing is copied."""
+    kept = network.state_dict()
+    buffers = {name: value for name, value in network.named_buffers() if name in kept}
+    return dict(network.named_parameters()) | buffers
+
+
+def named(given: Given, network: nn.Module, what: str) -> Named:
+    """Match tensors by name, where that fails by shape and order.
+
+    Prefixes of DistributedDataParallel, torch.compile and peft are dropped, a tied head counts as
+    the parameter that it is tied to, and buffers that ``state_dict`` leaves out are ignored.
+
+    Args:
+        given: arrays or tensors, by name or in the order of the network.
+        network: whose names they get.
+        what: what they are, for messages.
+
+    Raises:
+        ConfigError: they do not fit the network.
+    """
+    tensors = _tensors(given, what)
+    own, places = own_tensors(network), _Places(network)
+    targets = {name: places.target(name) for name in tensors}
+    unknown = [name for name, target in targets.items() if target is None]
+    if unknown:
+        found = _by_order(list(tensors.values()), network, own, places)
+        if found is None and len(unknown) < len(tensors):
+            raise ConfigError(
+                f"{what}: the model has no tensor {unknown[0]!r}. {suggest(unknown[0], own)} "
+                "Pass the model that the clients train."
+            )
+        if found is None:
+            raise ConfigError(f"{what}: {_difference(tensors, own, places)}")
+        values, how = found
+    else:
+        values, how = _by_name(tensors, targets, own, what)
+    ordered = {name: values[name] for name in own if name in values}
+    return Named(ordered, how, tuple(name for name in own if name not in ordered))
+
+
+def lacks(found: Named, network: nn.Module) -> tuple[str, ...]:
+    """The absent tensors that matter: counters of batches and the like do not."""
+    own = own_tensors(network)
+    return tuple(name for name in found.absent if own[name].is_floating_point())
+
+
+def _tensors(given: Given, what: str) -> Tensors:
+    if isinstance(given, Mapping):
+        pairs = [(str(name), value) for name, value in given.items()]
+    elif isinstance(given, Sequence) and not isinstance(given, str):
+        pairs = [(str(number), value) for number, value in enumerate(given)]
+    else:
+        raise ConfigError(
+            f"{what}: got {type(given).__name__}. Pass a dictionary of tensors by name, or a list "
+            "in the order of the model."
+        )
+    if not pairs:
+        raise ConfigError(f"{what}: there is no tensor. Pass what the client sent.")
+    tensors = {}
+    for name, value in pairs:
+        try:
+            tensors[name] = torch.as_tensor(value).detach().cpu()
+        except (TypeError, ValueError, RuntimeError):
+            raise ConfigError(
+                f"{what}: {name!r} is {type(value).__name__}, not a tensor. Leave out parameters "
+                "without a gradient, or give them zeros."
+            ) from None
+        if tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
+            count = int((~tensors[name].isfinite()).sum())
+            raise ConfigError(
+                f"{what}: {name!r} holds {count} values that are NaN or infinite. "
+                "Capture a step whose loss is finite."
+            )
+    return tensors
+
+
+class _Places:
+    """Where the names of others lead in a network."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.own = own_tensors(network)
+        first = {id(value): name for name, value in self.own.items()}
+        every = network.state_dict(keep_vars=True)
+        self.listed = {name: first.get(id(value), name) for name, value in every.items()}
+        self.hidden = {name for name, _ in network.named_buffers()} - self.own.keys()
+
+    def target(self, name: str) -> str | None:
+        """The network's name, empty for what is ignored, None if there is no such tensor."""
+        if _ORIGINAL in name:
+            return ""
+        for form in _forms(name):
+            if form in self.listed:
+                return self.listed[form]
+            if form in self.hidden:
+                return ""
+        return None
+
+
+def _forms(name: str) -> Iterator[str]:
+    stripped = _WRAPPER.sub("", name)
+    for form in dict.fromkeys((name, stripped)):
+        form = _SAVED.sub(".", form)
+        yield form
+        yield _ADAPTER.sub(r".\1.default.weight", form)
+        head, _, last = form.rpartition(".")
+        yield f"{head}.base_layer.{last}"
+
+
+def _by_name(
+    tensors: Tensors, targets: Mapping[str, str | None], own: Tensors, what: str
+) -> tuple[Tensors, str]:
+    found: Tensors = {}
+    tied = []
+    for name, value in tensors.items():
+        target = targets[name]
+        if not target:
+            continue
+        if value.shape != own[target].shape:
+            raise ConfigError(
+                f"{what}: {name!r} has the shape {tuple(value.shape)}, and the model's "
+                f"{tuple(own[target].shape)}. Pass the model that the clients train."
+            )
+        if target not in found:
+            found[target] = value
+        elif torch.equal(found[target], value):
+            tied.append(f"{name} is tied to {target}")
+        else:
+            raise ConfigError(
+                f"{what}: {name!r} differs from {target!r}, to which this model ties it. "
+                "Build the model with tie_word_embeddings = False."
+            )
+    renamed = sum(target not in ("", name) for name, target in targets.items()) - len(tied)
+    notes = [f"{len(found)} tensors by name"]
+    notes += [f"{renamed} of them after a change of prefix"] if renamed else []
+    return found, ", ".join(notes + tied)
+
+
+def _by_order(
+    values: Sequence[Tensor], network: nn.Module, own: Tensors, places: _Places
+) -> tuple[Tensors, str] | None:
+    trained = [name for name, value in network.named_parameters() if value.requires_grad]
+    orders = {
+        "state_dict()": list(places.listed.values()),
+        "parameters()": [name for name, _ in network.named_parameters()],
+        "the trained parameters": trained,
+    }
+    for source, names in orders.items():
+        if [own[name].shape for name in names] == [value.shape for value in values]:
+            how = f"{len(values)} tensors by shape and order, as {source} lists them"
+            return dict(zip(names, values, strict=True)), how
+    return None
+
+
+def _difference(tensors: Tensors, own: Tensors, places: _Places) -> str:
+    """The first place in which the arrays differ from ``state_dict``."""
+    names = list(places.listed.values())
+    for number, (value, name) in enumerate(zip(tensors.values(), names, strict=False)):
+        if value.shape != own[name].shape:
+            return (
+                f"tensor {number} has the shape {tuple(value.shape)}, where the model has {name!r} "
+                f"of {tuple(own[name].shape)}. Pass the model that the clients train, and the "
+                "arrays in its order."
+            )
+    return (
+        f"{len(tensors)} tensors came, and the model has {len(names)}. Pass all of them, or a "
+        "dictionary by name."
+    )
