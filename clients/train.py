@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -156,14 +156,18 @@ class LocalTrainer:
         total: Tensors = {}
         clean: Tensors = {}
         losses = []
-        for i in range(len(batch)):  # keeps at most three gradients of a large model in memory
-            gradient, loss = mean_gradient(self.task, self.config, model, batch[i])
+        for gradient, loss in self.single_gradients(model, batch):
             clean = _sum(clean, gradient)
             total = _sum(total, self.chain.on_gradient(gradient, rng))
             losses.append(loss)
         total = self.chain.on_sum(total, rng)
         count = len(losses)
         return _mean(total, count), _mean(clean, count), sum(losses) / count
+
+    def single_gradients(self, model: nn.Module, batch: Batch) -> Iterator[tuple[Tensors, float]]:
+        """Gradient and loss of each example, one by one: few gradients fill a machine's memory."""
+        for i in range(len(batch)):
+            yield mean_gradient(self.task, self.config, model, batch[i])
 
     def _train(
         self,

@@ -141,6 +141,24 @@ def limits(
 
 
 @app.command()
+def audit(
+    experiment: Target,
+    canaries: Annotated[int, typer.Option(help="planted gradients per cell")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """Measure a lower bound on the epsilon of dp_sgd or dp_client with canary gradients.
+
+    A bound above the accountant's epsilon refutes the claim, and the exit code is 1.
+    """
+    run = Invocation(experiment).run(())
+    from experiments.bounds.audit import audit as examine
+
+    found = examine(run, canaries)
+    print(found.model_dump_json() if as_json else found.text())
+    raise typer.Exit(1 if any(row.refuted for row in found.rows) else 0)
+
+
+@app.command()
 def show(
     experiment: Target,
     sets: Sets = None,

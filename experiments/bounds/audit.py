@@ -1,0 +1,158 @@
+"""``fedsim audit``: epsilon measured from below by canaries, beside the accountant's upper bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+
+from clients.train import LocalTrainer
+from experiments.bounds.auditor import Auditor
+from experiments.bounds.limits import Case, cases
+from experiments.bounds.one_run import Claim, any_bound, gaussian_bound
+from experiments.bounds.success import mechanism
+from experiments.plan.folder import Run
+from fedsim.capture import CaptureStore
+from fedsim.cell import CellConfig
+from fedsim.data.partition import partition
+from fedsim.defenses import build_chain
+from fedsim.defenses.budget import Budgeted
+from fedsim.defenses.dp_client import DpClient
+from fedsim.defenses.dp_sgd import DpSgd
+from fedsim.errors import ConfigError
+from fedsim.files import Record, load_tensors, write_json
+from fedsim.threads import one_thread
+from fedsim.types import Tensors
+
+FEWEST = 20
+"""With fewer canaries no bound is ever above 0."""
+
+
+class AuditRow(Record):
+    """Bounds on the epsilon that a cell's first client has spent after a round.
+
+    Attributes:
+        unit: what epsilon protects: ``example``, or a client's whole ``update``.
+        epsilon: the accountant's upper bound.
+        lower: lower bound at 95 % confidence for Gaussian noise of unknown size.
+        any_mechanism: lower bound at 95 % confidence that assumes nothing about the mechanism.
+        shift: how far inclusion moves the score, relative to what the claim implies: far from 1,
+            the canaries do not get through as declared, and a low bound means nothing.
+    """
+
+    run: str
+    cell: str
+    defense: str
+    defense_options: str
+    unit: str
+    round: int
+    canaries: int
+    epsilon: float
+    lower: float
+    any_mechanism: float
+    shift: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the lower bound exceeds the accountant's upper bound."""
+        return max(self.lower, self.any_mechanism) > self.epsilon
+
+
+class AuditRecord(Record):
+    """The whole of ``audit.json``; ``skipped`` says why other cells are not audited."""
+
+    rows: tuple[AuditRow, ...]
+    skipped: dict[str, str]
+
+    def text(self) -> str:
+        """One line per cell and round, then one per cell that is not audited."""
+        lines = [
+            f"{row.cell}  round {row.round}: epsilon at least {row.lower:.3g} (any mechanism: "
+            f"{row.any_mechanism:.3g}), at most {row.epsilon:.3g} as accounted; "
+            f"shift {row.shift:.2f}{'; REFUTED' if row.refuted else ''}"
+            for row in self.rows
+        ]
+        lines += [f"{cell}  not audited: {reason}" for cell, reason in self.skipped.items()]
+        found = sum(row.refuted for row in self.rows)
+        return "\n".join([*lines, f"{len(self.rows)} claims audited, {found} refuted"])
+
+
+def obstacle(config: CellConfig) -> str:
+    """Why a cell cannot be audited; empty if it can be."""
+    defenses = build_chain(config.defense, "defense").defenses
+    if len(defenses) != 1 or not isinstance(defenses[0], DpSgd | DpClient):
+        return "its defense is not dp_sgd or dp_client alone"
+    if config.federation.protocol != "fedsgd":
+        return "under fedavg the server sees sums of local steps; set federation.protocol = fedsgd"
+    if config.federation.cohort > 1:
+        return f"the server sees the sum of {config.federation.cohort} clients"
+    if defenses[0].noise_multiplier == 0:
+        return "it adds no noise, so epsilon is infinite"
+    return ""
+
+
+def audit(run: Run, canaries: int) -> AuditRecord:
+    """Audit the first client of each cell of the first seed, and write ``audit.json``.
+
+    Raises:
+        ConfigError: there are too few canaries, or more than the client sends coordinates.
+    """
+    if canaries < FEWEST:
+        raise ConfigError(f"canaries: {canaries} is too few. Take at least {FEWEST}.")
+    rows: list[AuditRow] = []
+    skipped = {}
+    for case in cases(run.cells):
+        if reason := obstacle(case.cell.config):
+            skipped[case.cell.name] = reason
+            continue
+        with one_thread():
+            rows += audit_case(case, canaries)
+    record = AuditRecord(rows=tuple(rows), skipped=skipped)
+    write_json(run.root / "audit.json", record)
+    return record
+
+
+def audit_case(case: Case, canaries: int) -> list[AuditRow]:
+    """The bounds of one cell after a quarter of its rounds, half of them, and all."""
+    config, setting = case.cell.config, case.setting
+    federation, private, store = config.federation, setting.holdings.private, case.cell.captures
+    part = partition(private.labels, federation.clients, federation, config.seed)[0]
+    chain, claim = build_chain(config.defense, "defense"), mechanism(config, len(part))
+    defense = chain.defenses[0]
+    assert isinstance(defense, Budgeted)
+    assert claim is not None
+    trainer = LocalTrainer(setting.task, federation, chain, config.seed, torch.device("cpu"))
+    auditor = Auditor(trainer, defense, private.take(part), broadcasts(store))
+    shapes = {name: case.weights[name].shape for name in store.record(store.keys()[0]).order}
+    if canaries > (size := sum(map(torch.Size.numel, shapes.values()))):
+        raise ConfigError(f"canaries: {canaries} do not fit into the {size} coordinates sent.")
+    trial = auditor.trial(shapes, canaries, 0, federation.clients + config.probes.count)
+    found = []
+    for steps in sorted({max(1, federation.rounds // share) for share in (4, 2, 1)}):
+        seen, own = trial.until(steps), Claim(steps, claim.turn.chance, claim.noise, defense.delta)
+        row = AuditRow(
+            **case.who,
+            unit=claim.unit,
+            round=steps,
+            canaries=canaries,
+            epsilon=own.epsilon,
+            lower=gaussian_bound(seen, own),
+            any_mechanism=any_bound(seen, own),
+            shift=seen.shift / (steps * own.rate),
+        )
+        found.append(row)
+    return found
+
+
+def broadcasts(store: CaptureStore) -> Callable[[int], Tensors]:
+    """Round -> what was broadcast, in a round without captures that of the captured one before."""
+    hashes = {key.round: store.record(key).sent_sha256 for key in store.keys()}
+    orders = {key.round: store.record(key).sent_order for key in store.keys()}
+
+    @lru_cache(maxsize=1)
+    def sent(round_: int) -> Tensors:
+        known = max((own for own in hashes if own <= round_), default=min(hashes))
+        return load_tensors(store.sent_path(hashes[known]), hashes[known], orders[known])
+
+    return sent

@@ -1,0 +1,108 @@
+"""A client run again with canaries, and the scores of these canaries.
+
+The client's own code runs from the captured broadcasts, on its own rows and with its own seeds, and
+canaries are added: to ``dp_sgd`` as examples, whose gradients are summed with the others; to
+``dp_client`` as updates of further clients. A coin decides which of them take part. Planting them
+in a replay leaves the training as it was, and a canary's gradient does not depend on the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clients.local_steps import schedule
+from clients.train import LocalTrainer
+from experiments.bounds.canaries import Canaries, Planted, Replaced
+from experiments.bounds.one_run import Trial
+from fedsim.defenses.budget import Budgeted
+from fedsim.defenses.dp_client import DpClient
+from fedsim.federation import FederationConfig
+from fedsim.seeds import generator, numpy_generator
+from fedsim.types import Rows, Tensors
+
+Sampler: TypeAlias = Callable[[FederationConfig, int, int, int, int], Sequence[Sequence[int]]]
+Shapes: TypeAlias = dict[str, torch.Size]
+_LOUD = 10.0
+"""Norm of a canary in clipping norms: a defense that does not clip each one is found out."""
+
+
+@dataclass(frozen=True)
+class Auditor:
+    """Runs one client with canaries.
+
+    Attributes:
+        trainer: the client's training, not fitted yet.
+        defense: the one that makes the claim.
+        rows: the client's own.
+        sent: the broadcast of a round.
+        sample: draws the batch of a round, as ``clients.local_steps.schedule`` does.
+    """
+
+    trainer: LocalTrainer
+    defense: Budgeted
+    rows: Rows
+    sent: Callable[[int], Tensors]
+    sample: Sampler = schedule
+
+    def trial(self, shapes: Shapes, count: int, client: int, numbers: int) -> Trial:
+        """The scores of ``count`` canaries with every release of the run.
+
+        Args:
+            shapes: of the tensors that the client sends.
+            count: number of canaries.
+            client: number of the client.
+            numbers: the first number that no client has.
+        """
+        seed = self.trainer.seed
+        coins = numpy_generator(seed, "audit", client).random(count) < 0.5
+        rng = generator(seed, "audit", client)
+        if isinstance(self.defense, DpClient):
+            return self._updates(Canaries.draw(shapes, 1, rng), coins, numbers)
+        return self._examples(Canaries.draw(shapes, count, rng), coins, client)
+
+    def _examples(self, canaries: Canaries, coins: NDArray[np.bool_], client: int) -> Trial:
+        """Canaries as further rows, drawn by the client's own sampler at the rate of its rows."""
+        planted, own = np.flatnonzero(coins).tolist(), len(self.rows)
+        size = min(self.trainer.config.batch_size, own) * (own + len(planted)) // own
+        config = self.trainer.config.model_copy(update={"batch_size": size})
+        trainer, batch = self.trainer.fit(own), self.trainer.task.encode(self.rows)
+        scores = []
+        for round_ in range(1, config.rounds + 1):
+            drawn = self.sample(config, trainer.seed, own + len(planted), round_, client)[0]
+            real = batch[[position for position in drawn if position < own]]
+            norm = _turn(round_) * _LOUD * self.defense.clip
+            among = [planted[position - own] for position in drawn if position >= own]
+            gradients = tuple(canaries.gradient(canary, norm) for canary in among)
+            host = Planted(**vars(trainer), canaries=gradients)
+            received, _ = host.reply(self.sent(round_), real, [], round_, client)
+            products = canaries.products(received) * len(drawn)
+            scores.append(_turn(round_) * products / self.defense.clip)
+        return Trial(torch.stack(scores, 1).numpy(), coins)
+
+    def _updates(self, canary: Canaries, coins: NDArray[np.bool_], numbers: int) -> Trial:
+        """Each coin is a client of its own, which sends one direction, or else its opposite."""
+        assert isinstance(self.defense, DpClient)
+        opposite = -1.0 if self.defense.adjacency == "replace" else 0.0
+        trainer, batch = self.trainer.fit(len(self.rows)), self.trainer.task.encode(self.rows)
+        scores = torch.zeros(len(coins), trainer.config.rounds, dtype=torch.float64)
+        for round_ in range(1, trainer.config.rounds + 1):
+            norm = _turn(round_) * _LOUD * self.defense.clip
+            sent, up = self.sent(round_), canary.gradient(0, norm)
+            down = {name: value * opposite for name, value in up.items()}
+            for number, coin in enumerate(coins):
+                client = Replaced(**vars(trainer), canary=up if coin else down)
+                received, _ = client.reply(sent, batch[:1], [], round_, numbers + number)
+                product = _turn(round_) * canary.products(received)[0] / self.defense.clip
+                scores[number, round_ - 1] = (product - opposite) / (1 - opposite)
+        return Trial(scores.numpy(), coins)
+
+
+def _turn(round_: int) -> float:
+    """Sign of all canaries in a round: it alternates, so that what rounds share cancels out."""
+    return 1.0 if round_ % 2 else -1.0

@@ -1,0 +1,220 @@
+"""Lower bounds on epsilon from the scores of canaries that a coin included or left out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import beta, binom, norm
+
+from fedsim import accountant
+
+Scores: TypeAlias = NDArray[np.float64]
+
+_REFERENCE = 5000  # simulated canaries that the thresholds are taken from
+_RATES = (0.05, 0.005)  # false positive rates of the claim at which a threshold lies
+_STEP = 1.02  # ratio of neighbouring noises that are tried
+_SPAN = 250  # steps to the smallest and to the largest
+_SHARES = (1, 4, 16)  # one in so many canaries is guessed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the accountant assumes: Poisson-sampled Gaussian mechanisms, composed.
+
+    Attributes:
+        steps: number of releases.
+        rate: probability that a release contains the protected unit.
+        noise: standard deviation divided by the sensitivity.
+        delta: probability with which epsilon may be exceeded.
+    """
+
+    steps: int
+    rate: float
+    noise: float
+    delta: float
+
+    @property
+    def epsilon(self) -> float:
+        """The accountant's upper bound."""
+        return accountant.epsilon(
+            steps=self.steps, rate=self.rate, noise_multiplier=self.noise, delta=self.delta
+        )
+
+    def louder(self, power: int) -> Claim:
+        """The same claim with ``1.02 ** power`` times the noise."""
+        return replace(self, noise=self.noise * _STEP**power)
+
+    def misses(self, false_positives: float) -> float:
+        """Smallest false negative rate of any test with these false positives.
+
+        The trade-off curve of the mechanism: for one Gaussian ``Phi(Phi^-1(1 - a) - 1 / noise)``
+        (Dong et al. 2022), in general ``max over e of 1 - delta(e) - exp(e) a``.
+        """
+        if self.rate >= 1:
+            return float(norm.cdf(norm.isf(false_positives) - math.sqrt(self.steps) / self.noise))
+        exponents = np.linspace(0, -math.log(max(false_positives, 1e-12)), 100)
+        deltas = np.array(_losses(self).get_delta_for_epsilon(list(exponents)))
+        return float(np.max(1 - deltas - np.exp(exponents) * false_positives))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Canaries of one run.
+
+    Attributes:
+        scores: inner products with each release, in units of the sensitivity: 1 plus noise where
+            the canary is in the release, else noise, ``(canary, step)``.
+        included: result of the coin, ``(canary,)``.
+    """
+
+    scores: Scores
+    included: NDArray[np.bool_]
+
+    def until(self, steps: int) -> Trial:
+        """The trial of the first releases alone."""
+        return replace(self, scores=self.scores[:, :steps])
+
+    @cached_property
+    def shift(self) -> float:
+        """Mean score of included canaries less that of the others, summed over the releases."""
+        total = self.scores.sum(1)
+        return float(total[self.included].mean() - total[~self.included].mean())
+
+
+def gaussian_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> float:
+    """Lower bound on epsilon, given that the mechanism has the claim's form and unknown noise.
+
+    A threshold calls canaries with a larger statistic included. Rates of false positives and false
+    negatives have Clopper-Pearson upper bounds, which a mechanism as noisy as a point of the
+    family allows only above its trade-off curve (Nasr et al. 2023, section 4). Epsilon of the least
+    noise that contradicts them is the bound. Thresholds are those of the claim, so that none is
+    chosen by the data, and the error is shared among all of them (Bonferroni).
+
+    Scores of different canaries have to be independent given the coins. Gaussian noise makes them
+    so, since canaries are orthogonal.
+    """
+    tests = list(_tests(claim))
+    error = (1 - confidence) / len(tests) / 2
+    known = [
+        (
+            _most(int(above[~trial.included].sum()), int((~trial.included).sum()), error),
+            _most(int((~above)[trial.included].sum()), int(trial.included.sum()), error),
+        )
+        for values, threshold in ((_STATISTICS[kind](trial.scores, claim), t) for kind, t in tests)
+        for above in [values > threshold]
+    ]
+
+    def contradicted(power: int) -> bool:
+        own = claim.louder(power)
+        return any(misses < own.misses(alarms) for alarms, misses in known)
+
+    if not contradicted(_SPAN):
+        return 0.0
+    low, high = -_SPAN - 1, _SPAN
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if contradicted(middle) else (middle, high)
+    found = claim.louder(high)
+    if claim.rate >= 1:
+        return found.epsilon
+    return max(0.0, float(_losses(found).get_epsilon_for_delta(claim.delta)))
+
+
+def any_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> float:
+    """Lower bound on epsilon of any mechanism (Steinke et al. 2023, theorem 5.2 and appendix D).
+
+    Nothing is assumed but the coins. The canaries with the largest statistics are guessed included,
+    as many with the smallest left out, and the rest is not guessed. The number of right guesses
+    then exceeds a binomial one, of probability ``1 / (1 + exp(-epsilon))``, by little.
+    """
+    kind = "sum" if claim.rate >= 1 else "likelihood"
+    ranked = trial.included[np.argsort(_STATISTICS[kind](trial.scores, claim))]
+    return max(
+        _largest(len(ranked), 2 * half, right, claim.delta, (1 - confidence) / len(_SHARES))
+        for share in _SHARES
+        if (half := len(ranked) // share // 2)
+        for right in [int(ranked[-half:].sum() + (~ranked[:half]).sum())]
+    )
+
+
+def _largest(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
+    """Largest epsilon that the number of right guesses rules out."""
+    low, high = 0.0, 50.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if _p_value(canaries, guesses, right, middle, delta) < error:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    chance = 1 / (1 + math.exp(-epsilon))
+    sure = float(binom.sf(right - 1, guesses, chance))
+    fewer = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))
+    slack = np.max(fewer / np.arange(1, right + 1), initial=0.0)
+    return float(min(1.0, sure + 2 * canaries * delta * slack))
+
+
+def _most(hits: int, trials: int, error: float) -> float:
+    """Clopper-Pearson upper bound on a rate."""
+    return 1.0 if hits == trials else float(beta.isf(error, hits + 1, trials - hits))
+
+
+@lru_cache(maxsize=64)
+def _tests(claim: Claim) -> tuple[tuple[str, float], ...]:
+    """Statistics and thresholds, from canaries simulated under the claim."""
+    rng = np.random.default_rng(0)
+    shape = (_REFERENCE, claim.steps)
+    out = rng.normal(0, claim.noise, shape)
+    inside = rng.normal(0, claim.noise, shape) + (rng.random(shape) < claim.rate)
+    found = []
+    for kind, statistic in _STATISTICS.items():
+        if kind != "sum" and claim.rate >= 1:
+            continue  # the sum is the likelihood ratio
+        without, among = statistic(out, claim), statistic(inside, claim)
+        found.append((kind, float(np.median(without) + np.median(among)) / 2))
+        found += [(kind, float(np.quantile(without, 1 - rate))) for rate in _RATES]
+    return tuple(found)
+
+
+def _sum(scores: Scores, claim: Claim) -> Scores:
+    """Sum over the releases, in which noise that is used again cancels out."""
+    del claim
+    return scores.sum(1)
+
+
+def _likelihood(scores: Scores, claim: Claim) -> Scores:
+    """Log-likelihood ratio of the claim."""
+    inside = math.log(claim.rate) + (2 * scores - 1) / (2 * claim.noise**2)
+    return np.logaddexp(math.log1p(-claim.rate), inside).sum(1)
+
+
+def _cycle(scores: Scores, claim: Claim) -> Scores:
+    """Log-likelihood ratio if a canary comes back every ``1 / rate`` steps, the first unknown."""
+    period = round(1 / claim.rate)
+    gains = (2 * scores - 1) / (2 * claim.noise**2)
+    padded = np.pad(gains, ((0, 0), (0, -gains.shape[1] % period)))
+    return np.asarray(logsumexp(padded.reshape(len(scores), -1, period).sum(1), axis=1))
+
+
+_STATISTICS = {"sum": _sum, "likelihood": _likelihood, "cycle": _cycle}
+
+
+@lru_cache(maxsize=1024)
+def _losses(claim: Claim) -> Any:  # noqa: ANN401
+    """Distribution of the privacy loss, rounded up."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    grid = min(50.0, 1e-2 * max(1.0, (0.3 / claim.noise) ** 2))
+    one = pld.from_gaussian_mechanism(
+        claim.noise, value_discretization_interval=grid, sampling_prob=claim.rate
+    )
+    return one.self_compose(claim.steps)
