@@ -207,11 +207,11 @@ def _evidence(
         layers.side(layer, {name: getattr(one, part) for name, one in readings.items()})
         for part in ("value", "lower", "upper")
     ]
-    value = parts[0]
-    if not value.isfinite().all() or not value.any():
+    if not parts[0].isfinite().all() or not parts[0].any():
         return None
     device = next(layers.network.parameters()).device
-    whole = completed(Reading(*(part.to(device) for part in parts)), most)
+    value, lower, upper = (part.to(device) for part in parts)
+    whole = completed(Reading(value, lower, upper), most)
     seen = spectrum(whole, most)
     return None if seen.rank < CUTS.fewest_directions else Evidence(layer, seen)
 

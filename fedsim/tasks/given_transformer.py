@@ -12,6 +12,7 @@ from fedsim.build import suggest
 from fedsim.cell import KINDS, TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, TEXT_MODELS, transformer
+from fedsim.models.families import family
 from fedsim.models.lora import LoRA
 from fedsim.tasks.base import TaskSpec
 from fedsim.tasks.language_modelling import LanguageModelling
@@ -135,15 +136,12 @@ def _kind(model: nn.Module | str, task: str) -> TaskKind:
             raise ConfigError(f"task: {task!r} is not known. {suggest(task, known)}")
         return known[task]
     if isinstance(model, str):
-        if kinds := transformer.FAMILIES.get(transformer.model_type(model)):
-            return kinds[0]
-    else:
-        for ending, kind in _HEADS.items():
-            if type(model).__name__.endswith(ending):
-                return kind
-    shown = model if isinstance(model, str) else type(model).__name__
+        return family(model, transformer.model_type(model)).kinds[0]
+    for ending, kind in _HEADS.items():
+        if type(model).__name__.endswith(ending):
+            return kind
     raise ConfigError(
-        f"task: what {shown} learns is not known. Pass task= 'classification', "
+        f"task: what {type(model).__name__} learns is not known. Pass task= 'classification', "
         "'language-modelling' or 'masked-language-modelling', and a model with that head."
     )
 
