@@ -96,5 +96,7 @@ def test_more_workers_than_cores_are_remarked_on(
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setattr("experiments.pipeline.execute", lambda *_, **__: sys.exit(0))
     monkeypatch.chdir(tmp_path)
-    assert "8 workers share 2 cores" in said("run", "quickstart", "--workers", "8")[2]
-    assert said("run", "quickstart", "--workers", "2")[2] == ""
+    Path("small.toml").write_text(BASE)
+    command = ("run", "small.toml", "--engine", "ray", "--workers")
+    assert "8 workers share 2 cores" in said(*command, "8")[2]
+    assert said(*command, "2")[2] == ""
