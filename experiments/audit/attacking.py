@@ -106,19 +106,19 @@ def check_suits(label: str, chosen: Attack, victim: Update) -> None:
     """
     if victim.task.modality not in chosen.modalities:
         raise CannotAttack(
-            f"{label} reconstructs {' and '.join(sorted(chosen.modalities))}, and this model takes "
+            f"it reconstructs {' and '.join(sorted(chosen.modalities))}, and this model takes "
             f"{victim.task.modality}",
             "fedsim.suited(victim) lists the attacks that suit.",
         )
     missing = victim.observation.knowledge.missing(chosen.requires - {"num_examples"})
     if "auxiliary" in missing:
         raise CannotAttack(
-            f"{label} learns from public rows, which an update alone does not bring",
+            "it learns from public rows, which an update alone does not bring",
             "Run it in an experiment with [auxiliary].",
         )
     if missing:
         raise CannotAttack(
-            f"{label} needs {', '.join(missing)}",
+            f"it needs {', '.join(missing)}",
             f"Pass it if the attacker knows it: Update.of(..., {missing[0]}=...).",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,15 +47,20 @@ class Campaign:
     guesses: dict[tuple[str, str], Guess] = field(default_factory=dict)
     refusals: dict[tuple[str, str], str] = field(default_factory=dict)
 
+    def said(self, key: str, name: str) -> str:
+        """What became of one attack on one capture."""
+        refusal = self.refusals.get((key, name))
+        return f"{name}: refuses: {refusal}" if refusal else str(self.guesses[key, name])
+
     def line(self) -> str:
         """The answer in one line."""
-        sure: dict[str, int] = {}
+        sure = Counter({name: 0 for _, name in (*self.guesses, *self.refusals)})
         for (_, name), guess in self.guesses.items():
-            sure[name] = sure.get(name, 0) + sum(guess.certified)
+            sure[name] += sum(guess.certified)
         total = len({key for key, _ in (*self.guesses, *self.refusals)})
-        best = max(sure, key=sure.__getitem__, default="")
-        said = f"most certified: {best}, {sure[best]} examples" if best else "no attack ran"
-        return f"{said} in {total} captures; guesses: {self.folder / 'index.html'}. {NO_SCORE}"
+        said = ", ".join(f"{name} {count}" for name, count in sure.most_common())
+        page = self.folder / "index.html"
+        return f"certified examples in {total} captures: {said}; guesses: {page}. {NO_SCORE}"
 
     def json(self) -> str:
         """As JSON data."""
@@ -120,7 +126,7 @@ def attack_captures(found: Captured, names: Sequence[str], budget: float, quiet:
                 done.guesses[str(key), name] = guess
                 _keep(done.folder, name, _record(key, guess), guess)
             if not quiet:
-                print(f"{key}: {done.guesses.get((str(key), name)) or name + ' refused'}")
+                print(f"{key}: {done.said(str(key), name)}", flush=True)
     write_bytes(done.folder / "index.html", done.page().encode())
     return done
 

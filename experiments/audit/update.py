@@ -76,7 +76,6 @@ class Update:
         Raises:
             ConfigError: something is missing or does not fit.
         """
-        sent = _one_kind(gradients, after, before, model)
         shapes = _shapes(after if gradients is None else gradients)
         made = task_of(
             model,
@@ -87,6 +86,7 @@ class Update:
             max_length=max_length,
             arrays=shapes,
         )
+        sent = _one_kind(gradients, after, before, model)
         facts = facts_of(made, knows if lr is None else {**knows, "learning_rate": lr})
         if gradients is not None:
             facts = facts.model_copy(update={"local_steps": 1})
@@ -101,7 +101,7 @@ class Update:
 
     def __str__(self) -> str:
         seen, spec = self.observation, self.task.spec
-        known = ", ".join(fact for fact in FACTS if getattr(seen.knowledge, fact)) or "nothing else"
+        known = ", ".join(fact for fact in FACTS if getattr(seen.knowledge, fact)) or "nothing more"
         longest = ""
         if self.task.modality == "text":
             longest = f", texts of at most {spec.input_shape[0]} tokens"

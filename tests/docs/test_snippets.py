@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 import attacks
 from attacks.base import Attack
@@ -23,6 +24,7 @@ from experiments.plan.folder import STAGES
 from experiments.preview.catalog import CATALOGS
 from experiments.preview.describe import manual
 from fedsim import data, defenses, metrics, models
+from fedsim.models import transformer
 from tests.apps.cases import Make
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
@@ -96,6 +98,8 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
         assert manual(subject).options
     elif name == "bench":
         assert subject in {"", *PARTS}
+    elif name == "ls" or subject == "captures":  # a folder of runs, another application's captures
+        pass
     elif not (subject.endswith(".toml") or subject.startswith("runs/")):
         assert subject in shipped()
         load_plan(subject, given.get("sets") or [])
@@ -143,6 +147,24 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(data.DATASETS, "stripes", rows)
     monkeypatch.setitem(defenses.DEFENSES, "laplacian_noise", noise)
     monkeypatch.setitem(metrics.METRICS, "mae", error)
+
+
+def test_the_audits_of_a_gradient_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = models.TEXT_MODELS["tiny-gpt2"]
+    tokenizer = transformer.tokenizer(str(folder))
+    network: Any = transformer.build(
+        transformer.architecture(str(folder), 0, 0), "language-modelling", seed=1
+    )
+    tokenizer.save_pretrained(tmp_path)
+    network.save_pretrained(tmp_path)
+    text, image, *_ = (one for one in of("python") if one.page == "docs/how-to/audit.md")
+    torch.manual_seed(0)
+    for snippet in (text, image):
+        exec(compile(snippet.text, str(snippet), "exec"), {"MODEL": str(tmp_path)})
+    said = capsys.readouterr().out
+    assert "('My PIN is 4471.',) (True,)" in said
+    assert "span: rouge1 1, rougeL 1, exact_match 1 on 1 examples" in said
+    assert re.search(r"\(3,\) closed_form: psnr (100|[6-9]\d)", said)
 
 
 @pytest.mark.usefixtures("registered")

@@ -1,0 +1,77 @@
+"""From tensors to a scored guess, without a run folder."""
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import fedsim
+from fedsim.errors import ConfigError
+from fedsim.types import Batch
+from tests.experiments.audit.conftest import SENTENCE, Held, Net, loss
+
+
+@pytest.fixture(scope="module")
+def victim(held: Held) -> Any:
+    return fedsim.Update.of(held.model, gradients=held.gradients, tokenizer=held.tokenizer)
+
+
+def test_a_sentence_is_certified_and_scored(victim: Any) -> None:
+    guess = fedsim.attack(victim, "span", budget=60, quiet=True)
+    assert guess.texts == (SENTENCE,)
+    assert guess.certified == (True,)
+    scores = fedsim.score(guess, truth=["Something else.", SENTENCE])
+    assert scores.values["exact_match"] == (0.0, 1.0)
+    assert scores.certified == (False, True)
+    assert scores.frame().rouge1.tolist() == list(scores.values["rouge1"])
+    assert SENTENCE in guess._repr_html_()
+    assert ">The code of the door is 4471.</span>" in scores._repr_html_()
+
+
+def test_weights_tell_as_much_as_the_gradient(held: Held) -> None:
+    victim = fedsim.Update.of(
+        held.model, before=held.before, after=held.after, lr=0.1, tokenizer=held.tokenizer
+    )
+    assert "lm_head.weight is tied to transformer.wte.weight" in str(victim)
+    assert "knows learning_rate" in str(victim)
+    assert fedsim.attack(victim, "span", quiet=True).texts == (SENTENCE,)
+
+
+def test_suited_says_what_runs_and_why_the_others_refuse(victim: Any) -> None:
+    found = fedsim.suited(victim)
+    assert {"span", "embedding_rows", "lamp"} <= set(found.attacks)
+    assert "public rows" in found.reasons["lti"]
+    assert "dlg" in found.others
+    assert "lti" in found._repr_html_()
+    assert str(found).splitlines()[0].endswith("runs")
+
+
+def test_any_network_of_images_with_a_loss() -> None:
+    torch.manual_seed(0)
+    net, image = Net(), torch.rand(1, 1, 8, 8)
+    value = loss(net, Batch(image, torch.tensor([3])))
+    gradients = torch.autograd.grad(value, list(net.parameters()))
+    victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+    guess = fedsim.attack(victim, "dlg", restarts=2, steps=60, quiet=True)
+    assert guess.labels == (3,)
+    assert "number is not known" in guess.note
+    assert guess.texts == ()
+    assert fedsim.score(guess, image).mean("psnr") > 15
+    assert guess._repr_html_().count("<img") == 1
+    with pytest.raises(ConfigError, match="not scored"):
+        fedsim.score(guess, image).mean("rouge1")
+
+
+def test_the_import_is_light_and_offers_the_interface() -> None:
+    program = "import fedsim, sys; print('torch' in sys.modules, 'attack' in dir(fedsim))"
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]
+    assert time.monotonic() - start < 30
+    with pytest.raises(AttributeError, match="no_such"):
+        _ = fedsim.no_such

@@ -1,0 +1,148 @@
+"""From another Flower app to scores: captured, matched, attacked, and compared by its own mod."""
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from torch.utils.data import DataLoader
+
+import fedsim
+from experiments import cli
+from experiments.audit.campaign import score_captures
+from fedsim.capture import CaptureStore
+from fedsim.errors import ConfigError, StoreError
+from fedsim.models.lora import LoRA, adapt
+from fedsim.truth import TruthStore
+from server.grids.in_process import InProcessGrid
+from server.grids.local import run_server
+from tests.experiments.audit.conftest import SENTENCE, Held
+
+Arrays = Callable[[Any], ArrayRecord]
+
+
+def by_name(model: Any) -> ArrayRecord:
+    return ArrayRecord({name: value.clone() for name, value in model.state_dict().items()})
+
+
+def numbered(model: Any) -> ArrayRecord:
+    return ArrayRecord([value.numpy() for value in model.state_dict().values()])
+
+
+def adapters(model: Any) -> ArrayRecord:
+    """As peft's ``get_peft_model_state_dict`` names them."""
+    found = {name: value for name, value in model.state_dict().items() if "lora_" in name}
+    return ArrayRecord(
+        {f"base_model.model.{n.replace('.default', '')}": v.clone() for n, v in found.items()}
+    )
+
+
+def federate(held: Held, trained: Any, arrays: Arrays, root: Path, **described: Any) -> None:
+    """One round of an app with two clients; the second one's count is of batches, not examples."""
+    client = ClientApp(mods=[fedsim.truth_mod(root / "private")])
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        start = {name: value.clone() for name, value in trained.state_dict().items()}
+        ids = [*held.tokenizer(SENTENCE)["input_ids"], held.tokenizer.eos_token_id]
+        rows = [{"input_ids": torch.tensor(ids)}]
+        optimizer = torch.optim.SGD([p for p in trained.parameters() if p.requires_grad], lr=0.1)
+        for batch in DataLoader(rows, batch_size=1):  # type: ignore[arg-type]
+            optimizer.zero_grad()
+            trained(batch["input_ids"], labels=batch["input_ids"]).loss.backward()
+            optimizer.step()
+        content = {"trained": arrays(trained), "numbers": MetricRecord({"num-examples": 7})}
+        trained.load_state_dict(start)
+        return Message(RecordDict(content), reply_to=message)
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        plain = FedAvg(fraction_evaluate=0.0, min_available_nodes=2)
+        strategy = fedsim.Eavesdropper(plain, root / "captures", **described)
+        strategy.start(grid, arrays(trained), num_rounds=1)
+
+    run_server(app, InProcessGrid(client, 2, {}), {})
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["fedsim", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_state_dict_is_attacked_and_scored_by_commands(
+    held: Held, tmp_path: Path, said: Any
+) -> None:
+    federate(held, held.model, by_name, tmp_path, model=held.model, tokenizer=held.tokenizer)
+    captures = tmp_path / "captures"
+    store = CaptureStore(captures)
+    assert [key.client for key in store.keys()] == [1000, 1001]
+    assert store.load("round-0001-client-1001").knowledge.num_examples is None
+    text = said("attack", captures, "--attacks", "span")
+    assert f"certified           {SENTENCE}" in text
+    assert "lm_head.weight is tied to transformer.wte.weight" in text
+    assert "certified examples in 2 captures: span 2" in text
+    assert "No score is possible" in text
+    assert SENTENCE in (captures / "guesses" / "index.html").read_text()
+    scored = json.loads(said("score", captures, "--truth", tmp_path / "private", "--json"))
+    assert scored == [{"attack": "span", "exact_match": 1, "rouge1": 1, "rougeL": 1, "examples": 2}]
+    private = TruthStore(tmp_path / "private")
+    assert private.record(store.keys()[0]).steps == ((0,),)
+
+
+def test_numbered_arrays_and_a_second_run_in_a_folder_of_its_own(
+    held: Held, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        federate(held, held.model, numbered, tmp_path)
+    assert (
+        CaptureStore(tmp_path / "captures-2").keys() == CaptureStore(tmp_path / "captures").keys()
+    )
+    with pytest.raises(ConfigError, match="which model it is about"):
+        fedsim.captured(tmp_path / "captures-2")
+    found = fedsim.captured(tmp_path / "captures-2", held.model, tokenizer=held.tokenizer)
+    first = next(iter(found))
+    assert len(found) == 2
+    assert "by shape and order" in first.match
+    assert first.claimed_examples == 7
+    assert fedsim.attack(first, "span", quiet=True).texts == (SENTENCE,)
+
+
+def test_adapters_need_their_base(held: Held, tmp_path: Path) -> None:
+    lora = LoRA(rank=32, alpha=32.0, targets=("c_attn",), head=False)
+    model = adapt(copy.deepcopy(held.model), lora)
+    federate(held, model, adapters, tmp_path, model=model, tokenizer=held.tokenizer)
+    found = fedsim.captured(tmp_path / "captures")
+    assert found.task.spec.lora == LoRA(rank=32, alpha=32.0, targets=("c_attn",), head=True)
+    (victim, _) = found
+    assert "28 tensors that were not sent come from base" in victim.match
+    assert fedsim.attack(victim, "span", quiet=True).texts == (SENTENCE,)
+    (tmp_path / "captures" / CaptureStore.BASE).unlink()
+    with pytest.raises(ConfigError, match="28 of the model's tensors are not on the wire"):
+        list(fedsim.captured(tmp_path / "captures"))
+
+
+def test_a_model_that_does_not_fit_never_stops_the_training(held: Held, tmp_path: Path) -> None:
+    other = {"model": "tiny-bert", "task": "classification"}
+    federate(held, held.model, by_name, tmp_path, **other)
+    assert len(CaptureStore(tmp_path / "captures").keys()) == 2
+    with pytest.raises(ConfigError, match="Pass the model that the clients train"):
+        list(fedsim.captured(tmp_path / "captures"))
+    with pytest.raises(StoreError, match="no examples of these captures"):
+        score_captures(tmp_path / "captures", tmp_path / "nowhere")

@@ -1,0 +1,61 @@
+"""Other applications' names lead to a network's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedsim.errors import ConfigError
+from fedsim.tensor_names import named, own_tensors
+
+
+class Tied(nn.Module):
+    """Two layers, of which the second is tied, a batch norm and a buffer that is not sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(3, 4, bias=False)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(3, 4, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("positions", torch.arange(3), persistent=False)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
+def test_names_of_wrappers_and_ties(prefix: str) -> None:
+    network = Tied()
+    given = {prefix + name: value for name, value in network.state_dict().items()}
+    found = named({**given, f"{prefix}positions": torch.arange(3)}, network, "before")
+    assert list(found.tensors) == list(own_tensors(network))
+    assert "head.weight is tied to embed.weight" in found.how
+    assert found.absent == ()
+    assert ("change of prefix" in found.how) == bool(prefix)
+
+
+def test_numbered_arrays_go_by_shape_and_order() -> None:
+    network = Tied()
+    arrays = [value.numpy() for value in network.state_dict().values()]
+    found = named(arrays, network, "before")
+    assert torch.equal(found.tensors["norm.weight"], network.norm.weight)
+    assert "as state_dict() lists them" in found.how
+    few = named([p.detach() for p in network.parameters()], network, "gradients")
+    assert list(few.tensors) == [name for name, _ in network.named_parameters()]
+    assert set(few.absent) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+
+
+def test_a_head_that_is_tied_here_alone_is_refused() -> None:
+    network = Tied()
+    with pytest.raises(ConfigError, match="tie_word_embeddings = False"):
+        named({**network.state_dict(), "head.weight": torch.zeros(4, 3)}, network, "before")
+
+
+def test_adapters_of_peft() -> None:
+    network = nn.Module()
+    network.layer = nn.Module()
+    network.layer.base_layer = nn.Linear(2, 3)
+    network.layer.lora_A = nn.ModuleDict({"default": nn.Linear(2, 1, bias=False)})
+    given = {"base_model.model.layer.lora_A.weight": torch.ones(1, 2)}
+    found = named(given, network, "before")
+    assert list(found.tensors) == ["layer.lora_A.default.weight"]
+    assert set(found.absent) == {"layer.base_layer.weight", "layer.base_layer.bias"}
+    base = named({"layer.weight": torch.ones(3, 2), "layer.bias": torch.ones(3)}, network, "base")
+    assert set(base.tensors) == set(found.absent)
