@@ -12,7 +12,10 @@ from torch import Tensor
 from attacks.spans.cuts import CUTS
 from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
-from fedsim.models.lora import second_factor
+from fedsim.models.lora import is_second_factor, second_factor
+
+
+_ALONE = ", so that A x alone leaks, through dL/dB"
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,14 @@ class AdapterSpan(Subspace):
         return all(block.seen.filled(block.of(inputs)) for block in self.blocks)
 
 
+def first_round(observation: Observation) -> str:
+    """What adapters whose ``B`` is 0 leak, one clause; empty once any has moved, or without any."""
+    factors = [value for name, value in observation.sent.items() if is_second_factor(name)]
+    if not factors or any(bool(value.any()) for value in factors):
+        return ""
+    return f"B is 0 at first and dL/dA with it{_ALONE}"
+
+
 def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
     """The usable spans, with rank and width of the one that has the most room.
 
@@ -120,7 +131,7 @@ def read_adapters(
         blocks.append(AdapterBlock(Subspace(found.basis, min(found.most, rank))))
         said.append(f"dL/dA has rank {found.rank} of {blocks[-1].seen.most}")
     else:
-        said.append("dL/dA is 0" + (", as B is" if not rank else ""))
+        said.append("dL/dA is 0" + ("" if rank else f", as B is{_ALONE}"))
     for a, b in pairs:
         if b in update:
             seen = span(*_side(observation, update, b), blurred=False)
