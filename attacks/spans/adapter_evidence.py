@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import completed, spectrum
@@ -39,7 +39,7 @@ class AdapterEvidence(Evidence):
 
 
 def adapter_evidence(
-    observation: Observation, layer: Layer, names: Sequence[str], most: int, device: torch.device
+    observation: Observation, layer: Layer, names: Sequence[str], most: int, network: nn.Module
 ) -> Evidence | None:
     """None if the layer's adapters did not move, are not finite or show too few directions.
 
@@ -52,12 +52,13 @@ def adapter_evidence(
         layer: the layer.
         names: names of the ``A`` of its adapters.
         most: most tokens of the batch.
-        device: device of the result.
+        network: as broadcast; on the device of the result.
     """
     optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
     update = observation.update([each for a in names for each in (a, second_factor(a))])
     if not all(value.isfinite().all() for value in update.values()):
         return None
+    device = next(network.parameters()).device
     update = {name: value.to(device) for name, value in update.items() if value.any()}
     sides = [read(update[a].T, optimizer) for a in names if a in update]
     whole = [(_side_by_side(sides), None)] if sides else []

@@ -198,9 +198,8 @@ def _evidence(
     names = layer.weights(observation.received)
     if not names:
         return None
-    device = next(layers.network.parameters()).device
     if is_adapter(names[0]):
-        return adapter_evidence(observation, layer, names, most, device)
+        return adapter_evidence(observation, layer, names, most, layers.network)
     optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
     readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
     parts = [
@@ -210,6 +209,7 @@ def _evidence(
     value = parts[0]
     if not value.isfinite().all() or not value.any():
         return None
+    device = next(layers.network.parameters()).device
     whole = completed(Reading(*(part.to(device) for part in parts)), most)
     seen = spectrum(whole, most)
     return None if seen.rank < CUTS.fewest_directions else Evidence(layer, seen)

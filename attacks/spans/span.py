@@ -123,11 +123,6 @@ class Span(Attack):
         guess: Reconstruction | None = None
         for wider in (1, CUTS.retry) if causal and shortlist.clear else (1,):
             found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
-            if not found:
-                raise CannotAttack(
-                    f"no token continues any sentence in the span of {judge.layer.name!r}",
-                    "Attack another round, or choose an attack that does not need the span.",
-                )
             if task.spec.kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
                 # The last token predicts nothing and leaves no trace.
                 found = [replace(one, ids=(*one.ids, ends[-1])) for one in found]
