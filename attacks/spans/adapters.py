@@ -14,7 +14,6 @@ from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.models.lora import is_second_factor, second_factor
 
-
 _ALONE = ", so that A x alone leaks, through dL/dB"
 
 
