@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -95,12 +94,11 @@ def first_round(observation: Observation) -> str:
 def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
     """The usable spans, with rank and width of the one that has the most room.
 
-    A span much smaller than another one misses tokens with small gradients and is left out.
+    A smaller span than another one misses tokens and is left out: those with small gradients, and
+    the first token of a causal model in the adapter of the queries, as it attends to itself alone.
     """
     ranks = [block.seen.rank for block in blocks]
-    least = max([rank for rank, block in zip(ranks, blocks, strict=True) if block.full], default=0)
-    least = max(least, math.ceil(CUTS.equal_rank * max(ranks)))
-    usable = tuple(block for block in blocks if not block.full and block.seen.rank >= least)
+    usable = tuple(block for block in blocks if not block.full and block.seen.rank >= max(ranks))
     roomiest = max(usable or blocks, key=lambda block: block.seen.width - block.seen.rank).seen
     return AdapterSpan(roomiest.basis, roomiest.most, usable, reason)
 
