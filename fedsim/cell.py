@@ -73,6 +73,10 @@ class TaskConfig(ConfigSection):
         lora_alpha: scale of the adapters before it is divided by the rank.
         lora_targets: last parts of the names of the linear layers that get an adapter; the query
             and value layers if empty.
+        lora_rslora: divide ``lora_alpha`` by the root of the rank.
+        lora_dora: train the length of each output's weights as well (DoRA).
+        lora_dropout: dropout of the adapters' inputs, if ``federation.train_mode`` is on.
+        lora_saved: last parts of the names of further modules that are trained and sent whole.
         lora_head: train and send a classifier's head as well, since its weights are random at
             first.
         unchecked: take a text model of an architecture that no test covers, too.
@@ -95,6 +99,10 @@ class TaskConfig(ConfigSection):
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: float = Field(default=16.0, gt=0)
     lora_targets: tuple[str, ...] = ()
+    lora_rslora: bool = False
+    lora_dora: bool = False
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora_saved: tuple[str, ...] = ()
     lora_head: bool = True
     unchecked: bool = False
     filter: FilterConfig = FilterConfig()

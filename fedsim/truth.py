@@ -45,7 +45,7 @@ class TruthRecord(Keyed):
 class TruthStore:
     """The ``truth/`` folder of one cell, readable by its owner alone (mode 0700).
 
-    One file a client and round, and one more of what it keeps for its next. Under secure aggregation
+    One file a client and round, and one of what it keeps for its next. Under secure aggregation
     a capture's key names a cohort, and what is read for it is the union of its clients' examples,
     by the clients' numbers.
     """

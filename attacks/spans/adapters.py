@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,9 @@ from torch import Tensor
 from attacks.spans.cuts import CUTS
 from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
-from fedsim.models.lora import second_factor
+from fedsim.models.lora import is_second_factor, second_factor
+
+_ALONE = ", so that A x alone leaks, through dL/dB"
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,22 @@ class AdapterSpan(Subspace):
         return all(block.seen.filled(block.of(inputs)) for block in self.blocks)
 
 
+def first_round(observation: Observation) -> str:
+    """What adapters whose ``B`` is 0 leak, one clause; empty once any has moved, or without any."""
+    factors = [value for name, value in observation.sent.items() if is_second_factor(name)]
+    if not factors or any(bool(value.any()) for value in factors):
+        return ""
+    return f"B is 0 at first and dL/dA with it{_ALONE}"
+
+
 def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
     """The usable spans, with rank and width of the one that has the most room.
 
-    A span much smaller than another one misses tokens with small gradients and is left out.
+    A smaller span than another one misses tokens and is left out: those with small gradients, and
+    the first token of a causal model in the adapter of the queries, as it attends to itself alone.
     """
     ranks = [block.seen.rank for block in blocks]
-    least = max([rank for rank, block in zip(ranks, blocks, strict=True) if block.full], default=0)
-    least = max(least, math.ceil(CUTS.equal_rank * max(ranks)))
-    usable = tuple(block for block in blocks if not block.full and block.seen.rank >= least)
+    usable = tuple(block for block in blocks if not block.full and block.seen.rank >= max(ranks))
     roomiest = max(usable or blocks, key=lambda block: block.seen.width - block.seen.rank).seen
     return AdapterSpan(roomiest.basis, roomiest.most, usable, reason)
 
@@ -120,7 +128,7 @@ def read_adapters(
         blocks.append(AdapterBlock(Subspace(found.basis, min(found.most, rank))))
         said.append(f"dL/dA has rank {found.rank} of {blocks[-1].seen.most}")
     else:
-        said.append("dL/dA is 0" + (", as B is" if not rank else ""))
+        said.append("dL/dA is 0" + ("" if rank else f", as B is{_ALONE}"))
     for a, b in pairs:
         if b in update:
             seen = span(*_side(observation, update, b), blurred=False)

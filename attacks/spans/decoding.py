@@ -7,6 +7,7 @@ from torch import nn
 
 from attacks.base import Job, Reconstruction
 from attacks.spans import causal_decoding, encoder_decoding
+from attacks.spans.adapters import first_round
 from attacks.spans.bag import likely_words, note_of
 from attacks.spans.candidates import vocabulary
 from attacks.spans.certificate import batch_of
@@ -43,7 +44,8 @@ def decode(
     """The likeliest sentences; None where nothing tells.
 
     They are ``consistent`` if their own gradient explains the update up to its noise. The note of
-    other guesses names the words that are likely to occur in the batch.
+    other guesses names the words that are likely to occur in the batch, and says what the first
+    round of adapters withholds.
 
     Args:
         observation: of any optimizer and defense; none is declared.
@@ -70,9 +72,10 @@ def decode(
     explained = not job.expired and consistent(observation, task, network, lines, labels)
     level: Certificate = "consistent" if explained else "guess"
     words = "" if explained else note_of(likely_words(traces, count), task)
+    notes = filter(None, (words, first_round(observation)))
     return Reconstruction(
         batch_of(lines, task, labels),
         confidence=(level,) * len(lines),
         expired=job.expired,
-        note=words,
+        note="; ".join(notes),
     )

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import completed, spectrum
+from attacks.spans.adapter_evidence import adapter_evidence
 from attacks.spans.candidates import vocabulary
 from attacks.spans.cuts import CUTS
 from attacks.spans.evidence import Evidence, Normal
 from attacks.spans.first_layers import FirstLayers, Layer
 from fedsim.capture import Observation
-from fedsim.models.lora import is_adapter
+from fedsim.models.lora import is_adapter, second_factor
 from fedsim.tasks.text import TextTask
 
 _CHUNK = 4096  # tokens in one forward pass
@@ -199,8 +200,10 @@ def _evidence(
 ) -> Evidence | None:
     """None if the layer's gradient was not sent, is not finite or has too few directions."""
     names = layer.weights(observation.received)
-    if not names or is_adapter(names[0]):
+    if not names:
         return None
+    if is_adapter(names[0]):
+        return adapter_evidence(observation, layer, names, most, layers.network)
     optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
     readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
     parts = [
@@ -218,8 +221,7 @@ def _evidence(
 
 def _shown(observation: Observation, layer: Layer) -> bool:
     names = layer.weights(observation.received)
-    if not names or is_adapter(names[0]):
-        return False
+    names += [second_factor(name) for name in names if is_adapter(name)]
     update = observation.update()
     return all(bool(v.isfinite().all()) for v in update.values()) and any(
         bool(update[name].any()) for name in names

@@ -222,7 +222,9 @@ def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:
     """Sentences of the nearest tokens at each position, where no other is found."""
     return [
         SpanSentence(
-            tuple(int(tokens[min(i, len(tokens) - 1)]) for tokens in shortlist.tokens), 1.0, False
+            tuple(int(near[min(i, len(near) - 1)]) for near in shortlist.tokens if len(near)),
+            1.0,
+            False,
         )
         for i in range(count)
     ]

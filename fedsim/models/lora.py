@@ -7,6 +7,7 @@ import warnings
 import torch
 from torch import nn
 
+from fedsim.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.files import Record
 from fedsim.models.linear import is_transposed
@@ -16,7 +17,12 @@ DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("albert", "bert", "electra", "roberta"), ("query", "value")),
     "distilbert": ("q_lin", "v_lin"),
     "mpnet": ("q", "v"),
+    "deberta": ("in_proj",),
+    "deberta-v2": ("query_proj", "value_proj"),
     "gpt2": ("c_attn",),
+    "gpt_neox": ("query_key_value",),
+    **dict.fromkeys(("opt", "phi", "llama", "mistral", "qwen2", "qwen3"), ("q_proj", "v_proj")),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), ("q_proj", "v_proj")),
     "transformer3": ("qkv",),
 }
 """Layers that get adapters, by ``model_type``: the query and value layers, or the one for both."""
@@ -38,12 +44,21 @@ class LoRA(Record):
         targets: last parts of the names of the linear layers that get an adapter.
         head: train and send a classifier's head as well, as peft does: its weights are random at
             first.
+        rslora: divide ``alpha`` by the root of the rank instead (rsLoRA, Kalajdzievski 2023).
+        dora: train the length of each output's weights as well (DoRA, Liu et al. 2024).
+        dropout: share of an adapter's inputs that is zeroed in train mode.
+        saved: last parts of the names of further modules that are trained and sent whole, peft's
+            ``modules_to_save``.
     """
 
     rank: int
     alpha: float
     targets: tuple[str, ...]
     head: bool
+    rslora: bool = False
+    dora: bool = False
+    dropout: float = 0.0
+    saved: tuple[str, ...] = ()
 
 
 def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
@@ -54,7 +69,7 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
     and ``query.lora_B.default``.
 
     Raises:
-        ConfigError: a target is not the name of a linear layer.
+        ConfigError: a target is not the name of a linear layer, or no module has a saved name.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -73,6 +88,9 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        use_rslora=lora.rslora,
+        use_dora=lora.dora,
         target_modules=list(lora.targets),
         fan_in_fan_out=any(conv for name, conv in layers if name in lora.targets),
         init_lora_weights=True,
@@ -88,7 +106,22 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
         head = getattr(network, part, None)
         if head is not None:
             head.requires_grad_(True)
+    for part in lora.saved:
+        _save(network, part)
     return network.eval()
+
+
+def _save(network: nn.Module, part: str) -> None:
+    found = [own for name, own in network.named_modules() if name.rsplit(".", 1)[-1] == part]
+    if not found:
+        names = {name.rsplit(".", 1)[-1] for name, _ in network.named_modules()}
+        words = sorted(name for name in names if name and not name.isdigit() and _A not in name)
+        raise ConfigError(
+            f"task.lora_saved: {type(network).__name__} has no module {part!r}. "
+            f"{suggest(part, words)}"
+        )
+    for own in found:
+        own.requires_grad_(True)
 
 
 def is_adapter(name: str) -> bool:

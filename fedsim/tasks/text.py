@@ -161,11 +161,12 @@ def special_ids(model: str, kind: TaskKind, tokenizer: PreTrainedTokenizerBase) 
 def _lora(config: TaskConfig, family: str) -> LoRA | None:
     targets = config.lora_targets or DEFAULT_TARGETS.get(family, ())
     if not config.lora_rank:
-        if config.lora_targets:
-            raise ConfigError(
-                f"task.lora_targets: {config.lora_targets[0]!r} cannot get an adapter of rank 0. "
-                "Set task.lora_rank, or leave lora_targets out."
-            )
+        for name in ("targets", "rslora", "dora", "dropout", "saved"):
+            if value := getattr(config, f"lora_{name}"):
+                raise ConfigError(
+                    f"task.lora_{name}: {value!r} needs adapters, but lora_rank is 0. "
+                    f"Set task.lora_rank, or leave lora_{name} out."
+                )
         return None
     if not targets:
         raise ConfigError(
@@ -173,7 +174,14 @@ def _lora(config: TaskConfig, family: str) -> LoRA | None:
             "Name its linear layers."
         )
     return LoRA(
-        rank=config.lora_rank, alpha=config.lora_alpha, targets=targets, head=config.lora_head
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        targets=targets,
+        head=config.lora_head,
+        rslora=config.lora_rslora,
+        dora=config.lora_dora,
+        dropout=config.lora_dropout,
+        saved=config.lora_saved,
     )
 
 

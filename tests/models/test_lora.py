@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +109,29 @@ def test_adapters_are_a_change_of_the_weights(model: str) -> None:
     assert float((whole - start).abs().max()) > 1e-2
 
 
+def test_options_of_peft() -> None:
+    plain, weights = adapted("tiny-gpt2")
+    stable = make("tiny-gpt2", lora_rslora=True, lora_alpha=8.0)[0]
+    torch.testing.assert_close(output(stable, weights), output(plain, weights))  # 8/2 = 16/4
+    whole = make("tiny-bert", lora_saved=("word_embeddings", "pooler"), lora_head=False)[0].build()
+    sent = {name for name, own in whole.named_parameters() if own.requires_grad}
+    assert {name for name in sent if not is_adapter(name)} == {
+        "bert.embeddings.word_embeddings.weight",
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+    }
+    task, made = make("tiny-gpt2", lora_dora=True)
+    start = initial_weights(task, made, 0)
+    bare = initial_weights(without(task), made.model_copy(update={"lora_rank": 0}), 0)
+    torch.testing.assert_close(output(task, start), output(without(task), bare))
+    assert sum("magnitude" in name for name in start) == 2
+    dropped = make("tiny-gpt2", lora_dropout=0.5)[0].model(weights).train()
+    batch = plain.encode(TEXTS)
+    ids = {"input_ids": batch.inputs, "attention_mask": batch.mask}
+    first, second = (dropped(**ids).logits for _ in range(2))
+    assert not torch.equal(first, second)
+
+
 def zeros(weights: Tensors) -> Tensors:
     return {name: torch.zeros_like(v) for name, v in weights.items() if "lora_B" in name}
 
@@ -156,8 +178,11 @@ def test_wrong_targets_are_named() -> None:
         "task.lora_targets: 'qery' is not a linear layer of BertForSequenceClassification. "
         "Choose from dense, key, query, value."
     )
-    with pytest.raises(ConfigError, match=re.escape("'query' cannot get an adapter of rank 0")):
-        make("tiny-bert", lora_rank=0, lora_targets=("query",))
+    for option, value in (("targets", ("query",)), ("rslora", True), ("dropout", 0.1)):
+        with pytest.raises(ConfigError, match=f"task.lora_{option}: .* needs adapters"):
+            make("tiny-bert", lora_rank=0, **{f"lora_{option}": value})
+    with pytest.raises(ConfigError, match=r"no module 'embed'\. Did you mean"):
+        make("tiny-bert", lora_saved=("embed",))[0].build()
     with pytest.raises(ConfigError, match=r"'resnet20' is an image model.*got 4"):
         make("resnet20", IMAGES)
 

@@ -202,7 +202,10 @@ def refused(victim: Victim, seen: Observation, reason: str, attack: Any = None) 
 def test_reasons_name_rank_and_layer(gpt2: Victim, fresh: Victim) -> None:
     name = "transformer.h.0.attn.c_attn"
     for victim, said in (
-        (fresh, "dL/dA is 0, as B is; dL/dB has rank 32 of 32"),
+        (
+            fresh,
+            "dL/dA is 0, as B is, so that A x alone leaks, through dL/dB; dL/dB has rank 32 of 32",
+        ),
         (gpt2, "dL/dA has rank 32 of 32; dL/dB has rank 32 of 32"),
     ):
         many, _ = victim.capture([3, 4])

@@ -1,0 +1,77 @@
+"""What the updates of LoRA adapters say of a layer's inputs, where no span has an edge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.observed.readings import Reading, read
+from attacks.observed.spectrum import completed, spectrum
+from attacks.spans.cuts import CUTS
+from attacks.spans.evidence import Evidence
+from attacks.spans.first_layers import Layer
+from fedsim.capture import Observation
+from fedsim.models.lora import second_factor
+
+
+@dataclass
+class AdapterEvidence(Evidence):
+    """Evidence of several spans, of inputs ``x`` or of ``A x``; see ``AdapterSpan``.
+
+    The statistic is the mean of those of the parts. Its distributions are fitted like any others.
+
+    Attributes:
+        parts: evidence of each span, with the ``A (rank, width)`` that leads to it; None for ``x``.
+    """
+
+    parts: Sequence[tuple[Evidence, Tensor | None]] = ()
+
+    def statistic(self, inputs: Tensor) -> Tensor:
+        """Mean over the spans of the log of residual over prediction."""
+        found = [
+            part.statistic(inputs if a is None else inputs @ a.to(inputs).T)
+            for part, a in self.parts
+        ]
+        return torch.stack(found).mean(0)
+
+
+def adapter_evidence(
+    observation: Observation, layer: Layer, names: Sequence[str], most: int, network: nn.Module
+) -> Evidence | None:
+    """None if the layer's adapters did not move, are not finite or show too few directions.
+
+    The updates of all ``A`` of the layer lie side by side, as one gradient of a layer with as many
+    outputs as all ranks together. Those of each ``B`` are read where no ``A`` has moved, as in a
+    single step from ``B = 0``, whose gradient for ``A`` is 0.
+
+    Args:
+        observation: of any optimizer and defense.
+        layer: the layer.
+        names: names of the ``A`` of its adapters.
+        most: most tokens of the batch.
+        network: as broadcast; on the device of the result.
+    """
+    optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
+    update = observation.update([each for a in names for each in (a, second_factor(a))])
+    if not all(value.isfinite().all() for value in update.values()):
+        return None
+    device = next(network.parameters()).device
+    update = {name: value.to(device) for name, value in update.items() if value.any()}
+    sides = [read(update[a].T, optimizer) for a in names if a in update]
+    whole = [(_side_by_side(sides), None)] if sides else []
+    pairs = [(second_factor(a), observation.sent[a].to(device)) for a in names]
+    mapped = [(read(update[b].T, optimizer), own) for b, own in pairs if b in update]
+    parts = []
+    for reading, a in whole or mapped:
+        seen = spectrum(completed(reading, most), most)
+        if seen.rank >= CUTS.fewest_directions:
+            parts.append((Evidence(layer, seen), a))
+    return AdapterEvidence(layer, parts[0][0].seen, parts=parts) if parts else None
+
+
+def _side_by_side(readings: Sequence[Reading]) -> Reading:
+    columns = ([getattr(one, part) for one in readings] for part in ("value", "lower", "upper"))
+    return Reading(*(torch.cat(own, 1) for own in columns))
