@@ -89,6 +89,8 @@ def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftE
         return None
     count = observation.knowledge.num_examples or 1
     words = shortlist(traces, count)
+    special = torch.tensor(task.spec.special_ids, dtype=torch.int64, device=words.device)
+    words = words[~torch.isin(words, special)]
     usable = traces.shown and traces.layers.causal and len(words)
     return SoftEvidence(traces, words, count) if usable else None
 
