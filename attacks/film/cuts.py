@@ -29,6 +29,7 @@ class FilmCuts:
         second_search: factor on the largest accepted sine in the second search.
         likely_words: words of a place, likeliest first, that the layers behind the attention are
             asked for.
+        fitting_words: longest sentence that the layers are not fitted to.
         tolerance: relative error of a gradient that counts as float32 rounding, as in ``span``.
     """
 
@@ -46,6 +47,7 @@ class FilmCuts:
     first_search: int = 1
     second_search: int = 3
     likely_words: int = 48
+    fitting_words: int = 4
     tolerance: float = 1e-4
 
 

@@ -196,7 +196,8 @@ class FILM(Attack):
         if self.bag == "none":
             return everything, note
         if evidence is not None and self.bag in {"auto", "span"}:
-            return Bag(evidence.words, evidence.longest), note
+            known = evidence.longest if isinstance(evidence, SpanEvidence) else None
+            return Bag(evidence.words, known), note
         try:
             return read_bag(observation, network, self.bag, self.threshold, job.device), note
         except CannotAttack as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,11 +37,6 @@ class SoftEvidence:
     traces: SoftTraces
     words: Tensor
     count: int
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sentence."""
-        return len(self.traces.statistics)
 
     def of(self, ratios: Tensor, sentences: Tensor, words: Tensor) -> Tensor:
         """Nats for each word as the next token of each sentence ``(beam, word)``.
@@ -95,6 +89,8 @@ def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftE
         return None
     count = observation.knowledge.num_examples or 1
     words = shortlist(traces, count)
+    special = torch.tensor(task.spec.special_ids, dtype=torch.int64, device=words.device)
+    words = words[~torch.isin(words, special)]
     usable = traces.shown and traces.layers.causal and len(words)
     return SoftEvidence(traces, words, count) if usable else None
 
@@ -123,9 +119,10 @@ def likeliest(
     """
     grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
     start = grammar.starts.shape[1]
-    first = grammar.starts[0].tolist() if len(grammar.starts) == 1 else []
-    evidence.traces.grow(first, evidence.count, rng)
-    lines: Sequence[tuple[int, ...]] = []
+    first = evidence.traces.ratios[0, grammar.starts[:, 0]]
+    few = first.topk(min(CUTS.likely_words, len(first))).indices
+    grammar = replace(grammar, starts=grammar.starts[few])
+    evidence.traces.grow(grammar.starts[0].tolist() if len(few) == 1 else [], evidence.count, rng)
     trace, begin = [], time.monotonic()
     for step in (1, 2):
         nats = partial(evidence.of, evidence.traces.ratios, words=grammar.words)
@@ -138,9 +135,11 @@ def likeliest(
         lines = [one.ids for one in spread(scored, evidence.count)]
         trace.append((step, time.monotonic() - begin, -scored[0].score))
         job.report(step, -scored[0].score, task.text(lines[0]))
-        if job.expired or step == 2:
+        words = [line[:-1] if line[-1] == grammar.end else line for line in lines]
+        words = [line for line in words if len(line) > CUTS.fitting_words]
+        if job.expired or step == 2 or not words:
             break
-        evidence.traces.fit(lines, rng)
+        evidence.traces.fit(words, rng)
     return Reconstruction(
         batch_of(lines, task, [-1] * len(lines)),
         objective=trace[-1][2],

@@ -103,7 +103,7 @@ def test_without_an_exact_span_likelihoods_rank(fresh: Victim) -> None:
         shares.append(overlap(guess, lines(truth)))
         bag = attack(fresh, seen, replace(QUICK, bag="span"))
         assert bag.note == guess.note
-        assert len(tokens(bag.guess) & tokens(truth)) > len(tokens(truth)) / 2
+        assert len(tokens(bag.guess) & tokens(truth)) > len(tokens(bag.guess)) / 2
     assert sum(shares) > 1.5
 
 
@@ -135,8 +135,13 @@ def test_without_room_in_the_span_it_says_so(fresh: Victim) -> None:
     seen, truth = fresh.capture(many)
     assert sum(map(len, lines(truth))) > 128
     guess = attack(fresh, seen, quick)
-    assert re.match(r"Words by their likelihood, since .* has rank 12[678] at", guess.note)
-    assert guess.confidence == ("guess",) * len(many)
+    assert re.match(r"Ranked by log-probability alone, since .* has rank 12[678] at", guess.note)
+    assert guess.confidence == ("guess",)
+    frozen, _ = fresh.capture(many, BARE)
+    guess = attack(fresh, frozen, replace(quick, max_tokens=12))
+    assert "All words, since the client does not send the word embeddings (frozen)" in guess.note
+    with pytest.raises(CannotAttack, match="at width 128"):
+        attack(fresh, seen, replace(quick, bag="span"))
     dropped, _ = fresh.capture([5], train_mode=True)
     guess = attack(fresh, dropped, quick)
     assert guess.note == "Words by their likelihood, since no sentence in the span was found."

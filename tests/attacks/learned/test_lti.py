@@ -305,6 +305,24 @@ def test_the_regression_is_ridge_regression(updates: int) -> None:
         torch.testing.assert_close(network(features)[:, 0], expected, rtol=0, atol=5e-3)
 
 
+def test_the_regression_knows_when_noise_hides_everything() -> None:
+    draw = rng(5)
+    network = Inverter(400 + 2, 4, 1, Pixels((1, 1, 3), residual=True), classes=2)
+
+    def updates(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        label = torch.nn.functional.one_hot(torch.arange(count) % 2, 2).float()
+        features = torch.randn(count, 400, generator=draw)
+        return torch.cat([features, label], 1), torch.randn(count, 3, generator=draw)
+
+    training, heldout = updates(200), updates(400)
+    network.standardise(training[0])
+    with torch.no_grad():
+        network.regress(training, heldout)
+        error = float((network(heldout[0])[:, 0] - heldout[1]).square().mean())
+    # A ridge of 0.1 gives 1.6 times the variance.
+    assert error < 1.05 * float(heldout[1].var())
+
+
 def _scaled(network: Inverter, features: Tensor) -> Tensor:
     label = features[:, -2:].argmax(1)
     scaled: Tensor = (features[:, :-2] - network.mean[label]) / network.deviation[label]
