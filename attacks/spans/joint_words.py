@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,13 +33,13 @@ class JointWords:
         gram: ``Y Y^T``, ``(width, width)``.
         tokens: ids that are tried, ``(token,)``.
         inputs: of each of them at each place, ``(place, token, width)``.
-        known: inputs of sentences that are already found, ``(row, width)``.
+        known: places and numbers of the tokens of sentences that are already found.
     """
 
     gram: Tensor
     tokens: Tensor
     inputs: Tensor
-    known: Tensor
+    known: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Prepare what every sentence needs of each token."""
@@ -66,7 +67,14 @@ class JointWords:
         tokens = tokens[near[:, tokens].isfinite().any(0)]
         inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
         gram = traces.first.seen.gram.to(inputs)
-        return cls(gram / gram.trace(), tokens, inputs, inputs[0, :0])
+        return cls(gram / gram.trace(), tokens, inputs)
+
+    def beside(self, lines: Sequence[Tensor]) -> JointWords:
+        """The same beside other sentences of the batch."""
+        other = copy.copy(self)
+        pairs = (pair for line in lines for pair in enumerate(self.index(line).tolist()))
+        object.__setattr__(other, "known", tuple(dict.fromkeys(pairs)))
+        return other
 
     def index(self, line: Tensor) -> Tensor:
         """Number of each token of a line among ``tokens``."""
@@ -82,7 +90,7 @@ class JointWords:
                 if best != int(own[place]):
                     own = own.clone()
                     own[place] = best
-            own = self._exchanged(own)
+            own = self.index(self._exchanged(self.tokens[own]))
             if torch.equal(before, own):
                 break
         return self.tokens[own]
@@ -95,8 +103,9 @@ class JointWords:
 
     def gains(self, own: Tensor, place: int) -> Tensor:
         """What each token at a place adds to the energy of the line's others, ``(token,)``."""
-        others = [self.inputs[i, own[i]][None] for i in range(len(own)) if i != place]
-        basis = torch.linalg.qr(torch.cat([self.known, *others]).T).Q
+        line = [pair for pair in enumerate(own.tolist()) if pair[0] != place]
+        places, others = torch.tensor([*dict.fromkeys([*self.known, *line])]).T
+        basis = torch.linalg.qr(self.inputs[places, others].T).Q
         inside = self.inputs[place] @ basis
         seen = inside @ (basis.T @ self.gram @ basis) - 2 * self._images[place] @ basis
         added = self._energies[place] + (inside * seen).sum(1)
@@ -106,26 +115,41 @@ class JointWords:
 
     def energies(self, lines: Tensor) -> Tensor:
         """Share of the gradient within the span of each line's inputs ``(line,)``, float64."""
-        places = torch.arange(lines.shape[1], device=lines.device)
-        inputs, images = self.inputs[places, lines], self._images[places, lines]
-        known = self.known.expand(len(lines), *self.known.shape)
-        inputs = torch.cat([known, inputs], 1).double()
-        images = torch.cat([known @ self.gram, images], 1).double()
+        places = torch.arange(lines.shape[1], device=lines.device).expand_as(lines)
+        if self.known:
+            known = lines.new_tensor(self.known).expand(len(lines), -1, 2)
+            places, lines = (
+                torch.cat(pair, 1) for pair in ((known[..., 0], places), (known[..., 1], lines))
+            )
+        inputs, images = self.inputs[places, lines].double(), self._images[places, lines].double()
         table = inputs @ inputs.mT
         table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
         solved: Tensor = torch.linalg.solve(table, images @ inputs.mT)
         return solved.diagonal(dim1=1, dim2=2).sum(1)
 
-    def _exchanged(self, own: Tensor) -> Tensor:
-        """The line after the best exchange of two words, as long as one gains."""
+    def exchanges(self, line: Tensor, count: int) -> list[Tensor]:
+        """The lines with two words exchanged that hold most energy."""
+        own = self.index(line)
         inner = range(1, len(own) - 1)
         pairs = [(i, j) for i in inner for j in inner if i < j and own[i] != own[j]]
-        for _ in range(len(own)):
-            lines = own.repeat(len(pairs) + 1, 1)
-            for row, (i, j) in enumerate(pairs):
-                lines[row, [i, j]] = own[[j, i]]
-            scores = self.energies(lines)
-            if float(scores.max()) <= float(scores[-1]) * (1 + _GAIN) or not pairs:
+        lines = own.repeat(len(pairs), 1)
+        for row, (i, j) in enumerate(pairs):
+            lines[row, [i, j]] = own[[j, i]]
+        return self.best([self.tokens[one] for one in lines], count)
+
+    def best(self, lines: Sequence[Tensor], count: int) -> list[Tensor]:
+        """The lines, all of one length, that hold most energy, the first one first."""
+        if not lines:
+            return []
+        scores = self.energies(self.index(torch.stack([*lines])))
+        return [lines[i] for i in scores.topk(min(count, len(lines))).indices.tolist()]
+
+    def _exchanged(self, line: Tensor) -> Tensor:
+        """The line after the best exchange of two words, as long as one gains."""
+        for _ in range(len(line)):
+            pair = torch.stack([line, *self.exchanges(line, 1)])
+            scores = self.energies(self.index(pair))
+            if float(scores[-1]) <= float(scores[0]) * (1 + _GAIN):
                 break
-            own = lines[int(scores.argmax())]
-        return own
+            line = pair[-1]
+        return line
