@@ -121,10 +121,15 @@ class JointWords:
             places, lines = (
                 torch.cat(pair, 1) for pair in ((known[..., 0], places), (known[..., 1], lines))
             )
-        inputs, images = self.inputs[places, lines].double(), self._images[places, lines].double()
-        table = inputs @ inputs.mT
+        which, own = (places * len(self.tokens) + lines).unique(return_inverse=True)
+        inputs, images = (
+            part.flatten(0, 1)[which].double() for part in (self.inputs, self._images)
+        )
+        table, seen = inputs @ inputs.T, images @ inputs.T
+        rows, columns = own[:, :, None], own[:, None, :]
+        table, seen = table[rows, columns], seen[rows, columns]
         table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
-        solved: Tensor = torch.linalg.solve(table, images @ inputs.mT)
+        solved: Tensor = torch.linalg.solve(table, seen)
         return solved.diagonal(dim1=1, dim2=2).sum(1)
 
     def exchanges(self, line: Tensor, count: int) -> list[Tensor]:

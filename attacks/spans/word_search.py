@@ -16,7 +16,7 @@ from fedsim.types import Tensors
 
 _NEAREST = 12  # tokens nearest to the span at a place, which may be words of the batch
 _LENGTHS = 6  # likeliest lengths, in which words are chosen together
-_FEW = 2  # words put in at each place
+_FEW = 2  # lengths tried again, and words put in at each place
 _RIVALS = 4  # words tried at each place
 _ROUNDING = 1e-5  # relative error of a similarity in float32
 
@@ -140,12 +140,16 @@ class WordSearch:
         """The guess with a sentence at this row chosen anew beside the others."""
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
         joint, lines = self.joint.beside(others), []
-        for length in self.places.lengths(self.possible, _LENGTHS):
-            lines.append(joint.settled(self.places.starts(length)[0]))
+        begun = row < len(guess.lines)
+        if begun:
+            lines.append(joint.settled(guess.lines[row]))
+        for length in self.places.lengths(self.possible, _FEW if begun else _LENGTHS):
+            settled = [joint.settled(start) for start in self.places.starts(length)]
+            lines += joint.best(settled, 1)
             if job.expired:
                 break
         tried = [guess.with_line(row, one, label) for one in lines for label in range(self.classes)]
-        return self._best(guess if row < len(guess.lines) else Guess(), tried, [row])
+        return self._best(guess if begun else Guess(), tried, [row])
 
     def _best(self, guess: Guess, others: Sequence[Guess], rows: Sequence[int]) -> Guess:
         """The nearest of the guess and others that differ from it in these rows alone."""
