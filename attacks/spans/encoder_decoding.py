@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from attacks.base import Job
 from attacks.spans.joint_words import JointWords
+from attacks.spans.places import Places
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
-from attacks.spans.word_search import Places, WordSearch
+from attacks.spans.word_search import WordSearch
 from fedsim.capture import Observation
 from fedsim.tasks.text import TextTask
 
@@ -27,10 +28,11 @@ def decode(
     edges = task.tokens([""])[0]
     search = WordSearch(
         Places(traces.statistics, edges[0], edges[-1]),
-        JointWords.of(traces, [edges[0], edges[-1]]),
+        JointWords.of(traces, traces.words.new_tensor([edges[0], edges[-1]])),
         Rematch.of(observation, task, traces.words.device, signs=traces.signs),
         task.spec.num_classes or 1,
         observation.knowledge.lengths or range(_SHORTEST, task.max_length + 1),
+        bool(observation.knowledge.train_mode),
     )
     found = search.run(observation.knowledge.num_examples or 1, job)
     return [line.tolist() for line in found.lines], list(found.labels)

@@ -33,12 +33,14 @@ class JointWords:
         gram: ``Y Y^T``, ``(width, width)``.
         tokens: ids that are tried, ``(token,)``.
         inputs: of each of them at each place, ``(place, token, width)``.
+        edges: ids of the first and the last token of every sentence, which are no words.
         known: places and numbers of the tokens of sentences that are already found.
     """
 
     gram: Tensor
     tokens: Tensor
     inputs: Tensor
+    edges: Tensor
     known: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -47,14 +49,16 @@ class JointWords:
         object.__setattr__(self, "_images", images)
         object.__setattr__(self, "_energies", (images * self.inputs).sum(2))
         object.__setattr__(self, "_squares", self.inputs.square().sum(2))
+        object.__setattr__(self, "_inner", ~torch.isin(self.tokens, self.edges))
 
     _images: Tensor = None  # type: ignore[assignment]
     _energies: Tensor = None  # type: ignore[assignment]
     _squares: Tensor = None  # type: ignore[assignment]
+    _inner: Tensor = None  # type: ignore[assignment]
 
     @classmethod
-    def of(cls, traces: SoftTraces, edges: Sequence[int]) -> JointWords:
-        """Shortlist the tokens that are near the span; ``edges`` are those of every sentence."""
+    def of(cls, traces: SoftTraces, edges: Tensor) -> JointWords:
+        """Shortlist the tokens that are near the span."""
         assert traces.first is not None
         near = traces.statistics
         apart = near - near[1:].mean(0)
@@ -62,12 +66,12 @@ class JointWords:
         few = near.topk(min(16 * _NEAREST, near.shape[1]), dim=1, largest=False).indices
         strong = apart.gather(1, few).topk(_OUTSTANDING, dim=1, largest=False).indices
         tokens = torch.cat(
-            [few[:, :_NEAREST].flatten(), few.gather(1, strong).flatten(), few.new_tensor(edges)]
+            [few[:, :_NEAREST].flatten(), few.gather(1, strong).flatten(), edges]
         ).unique()
         tokens = tokens[near[:, tokens].isfinite().any(0)]
         inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
         gram = traces.first.seen.gram.to(inputs)
-        return cls(gram / gram.trace(), tokens, inputs)
+        return cls(gram / gram.trace(), tokens, inputs, edges)
 
     def beside(self, lines: Sequence[Tensor]) -> JointWords:
         """The same beside other sentences of the batch."""
@@ -111,7 +115,7 @@ class JointWords:
         added = self._energies[place] + (inside * seen).sum(1)
         outside = self._squares[place] - inside.square().sum(1)
         clear = outside > _INDEPENDENT * self._squares[place]
-        return (added / outside.clamp(min=1e-30)).where(clear, 0)
+        return (added / outside.clamp(min=1e-30)).where(clear & self._inner, 0)
 
     def energies(self, lines: Tensor) -> Tensor:
         """Share of the gradient within the span of each line's inputs ``(line,)``, float64."""

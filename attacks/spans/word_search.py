@@ -11,74 +11,14 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.spans.cuts import CUTS
 from attacks.spans.joint_words import JointWords
+from attacks.spans.places import Places
 from attacks.spans.rematch import Rematch
 from fedsim.types import Tensors
 
-_NEAREST = 12  # tokens nearest to the span at a place, which may be words of the batch
 _LENGTHS = 6  # likeliest lengths, in which words are chosen together
 _FEW = 2  # lengths tried again, and words put in at each place
 _RIVALS = 4  # words tried at each place
 _ROUNDING = 1e-5  # relative error of a similarity in float32
-
-
-@dataclass(frozen=True)
-class Places:
-    """Which tokens of the batch stand at which place, before any attention.
-
-    At every place the tokens of the batch are nearer to the span than others, for a token's
-    embedding outweighs that of its place, and the strongest of them are nearest everywhere. What
-    tells the place of a token is how near it is there compared with other places.
-
-    Attributes:
-        statistics: of :class:`Evidence`, ``(position, vocabulary)``.
-        start: token that begins every sentence.
-        end: token that ends every sentence.
-    """
-
-    statistics: Tensor
-    start: int
-    end: int
-
-    def __post_init__(self) -> None:
-        """Subtract the mean over places."""
-        inner = self.statistics.clone()
-        inner[:, [self.start, self.end]] = torch.inf
-        object.__setattr__(self, "_inner", inner)
-        object.__setattr__(self, "_centred", inner - inner[1:].mean(0))
-        size = min(_NEAREST, inner.shape[1])
-        few = inner[1:].topk(size, dim=1, largest=False).values.median(1).values
-        object.__setattr__(self, "_ends", self.statistics[1:, self.end] - few)
-
-    _inner: Tensor = None  # type: ignore[assignment]
-    _centred: Tensor = None  # type: ignore[assignment]
-    _ends: Tensor = None  # type: ignore[assignment]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sentence."""
-        return len(self.statistics)
-
-    def lengths(self, possible: Sequence[int], count: int) -> list[int]:
-        """The lengths that the end token's place makes likeliest."""
-        return sorted(possible, key=lambda n: float(self._ends[n - 2]))[:count]
-
-    def rivals(self, length: int, count: int) -> Tensor:
-        """The likeliest tokens at each place ``(place, rival)``; both ends are meaningless.
-
-        Behind the ``count`` that stand out from other places follow the two nearest ones, which are
-        the better choice for an update with little noise.
-        """
-        size = min(_NEAREST, self._inner.shape[1])
-        near = self._inner[:length].topk(size, dim=1, largest=False).indices
-        bag = near[1 : length - 1].unique()
-        best = self._centred[:length, bag].topk(min(count, len(bag)), dim=1, largest=False)
-        return torch.cat([bag[best.indices], near[:, :2]], 1)
-
-    def starts(self, length: int) -> Tensor:
-        """Two sentences of this many tokens: those that stand out, and the nearest ones."""
-        lines = self.rivals(length, 1)[:, :2].T.clone()
-        lines[:, 0], lines[:, -1] = self.start, self.end
-        return lines
 
 
 @dataclass(frozen=True)
@@ -112,6 +52,7 @@ class WordSearch:
         match: measures.
         classes: number of classes.
         possible: lengths that may occur.
+        dropout: whether dropout blurs the deeper layers, so that the first one alone knows words.
     """
 
     places: Places
@@ -119,25 +60,24 @@ class WordSearch:
     match: Rematch
     classes: int
     possible: Sequence[int]
+    dropout: bool
 
     def run(self, count: int, job: Job) -> Guess:
         """The nearest batch of this many sentences."""
+        if count == 1:
+            tried = [self._best(Guess(), near, [0]) for near in self._begun(Guess(), 0, job)]
+            tried.sort(key=lambda guess: -guess.score)
+            # The length is the least certain, and the rest follows from it.
+            ends = [self._improved(guess, job) for guess in tried[:_FEW]]
+            return max(ends, key=lambda guess: guess.score)
         guess = Guess()
         for row in range(count):
-            guess = self._chosen(guess, row, job)
-        for _ in range(CUTS.sweeps):
-            before = guess.score
-            for row in range(count):
-                if count > 1:
-                    guess = self._chosen(guess, row, job)
-                guess = self._swept(guess, row, job)
-                guess = self._mixed(guess, row, job)
-            if guess.score <= before or job.expired:
-                break
-        return guess
+            near = [one for part in self._begun(guess, row, job) for one in part]
+            guess = self._best(Guess(), near, [row])
+        return self._improved(guess, job)
 
-    def _chosen(self, guess: Guess, row: int, job: Job) -> Guess:
-        """The guess with a sentence at this row chosen anew beside the others."""
+    def _begun(self, guess: Guess, row: int, job: Job) -> list[list[Guess]]:
+        """The guess with a sentence chosen anew beside the others, of each length and class."""
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
         joint, lines = self.joint.beside(others), []
         begun = row < len(guess.lines)
@@ -148,8 +88,23 @@ class WordSearch:
             lines += joint.best(settled, 1)
             if job.expired:
                 break
-        tried = [guess.with_line(row, one, label) for one in lines for label in range(self.classes)]
-        return self._best(guess if begun else Guess(), tried, [row])
+        return [[guess.with_line(row, one, own) for own in range(self.classes)] for one in lines]
+
+    def _improved(self, guess: Guess, job: Job) -> Guess:
+        """After rounds of changes of every sentence."""
+        count = len(guess.lines)
+        for _ in range(CUTS.sweeps):
+            before = guess.score
+            for row in range(count):
+                if count > 1:
+                    near = [one for part in self._begun(guess, row, job) for one in part]
+                    guess = self._best(guess, near, [row])
+                if not self.dropout:
+                    guess = self._swept(guess, row, job)
+                guess = self._mixed(guess, row, job)
+            if guess.score <= before or job.expired:
+                break
+        return guess
 
     def _best(self, guess: Guess, others: Sequence[Guess], rows: Sequence[int]) -> Guess:
         """The nearest of the guess and others that differ from it in these rows alone."""
