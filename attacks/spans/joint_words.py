@@ -117,14 +117,19 @@ class JointWords:
         clear = outside > _INDEPENDENT * self._squares[place]
         return (added / outside.clamp(min=1e-30)).where(clear & self._inner, 0)
 
-    def energies(self, lines: Tensor) -> Tensor:
-        """Share of the gradient within the span of each line's inputs ``(line,)``, float64."""
-        places = torch.arange(lines.shape[1], device=lines.device).expand_as(lines)
+    def energies(self, lines: Tensor, places: Tensor | None = None) -> Tensor:
+        """Share of the gradient within the span of each line's inputs ``(line,)``, float64.
+
+        Args:
+            lines: numbers of tokens ``(line, token)``.
+            places: where they stand, if they are those of several sentences one after the other.
+        """
+        if places is None:
+            places = torch.arange(lines.shape[1], device=lines.device).expand_as(lines)
         if self.known:
             known = lines.new_tensor(self.known).expand(len(lines), -1, 2)
-            places, lines = (
-                torch.cat(pair, 1) for pair in ((known[..., 0], places), (known[..., 1], lines))
-            )
+            places = torch.cat([known[..., 0], places], 1)
+            lines = torch.cat([known[..., 1], lines], 1)
         which, own = (places * len(self.tokens) + lines).unique(return_inverse=True)
         inputs, images = (
             part.flatten(0, 1)[which].double() for part in (self.inputs, self._images)
@@ -148,10 +153,18 @@ class JointWords:
 
     def best(self, lines: Sequence[Tensor], count: int) -> list[Tensor]:
         """The lines, all of one length, that hold most energy, the first one first."""
-        if not lines:
+        return [one for (one,) in self.best_batches([(line,) for line in lines], count)]
+
+    def best_batches(
+        self, batches: Sequence[tuple[Tensor, ...]], count: int
+    ) -> list[tuple[Tensor, ...]]:
+        """The batches, of equally many tokens, that hold most energy, the first one first."""
+        if not batches:
             return []
-        scores = self.energies(self.index(torch.stack([*lines])))
-        return [lines[i] for i in scores.topk(min(count, len(lines))).indices.tolist()]
+        lines = torch.stack([torch.cat(batch) for batch in batches])
+        places = [torch.cat([torch.arange(len(one)) for one in batch]) for batch in batches]
+        scores = self.energies(self.index(lines), torch.stack(places).to(lines.device))
+        return [batches[i] for i in scores.topk(min(count, len(batches))).indices.tolist()]
 
     def _exchanged(self, line: Tensor) -> Tensor:
         """The line after the best exchange of two words, as long as one gains."""

@@ -176,16 +176,31 @@ class WordSearch:
         return lines
 
     def _mixed(self, guess: Guess, row: int, job: Job) -> Guess:
-        """With the words of two sentences exchanged at a place, or from there on."""
+        """With words of two sentences exchanged at a place or from there on, or one moved."""
         for other in range(row):
-            tried = []
-            for place in range(1, min(len(guess.lines[row]), len(guess.lines[other])) - 1):
-                one, two = guess.lines[row], guess.lines[other]
+            rest = [line for i, line in enumerate(guess.lines) if i not in (row, other)]
+            one, two = guess.lines[row], guess.lines[other]
+            pairs = self.joint.beside(rest).best_batches(self._moved(one, two), 2 * _RIVALS)
+            for place in range(1, min(len(one), len(two)) - 1):
                 for end in (place + 1, len(one) + len(two)):
                     first = torch.cat([one[:place], two[place:end], one[end:]])
                     second = torch.cat([two[:place], one[place:end], two[end:]])
-                    tried.append(guess.with_line(row, first).with_line(other, second))
+                    pairs.append((first, second))
+            tried = [guess.with_line(row, a).with_line(other, b) for a, b in pairs]
             guess = self._best(guess, tried, [row, other])
             if job.expired:
                 break
         return guess
+
+    def _moved(self, one: Tensor, two: Tensor) -> list[tuple[Tensor, ...]]:
+        """Both lines with a word of one of them moved to the other."""
+        found: list[tuple[Tensor, ...]] = []
+        for giver, taker in ((one, two), (two, one)):
+            if len(giver) - 1 not in self.possible or len(taker) + 1 not in self.possible:
+                continue
+            for i in range(1, len(giver) - 1):
+                less = torch.cat([giver[:i], giver[i + 1 :]])
+                for j in range(1, len(taker)):
+                    more = torch.cat([taker[:j], giver[i : i + 1], taker[j:]])
+                    found.append((less, more) if giver is one else (more, less))
+        return found
