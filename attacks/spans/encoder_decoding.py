@@ -25,14 +25,14 @@ def decode(
         traces: of the update.
         job: ends the search when its time is up.
     """
-    edges = task.tokens([""])[0]
+    edges, count = task.tokens([""])[0], observation.knowledge.num_examples or 1
     search = WordSearch(
         Places(traces.statistics, edges[0], edges[-1]),
-        JointWords.of(traces, traces.words.new_tensor([edges[0], edges[-1]])),
+        JointWords.of(traces, traces.words.new_tensor([edges[0], edges[-1]]), count),
         Rematch.of(observation, task, traces.words.device, signs=traces.signs),
         task.spec.num_classes or 1,
         observation.knowledge.lengths or range(_SHORTEST, task.max_length + 1),
         bool(observation.knowledge.train_mode),
     )
-    found = search.run(observation.knowledge.num_examples or 1, job)
+    found = search.run(count, job)
     return [line.tolist() for line in found.lines], list(found.labels)

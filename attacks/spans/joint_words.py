@@ -11,8 +11,9 @@ from torch import Tensor
 
 from attacks.spans.soft_traces import SoftTraces
 
-_NEAREST = 24  # tokens nearest to the span at a place, which are tried at every place
-_OUTSTANDING = 24  # and of those nearer there than at most other places
+_NEAREST = (
+    12  # tokens nearest to the span at a place, as many that stand out: once, and for each line
+)
 _SWEEPS = 8  # most rounds over the places of a line
 _INDEPENDENT = 1e-3  # least share of an input's square outside the others' span
 _GAIN = 1e-9  # least relative gain of a step
@@ -57,16 +58,17 @@ class JointWords:
     _inner: Tensor = None  # type: ignore[assignment]
 
     @classmethod
-    def of(cls, traces: SoftTraces, edges: Tensor) -> JointWords:
-        """Shortlist the tokens that are near the span."""
+    def of(cls, traces: SoftTraces, edges: Tensor, count: int) -> JointWords:
+        """Shortlist the tokens that are near the span of so many sentences."""
         assert traces.first is not None
         near = traces.statistics
         apart = near - near[1:].mean(0)
         apart = apart.where(apart.isfinite(), torch.inf)
-        few = near.topk(min(16 * _NEAREST, near.shape[1]), dim=1, largest=False).indices
-        strong = apart.gather(1, few).topk(_OUTSTANDING, dim=1, largest=False).indices
+        size = _NEAREST * (1 + count)
+        few = near.topk(min(8 * size, near.shape[1]), dim=1, largest=False).indices
+        strong = apart.gather(1, few).topk(min(size, few.shape[1]), dim=1, largest=False).indices
         tokens = torch.cat(
-            [few[:, :_NEAREST].flatten(), few.gather(1, strong).flatten(), edges]
+            [few[:, :size].flatten(), few.gather(1, strong).flatten(), edges]
         ).unique()
         tokens = tokens[near[:, tokens].isfinite().any(0)]
         inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
@@ -94,7 +96,7 @@ class JointWords:
                 if best != int(own[place]):
                     own = own.clone()
                     own[place] = best
-            own = self.index(self._exchanged(self.tokens[own]))
+            own = self._exchanged(own)
             if torch.equal(before, own):
                 break
         return self.tokens[own]
@@ -143,12 +145,7 @@ class JointWords:
 
     def exchanges(self, line: Tensor, count: int) -> list[Tensor]:
         """The lines with two words exchanged that hold most energy."""
-        own = self.index(line)
-        inner = range(1, len(own) - 1)
-        pairs = [(i, j) for i in inner for j in inner if i < j and own[i] != own[j]]
-        lines = own.repeat(len(pairs), 1)
-        for row, (i, j) in enumerate(pairs):
-            lines[row, [i, j]] = own[[j, i]]
+        lines, _ = self._swapped(self.index(line))
         return self.best([self.tokens[one] for one in lines], count)
 
     def best(self, lines: Sequence[Tensor], count: int) -> list[Tensor]:
@@ -166,12 +163,27 @@ class JointWords:
         scores = self.energies(self.index(lines), torch.stack(places).to(lines.device))
         return [batches[i] for i in scores.topk(min(count, len(batches))).indices.tolist()]
 
-    def _exchanged(self, line: Tensor) -> Tensor:
-        """The line after the best exchange of two words, as long as one gains."""
-        for _ in range(len(line)):
-            pair = torch.stack([line, *self.exchanges(line, 1)])
-            scores = self.energies(self.index(pair))
-            if float(scores[-1]) <= float(scores[0]) * (1 + _GAIN):
-                break
-            line = pair[-1]
-        return line
+    def _exchanged(self, own: Tensor) -> Tensor:
+        """The line after the exchanges of two words that gain, those that overlap left out."""
+        lines, pairs = self._swapped(own)
+        if not pairs:
+            return own
+        scores = self.energies(torch.cat([lines, own[None]]))
+        gain, every, taken = scores[:-1] - (1 + _GAIN) * scores[-1], own.clone(), set[int]()
+        for row in gain.argsort(descending=True).tolist():
+            if float(gain[row]) > 0 and taken.isdisjoint(pairs[row]):
+                every[[*pairs[row]]] = own[[*pairs[row]][::-1]]
+                taken |= set(pairs[row])
+        rivals = torch.stack([own, lines[int(gain.argmax())], every])
+        return rivals[int(self.energies(rivals).argmax())] if taken else own
+
+    def _swapped(self, own: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
+        """The line with each two different words exchanged, and their places."""
+        inner = range(1, len(own) - 1)
+        words = own.tolist()
+        pairs = [(i, j) for i in inner for j in inner if i < j and words[i] != words[j]]
+        lines = own.repeat(len(pairs), 1)
+        if pairs:
+            rows, (one, two) = torch.arange(len(pairs)), torch.tensor(pairs).T
+            lines[rows, one], lines[rows, two] = own[two], own[one]
+        return lines, pairs
