@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.spans.cuts import CUTS
 from attacks.spans.joint_words import JointWords
 from attacks.spans.places import Places
 from attacks.spans.rematch import Rematch
@@ -18,6 +17,7 @@ from fedsim.types import Tensors
 _LENGTHS = 6  # likeliest lengths, in which words are chosen together
 _FEW = 2  # lengths tried again, and words put in at each place
 _RIVALS = 4  # words tried at each place
+_ROUNDS = 6  # most rounds of changes
 _ROUNDING = 1e-5  # relative error of a similarity in float32
 
 
@@ -93,10 +93,10 @@ class WordSearch:
     def _improved(self, guess: Guess, job: Job) -> Guess:
         """After rounds of changes of every sentence."""
         count = len(guess.lines)
-        for _ in range(CUTS.sweeps):
+        for round_ in range(_ROUNDS):
             before = guess.score
             for row in range(count):
-                if count > 1:
+                if count > 1 and not round_:
                     near = [one for part in self._begun(guess, row, job) for one in part]
                     guess = self._best(guess, near, [row])
                 if not self.dropout:
@@ -163,8 +163,7 @@ class WordSearch:
         """The likeliest lines with one word left out or put in."""
         count, lines = len(line), []
         if count - 1 in self.possible:
-            fewer = [torch.cat([line[:i], line[i + 1 :]]) for i in range(1, count - 1)]
-            lines += joint.best(fewer, _RIVALS)
+            lines += [torch.cat([line[:i], line[i + 1 :]]) for i in range(1, count - 1)]
         if count + 1 in self.possible:
             likely = self.places.rivals(count + 1, _FEW)
             more = [
