@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from attacks.spans.soft_traces import SoftTraces
 
-_NEAREST = 24  # tokens nearest to the span at a place, which are tried at every place
-_OUTSTANDING = 24  # and of those nearer there than at most other places
+_NEAREST = (
+    12  # tokens nearest to the span at a place, as many that stand out: once, and for each line
+)
 _SWEEPS = 8  # most rounds over the places of a line
 _INDEPENDENT = 1e-3  # least share of an input's square outside the others' span
 _GAIN = 1e-9  # least relative gain of a step
@@ -32,13 +34,15 @@ class JointWords:
         gram: ``Y Y^T``, ``(width, width)``.
         tokens: ids that are tried, ``(token,)``.
         inputs: of each of them at each place, ``(place, token, width)``.
-        known: inputs of sentences that are already found, ``(row, width)``.
+        edges: ids of the first and the last token of every sentence, which are no words.
+        known: places and numbers of the tokens of sentences that are already found.
     """
 
     gram: Tensor
     tokens: Tensor
     inputs: Tensor
-    known: Tensor
+    edges: Tensor
+    known: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Prepare what every sentence needs of each token."""
@@ -46,27 +50,37 @@ class JointWords:
         object.__setattr__(self, "_images", images)
         object.__setattr__(self, "_energies", (images * self.inputs).sum(2))
         object.__setattr__(self, "_squares", self.inputs.square().sum(2))
+        object.__setattr__(self, "_inner", ~torch.isin(self.tokens, self.edges))
 
     _images: Tensor = None  # type: ignore[assignment]
     _energies: Tensor = None  # type: ignore[assignment]
     _squares: Tensor = None  # type: ignore[assignment]
+    _inner: Tensor = None  # type: ignore[assignment]
 
     @classmethod
-    def of(cls, traces: SoftTraces, edges: Sequence[int]) -> JointWords:
-        """Shortlist the tokens that are near the span; ``edges`` are those of every sentence."""
+    def of(cls, traces: SoftTraces, edges: Tensor, count: int) -> JointWords:
+        """Shortlist the tokens that are near the span of so many sentences."""
         assert traces.first is not None
         near = traces.statistics
         apart = near - near[1:].mean(0)
         apart = apart.where(apart.isfinite(), torch.inf)
-        few = near.topk(min(16 * _NEAREST, near.shape[1]), dim=1, largest=False).indices
-        strong = apart.gather(1, few).topk(_OUTSTANDING, dim=1, largest=False).indices
+        size = _NEAREST * (1 + count)
+        few = near.topk(min(8 * size, near.shape[1]), dim=1, largest=False).indices
+        strong = apart.gather(1, few).topk(min(size, few.shape[1]), dim=1, largest=False).indices
         tokens = torch.cat(
-            [few[:, :_NEAREST].flatten(), few.gather(1, strong).flatten(), few.new_tensor(edges)]
+            [few[:, :size].flatten(), few.gather(1, strong).flatten(), edges]
         ).unique()
         tokens = tokens[near[:, tokens].isfinite().any(0)]
         inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
         gram = traces.first.seen.gram.to(inputs)
-        return cls(gram / gram.trace(), tokens, inputs, inputs[0, :0])
+        return cls(gram / gram.trace(), tokens, inputs, edges)
+
+    def beside(self, lines: Sequence[Tensor]) -> JointWords:
+        """The same beside other sentences of the batch."""
+        other = copy.copy(self)
+        pairs = (pair for line in lines for pair in enumerate(self.index(line).tolist()))
+        object.__setattr__(other, "known", tuple(dict.fromkeys(pairs)))
+        return other
 
     def index(self, line: Tensor) -> Tensor:
         """Number of each token of a line among ``tokens``."""
@@ -95,37 +109,81 @@ class JointWords:
 
     def gains(self, own: Tensor, place: int) -> Tensor:
         """What each token at a place adds to the energy of the line's others, ``(token,)``."""
-        others = [self.inputs[i, own[i]][None] for i in range(len(own)) if i != place]
-        basis = torch.linalg.qr(torch.cat([self.known, *others]).T).Q
+        line = [pair for pair in enumerate(own.tolist()) if pair[0] != place]
+        places, others = torch.tensor([*dict.fromkeys([*self.known, *line])]).T
+        basis = torch.linalg.qr(self.inputs[places, others].T).Q
         inside = self.inputs[place] @ basis
         seen = inside @ (basis.T @ self.gram @ basis) - 2 * self._images[place] @ basis
         added = self._energies[place] + (inside * seen).sum(1)
         outside = self._squares[place] - inside.square().sum(1)
         clear = outside > _INDEPENDENT * self._squares[place]
-        return (added / outside.clamp(min=1e-30)).where(clear, 0)
+        return (added / outside.clamp(min=1e-30)).where(clear & self._inner, 0)
 
-    def energies(self, lines: Tensor) -> Tensor:
-        """Share of the gradient within the span of each line's inputs ``(line,)``, float64."""
-        places = torch.arange(lines.shape[1], device=lines.device)
-        inputs, images = self.inputs[places, lines], self._images[places, lines]
-        known = self.known.expand(len(lines), *self.known.shape)
-        inputs = torch.cat([known, inputs], 1).double()
-        images = torch.cat([known @ self.gram, images], 1).double()
-        table = inputs @ inputs.mT
+    def energies(self, lines: Tensor, places: Tensor | None = None) -> Tensor:
+        """Share of the gradient within the span of each line's inputs ``(line,)``, float64.
+
+        Args:
+            lines: numbers of tokens ``(line, token)``.
+            places: where they stand, if they are those of several sentences one after the other.
+        """
+        if places is None:
+            places = torch.arange(lines.shape[1], device=lines.device).expand_as(lines)
+        if self.known:
+            known = lines.new_tensor(self.known).expand(len(lines), -1, 2)
+            places = torch.cat([known[..., 0], places], 1)
+            lines = torch.cat([known[..., 1], lines], 1)
+        which, own = (places * len(self.tokens) + lines).unique(return_inverse=True)
+        inputs, images = (
+            part.flatten(0, 1)[which].double() for part in (self.inputs, self._images)
+        )
+        table, seen = inputs @ inputs.T, images @ inputs.T
+        rows, columns = own[:, :, None], own[:, None, :]
+        table, seen = table[rows, columns], seen[rows, columns]
         table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
-        solved: Tensor = torch.linalg.solve(table, images @ inputs.mT)
+        solved: Tensor = torch.linalg.solve(table, seen)
         return solved.diagonal(dim1=1, dim2=2).sum(1)
 
+    def exchanges(self, line: Tensor, count: int) -> list[Tensor]:
+        """The lines with two words exchanged that hold most energy."""
+        lines, _ = self._swapped(self.index(line))
+        return self.best([self.tokens[one] for one in lines], count)
+
+    def best(self, lines: Sequence[Tensor], count: int) -> list[Tensor]:
+        """The lines, all of one length, that hold most energy, the first one first."""
+        return [one for (one,) in self.best_batches([(line,) for line in lines], count)]
+
+    def best_batches(
+        self, batches: Sequence[tuple[Tensor, ...]], count: int
+    ) -> list[tuple[Tensor, ...]]:
+        """The batches, of equally many tokens, that hold most energy, the first one first."""
+        if not batches:
+            return []
+        lines = torch.stack([torch.cat(batch) for batch in batches])
+        places = [torch.cat([torch.arange(len(one)) for one in batch]) for batch in batches]
+        scores = self.energies(self.index(lines), torch.stack(places).to(lines.device))
+        return [batches[i] for i in scores.topk(min(count, len(batches))).indices.tolist()]
+
     def _exchanged(self, own: Tensor) -> Tensor:
-        """The line after the best exchange of two words, as long as one gains."""
+        """The line after the exchanges of two words that gain, those that overlap left out."""
+        lines, pairs = self._swapped(own)
+        if not pairs:
+            return own
+        scores = self.energies(torch.cat([lines, own[None]]))
+        gain, every, taken = scores[:-1] - (1 + _GAIN) * scores[-1], own.clone(), set[int]()
+        for row in gain.argsort(descending=True).tolist():
+            if float(gain[row]) > 0 and taken.isdisjoint(pairs[row]):
+                every[[*pairs[row]]] = own[[*pairs[row]][::-1]]
+                taken |= set(pairs[row])
+        rivals = torch.stack([own, lines[int(gain.argmax())], every])
+        return rivals[int(self.energies(rivals).argmax())] if taken else own
+
+    def _swapped(self, own: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
+        """The line with each two different words exchanged, and their places."""
         inner = range(1, len(own) - 1)
-        pairs = [(i, j) for i in inner for j in inner if i < j and own[i] != own[j]]
-        for _ in range(len(own)):
-            lines = own.repeat(len(pairs) + 1, 1)
-            for row, (i, j) in enumerate(pairs):
-                lines[row, [i, j]] = own[[j, i]]
-            scores = self.energies(lines)
-            if float(scores.max()) <= float(scores[-1]) * (1 + _GAIN) or not pairs:
-                break
-            own = lines[int(scores.argmax())]
-        return own
+        words = own.tolist()
+        pairs = [(i, j) for i in inner for j in inner if i < j and words[i] != words[j]]
+        lines = own.repeat(len(pairs), 1)
+        if pairs:
+            rows, (one, two) = torch.arange(len(pairs)), torch.tensor(pairs).T
+            lines[rows, one], lines[rows, two] = own[two], own[one]
+        return lines, pairs

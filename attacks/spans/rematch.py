@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.observed.factored import Factored
-from attacks.observed.factors import Products
+from attacks.observed.factors import Products, Vectors
 from attacks.observed.replay import Replay, replay
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
@@ -67,12 +67,16 @@ class Rematch:
         object.__setattr__(other, "measure", "whole")
         return other
 
-    def gradient(self, line: Tensor) -> Tensors:
-        """The gradient of a batch of one line of a language model, of all received weights."""
+    def gradient(self, line: Tensor, label: int | None = None) -> Tensors:
+        """The gradient of a batch of one line, of all received weights.
+
+        ``label`` is its class; None for a language model.
+        """
         network = self.model.network
         for name, own in network.named_parameters():
             own.requires_grad_(name in self.model.parameters)
-        batch = Batch(line[None], line[None], torch.ones_like(line[None]))
+        target = line[None] if label is None else line.new_tensor([label])
+        batch = Batch(line[None], target, torch.ones_like(line[None]))
         found = self.model.task.gradient(network, batch)
         network.requires_grad_(False)
         return found
@@ -91,13 +95,28 @@ class Rematch:
 
         ``labels`` are classes ``(line,)`` or next-token targets ``(line, token)``.
         """
-        size = max(1, _TOKENS // lines.shape[1])
-        pairs = zip(lines.split(size), labels.split(size), strict=True)
-        return torch.cat([self._similarity(part, own) for part, own in pairs])
+        mask = torch.ones_like(lines)
+        return self.of_batches(lines[:, None], labels[:, None], mask[:, None])
 
-    def _similarity(self, lines: Tensor, labels: Tensor) -> Tensor:
-        batch = Batch(lines, labels, torch.ones_like(lines))
-        groups = self._factored(self._table[lines][:, None], batch, create_graph=False)
+    def of_batches(
+        self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Tensors | None = None
+    ) -> Tensor:
+        """Similarity ``(batch,)`` of each batch ``(batch, line, token)`` with its classes.
+
+        Args:
+            lines: token ids.
+            labels: a class ``(batch, line)``, or next-token targets, for each line.
+            mask: 1 for tokens and 0 for padding.
+            rest: the summed gradient of further lines that all batches share.
+        """
+        size = max(1, _TOKENS // lines[0].numel())
+        parts = zip(lines.split(size), labels.split(size), mask.split(size), strict=True)
+        return torch.cat([self._similarity(*part, rest or {}) for part in parts])
+
+    def _similarity(self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Tensors) -> Tensor:
+        batch = Batch(lines.flatten(0, 1), labels.flatten(0, 1), mask.flatten(0, 1))
+        groups = self._factored(self._table[lines], batch, create_graph=False)
+        count = lines.shape[1]
         seen, inner, square = [], [], []
         for group in groups:
             for index, name in enumerate(group.names):
@@ -105,14 +124,14 @@ class Rematch:
                     continue
                 value = self.update[name]
                 seen.append(value)
-                if isinstance(group, Products):
-                    left, right = group.left[index], group.right[index]
-                    inner.append(((left @ value) * right).sum((1, 2)))
-                    square.append(((left @ left.mT) * (right @ right.mT)).sum((1, 2)))
-                else:
-                    values = group.values[index]
-                    inner.append(values @ value.flatten()[: values.shape[1]])
-                    square.append(values.square().sum(1))
+                both = count * _inner(group, index, value)
+                own = count**2 * _square(group, index)
+                if name in rest:
+                    both = both + (rest[name] * value).sum()
+                    more = 2 * count * _inner(group, index, rest[name])
+                    own = own + more + rest[name].square().sum()
+                inner.append(both)
+                square.append(own)
         both, own = torch.stack(inner, 1), torch.stack(square, 1).clamp(min=1e-30)
         if self.measure == "whole":
             return both.sum(1) / own.sum(1).sqrt()
@@ -152,3 +171,19 @@ class Rematch:
             if torch.equal(before, line):
                 break
         return line, best
+
+
+def _inner(group: Products | Vectors, index: int, value: Tensor) -> Tensor:
+    """Inner product ``(lane,)`` of a layer's gradients with a tensor."""
+    if isinstance(group, Products):
+        return ((group.left[index] @ value) * group.right[index]).sum((1, 2))
+    values = group.values[index]
+    return values @ value.flatten()[: values.shape[1]]
+
+
+def _square(group: Products | Vectors, index: int) -> Tensor:
+    """Square ``(lane,)`` of a layer's gradients."""
+    if isinstance(group, Products):
+        left, right = group.left[index], group.right[index]
+        return ((left @ left.mT) * (right @ right.mT)).sum((1, 2))
+    return group.values[index].square().sum(1)

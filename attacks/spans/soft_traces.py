@@ -233,7 +233,7 @@ def _are_signs(observation: Observation) -> bool:
     known = observation.knowledge
     if observation.kind == "weights" and known.optimizer in {"adam", "adamw"}:
         return True
-    sides = [read(v) for v in observation.update().values() if v.dim() == 2 and v.any()]
+    sides = sorted((v for v in observation.update().values() if v.dim() == 2 and v.any()), key=len)
     return bool(sides) and all(
-        not one.complete and bool((one.value.abs() <= 1).all()) for one in sides[:4]
+        not one.complete and bool((one.value.abs() <= 1).all()) for one in map(read, sides[:8])
     )

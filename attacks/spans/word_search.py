@@ -1,169 +1,205 @@
-"""Exchange of words, their order and their number until a sentence's gradient is nearest."""
+"""Exchange of words, their order and their number until a batch's gradient is nearest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.spans.cuts import CUTS
 from attacks.spans.joint_words import JointWords
+from attacks.spans.places import Places
 from attacks.spans.rematch import Rematch
+from fedsim.types import Tensors
 
-_NEAREST = 12  # tokens nearest to the span at a place, which may be words of the batch
 _LENGTHS = 6  # likeliest lengths, in which words are chosen together
-_FEW = 2  # words put in at each place
+_FEW = 2  # lengths tried again, and words put in at each place
 _RIVALS = 4  # words tried at each place
-_SHORTEST = 3  # tokens
+_ROUNDS = 6  # most rounds of changes
 _ROUNDING = 1e-5  # relative error of a similarity in float32
 
 
 @dataclass(frozen=True)
-class Places:
-    """Which tokens of the batch stand at which place, before any attention.
-
-    At every place the tokens of the batch are nearer to the span than others, for a token's
-    embedding outweighs that of its place, and the strongest of them are nearest everywhere. What
-    tells the place of a token is how near it is there compared with other places.
+class Guess:
+    """Sentences of a batch with their classes.
 
     Attributes:
-        statistics: of :class:`Evidence`, ``(position, vocabulary)``.
-        start: token that begins every sentence.
-        end: token that ends every sentence.
+        lines: ``(token,)`` each.
+        labels: their classes.
+        score: similarity of the batch's gradient with the update.
     """
 
-    statistics: Tensor
-    start: int
-    end: int
+    lines: tuple[Tensor, ...] = ()
+    labels: tuple[int, ...] = ()
+    score: float = -torch.inf
 
-    def __post_init__(self) -> None:
-        """Subtract the mean over places."""
-        inner = self.statistics.clone()
-        inner[:, [self.start, self.end]] = torch.inf
-        object.__setattr__(self, "_inner", inner)
-        object.__setattr__(self, "_centred", inner - inner[1:].mean(0))
-        size = min(_NEAREST, inner.shape[1])
-        few = inner[1:].topk(size, dim=1, largest=False).values.median(1).values
-        object.__setattr__(self, "_ends", self.statistics[1:, self.end] - few)
-
-    _inner: Tensor = None  # type: ignore[assignment]
-    _centred: Tensor = None  # type: ignore[assignment]
-    _ends: Tensor = None  # type: ignore[assignment]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sentence."""
-        return len(self.statistics)
-
-    def lengths(self, possible: Sequence[int], count: int) -> list[int]:
-        """The lengths that the end token's place makes likeliest."""
-        return sorted(possible, key=lambda n: float(self._ends[n - 2]))[:count]
-
-    def rivals(self, length: int, count: int) -> Tensor:
-        """The likeliest tokens at each place ``(place, rival)``; both ends are meaningless.
-
-        Behind the ``count`` that stand out from other places follow the two nearest ones, which are
-        the better choice for an update with little noise.
-        """
-        size = min(_NEAREST, self._inner.shape[1])
-        near = self._inner[:length].topk(size, dim=1, largest=False).indices
-        bag = near[1 : length - 1].unique()
-        best = self._centred[:length, bag].topk(min(count, len(bag)), dim=1, largest=False)
-        return torch.cat([bag[best.indices], near[:, :2]], 1)
-
-    def starts(self, length: int) -> Tensor:
-        """Two sentences of this many tokens: those that stand out, and the nearest ones."""
-        lines = self.rivals(length, 1)[:, :2].T.clone()
-        lines[:, 0], lines[:, -1] = self.start, self.end
-        return lines
+    def with_line(self, row: int, line: Tensor, label: int | None = None) -> Guess:
+        """The guess with another line; its class stays unless another one is given."""
+        own = self.labels[row] if label is None else label
+        lines = (*self.lines[:row], line, *self.lines[row + 1 :])
+        return Guess(lines, (*self.labels[:row], own, *self.labels[row + 1 :]))
 
 
 @dataclass(frozen=True)
 class WordSearch:
-    """A descent on sentences by the similarity of the whole model's gradient with the update.
+    """An ascent on the similarity of the whole model's gradient with the update.
 
     Attributes:
         places: proposes lengths and words.
-        joint: chooses words together.
+        joint: chooses the words of a sentence together.
         match: measures.
         classes: number of classes.
+        possible: lengths that may occur.
+        dropout: whether dropout blurs the deeper layers, so that the first one alone knows words.
     """
 
     places: Places
     joint: JointWords
     match: Rematch
     classes: int
+    possible: Sequence[int]
+    dropout: bool
 
-    def run(self, lengths: Sequence[int] | None, job: Job) -> tuple[list[int], int]:
-        """The nearest sentence and its class; ``lengths`` are those that may occur."""
-        possible = list(lengths or range(_SHORTEST, self.places.longest + 1))
-        best: tuple[float, int, Tensor] | None = None
-        for length in self.places.lengths(possible, _LENGTHS):
-            line = self.joint.settled(self.places.starts(length)[0])
-            lines = line.repeat(self.classes, 1)
-            scores = self.match.similarity(lines, torch.arange(self.classes, device=lines.device))
-            score = float(scores.max())
-            if best is None or score > best[0]:
-                best = score, int(scores.argmax()), line
+    def run(self, count: int, job: Job) -> Guess:
+        """The nearest batch of this many sentences."""
+        if count == 1:
+            tried = [self._best(Guess(), near, [0]) for near in self._begun(Guess(), 0, job)]
+            tried.sort(key=lambda guess: -guess.score)
+            # The length is the least certain, and the rest follows from it.
+            ends = [self._improved(guess, job) for guess in tried[:_FEW]]
+            return max(ends, key=lambda guess: guess.score)
+        guess = Guess()
+        for row in range(count):
+            near = [one for part in self._begun(guess, row, job) for one in part]
+            guess = self._best(Guess(), near, [row])
+        return self._improved(guess, job)
+
+    def _begun(self, guess: Guess, row: int, job: Job) -> list[list[Guess]]:
+        """The guess with a sentence chosen anew beside the others, of each length and class."""
+        others = [*guess.lines[:row], *guess.lines[row + 1 :]]
+        joint, lines = self.joint.beside(others), []
+        begun = row < len(guess.lines)
+        if begun:
+            lines.append(joint.settled(guess.lines[row]))
+        for length in self.places.lengths(self.possible, _FEW if begun else _LENGTHS):
+            settled = [joint.settled(start) for start in self.places.starts(length)]
+            lines += joint.best(settled, 1)
             if job.expired:
                 break
-        assert best is not None
-        score, label, line = best
-        for _ in range(CUTS.sweeps):
-            before = score
-            line, score = self._sweep(line, label, job)
-            line, score = self._resized(line, label, score, possible)
-            if score <= before or job.expired:
+        return [[guess.with_line(row, one, own) for own in range(self.classes)] for one in lines]
+
+    def _improved(self, guess: Guess, job: Job) -> Guess:
+        """After rounds of changes of every sentence."""
+        count = len(guess.lines)
+        for round_ in range(_ROUNDS):
+            before = guess.score
+            for row in range(count):
+                if count > 1 and not round_:
+                    near = [one for part in self._begun(guess, row, job) for one in part]
+                    guess = self._best(guess, near, [row])
+                if not self.dropout:
+                    guess = self._swept(guess, row, job)
+                guess = self._mixed(guess, row, job)
+            if guess.score <= before or job.expired:
                 break
-        return line.tolist(), label
+        return guess
 
-    def _measure(self, lines: Tensor, label: int) -> Tensor:
-        return self.match.similarity(lines, lines.new_full((len(lines),), label))
+    def _best(self, guess: Guess, others: Sequence[Guess], rows: Sequence[int]) -> Guess:
+        """The nearest of the guess and others that differ from it in these rows alone."""
+        if not others:
+            return guess
+        shape = len(others), len(rows), max(len(one.lines[row]) for one in others for row in rows)
+        lines = torch.zeros(shape, dtype=torch.int64, device=others[0].lines[0].device)
+        mask = torch.zeros_like(lines)
+        for index, one in enumerate(others):
+            for number, row in enumerate(rows):
+                size = len(one.lines[row])
+                lines[index, number, :size], mask[index, number, :size] = one.lines[row], 1
+        labels = lines.new_tensor([[one.labels[row] for row in rows] for one in others])
+        scores = self.match.of_batches(lines, labels, mask, self._rest(others[0], rows))
+        best = float(scores.max())
+        if best <= guess.score + _ROUNDING * abs(guess.score):
+            return guess
+        return replace(others[int(scores.argmax())], score=best)
 
-    def _sweep(self, line: Tensor, label: int, job: Job) -> tuple[Tensor, float]:
-        """The line after one round of exchanges of each word with a rival or another place."""
-        score = float(self._measure(line[None], label)[0])
-        likely = self.joint.rivals(line, _RIVALS)
+    def _rest(self, guess: Guess, rows: Sequence[int]) -> Tensors:
+        """The summed gradient of the other rows."""
+        total: Tensors = {}
+        for row, (line, label) in enumerate(zip(guess.lines, guess.labels, strict=True)):
+            if row not in rows:
+                own = self.match.gradient(line, label)
+                total = {
+                    name: value + total[name] if total else value for name, value in own.items()
+                }
+        return total
+
+    def _swept(self, guess: Guess, row: int, job: Job) -> Guess:
+        """After one round of changes of each word, and of the order and number of words."""
+        line = guess.lines[row]
+        rest = [*guess.lines[:row], *guess.lines[row + 1 :]]
+        joint = self.joint.beside(rest)
+        tried = [guess.with_line(row, line, label) for label in range(self.classes)]
+        guess = self._best(guess, tried, [row])
+        likely = joint.rivals(line, _RIVALS)
         for place in range(1, len(line) - 1):
-            if job.expired:
-                break
-            tokens = likely[place].unique()
-            tokens = tokens[tokens != line[place]]
+            line = guess.lines[row]
+            beside = [one[place : place + 1] for one in rest if place < len(one) - 1]
+            tokens = torch.cat([likely[place], *beside]).unique()
             lines = line.repeat(len(tokens), 1)
             lines[:, place] = tokens
-            swapped = line.repeat(len(line) - 1 - place, 1)
-            for row, other in enumerate(range(place + 1, len(line) - 1)):
-                swapped[row, [place, other]] = line[[other, place]]
-            lines = torch.cat([lines, swapped[swapped[:, place] != line[place]]])
-            if not len(lines):
-                continue
-            scores = self._measure(lines, label)
-            if float(scores.max()) > score + _ROUNDING * abs(score):
-                score, line = float(scores.max()), lines[int(scores.argmax())]
-        return line, score
+            new = [guess.with_line(row, one) for one in lines if not torch.equal(one, line)]
+            guess = self._best(guess, new, [row])
+            if job.expired:
+                return guess
+        lines = [
+            *joint.exchanges(guess.lines[row], _RIVALS * 3),
+            *self._resized(guess.lines[row], joint),
+        ]
+        return self._best(guess, [guess.with_line(row, one) for one in lines], [row])
 
-    def _resized(
-        self, line: Tensor, label: int, score: float, possible: Sequence[int]
-    ) -> tuple[Tensor, float]:
-        """The line with one word left out or put in, where that is nearer."""
-        count = len(line)
-        sizes: dict[int, list[Tensor]] = {
-            count - 1: [torch.cat([line[:i], line[i + 1 :]]) for i in range(1, count - 1)]
-        }
-        if count + 1 in possible:
+    def _resized(self, line: Tensor, joint: JointWords) -> list[Tensor]:
+        """The likeliest lines with one word left out or put in."""
+        count, lines = len(line), []
+        if count - 1 in self.possible:
+            lines += [torch.cat([line[:i], line[i + 1 :]]) for i in range(1, count - 1)]
+        if count + 1 in self.possible:
             likely = self.places.rivals(count + 1, _FEW)
-            sizes[count + 1] = [
+            more = [
                 torch.cat([line[:i], token[None], line[i:]])
                 for i in range(1, count)
                 for token in likely[i]
             ]
-        for size, lines in sizes.items():
-            if size not in possible or not lines:
+            lines += joint.best(more, _RIVALS)
+        return lines
+
+    def _mixed(self, guess: Guess, row: int, job: Job) -> Guess:
+        """With words of two sentences exchanged at a place or from there on, or one moved."""
+        for other in range(row):
+            rest = [line for i, line in enumerate(guess.lines) if i not in (row, other)]
+            one, two = guess.lines[row], guess.lines[other]
+            pairs = self.joint.beside(rest).best_batches(self._moved(one, two), 2 * _RIVALS)
+            for place in range(1, min(len(one), len(two)) - 1):
+                for end in (place + 1, len(one) + len(two)):
+                    first = torch.cat([one[:place], two[place:end], one[end:]])
+                    second = torch.cat([two[:place], one[place:end], two[end:]])
+                    pairs.append((first, second))
+            tried = [guess.with_line(row, a).with_line(other, b) for a, b in pairs]
+            guess = self._best(guess, tried, [row, other])
+            if job.expired:
+                break
+        return guess
+
+    def _moved(self, one: Tensor, two: Tensor) -> list[tuple[Tensor, ...]]:
+        """Both lines with a word of one of them moved to the other."""
+        found: list[tuple[Tensor, ...]] = []
+        for giver, taker in ((one, two), (two, one)):
+            if len(giver) - 1 not in self.possible or len(taker) + 1 not in self.possible:
                 continue
-            scores = self._measure(torch.stack(lines), label)
-            if float(scores.max()) > score + _ROUNDING * abs(score):
-                score, line = float(scores.max()), lines[int(scores.argmax())]
-        return line, score
+            for i in range(1, len(giver) - 1):
+                less = torch.cat([giver[:i], giver[i + 1 :]])
+                for j in range(1, len(taker)):
+                    more = torch.cat([taker[:j], giver[i : i + 1], taker[j:]])
+                    found.append((less, more) if giver is one else (more, less))
+        return found

@@ -10,9 +10,10 @@ import torch
 from attacks.base import Job
 from attacks.observed.readings import read
 from attacks.spans.decoding import decode
-from attacks.spans.encoder_decoding import left
+from attacks.spans.joint_words import JointWords
+from attacks.spans.places import Places
 from attacks.spans.rematch import Rematch
-from attacks.spans.word_search import Places
+from attacks.spans.soft_traces import soft_traces
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
@@ -32,7 +33,8 @@ def decoded(victim: Victim, rows: list[int], *defenses: dict[str, object]) -> tu
     seen, truth = victim.capture(rows, FROZEN, *defenses)
     task = victim.task
     assert isinstance(task, TextTask)
-    seen = replace(seen, knowledge=Knowledge(num_examples=len(rows)))
+    lengths = tuple(sorted(map(len, lines(truth)))) if len(rows) > 1 else None
+    seen = replace(seen, knowledge=Knowledge(num_examples=len(rows), lengths=lengths))
     network = task.model(seen.sent)
     guess = decode(seen, task, network, torch.Generator().manual_seed(0), Job(), rows=True)
     assert guess is not None
@@ -64,15 +66,46 @@ def test_as_many_sentences_as_the_batch_has(bert: Victim) -> None:
     assert len(words & own) >= 10
 
 
-def test_nothing_is_left_of_the_whole_batch(bert: Victim) -> None:
+def joint_words(bert: Victim, rows: list[int]) -> tuple[JointWords, list[torch.Tensor]]:
+    seen, truth = bert.capture(rows, FROZEN, NOISE)
+    task = bert.task
+    assert isinstance(task, TextTask)
+    traces = soft_traces(seen, task, task.model(seen.sent), rows=True)
+    ends = torch.tensor([lines(truth)[0][0], lines(truth)[0][-1]])
+    return JointWords.of(traces, ends, len(rows)), [torch.tensor(line) for line in lines(truth)]
+
+
+def test_given_the_other_words_each_word_adds_most_energy(bert: Victim) -> None:
+    joint, (line,) = joint_words(bert, [17])
+    assert joint.rivals(line, 1)[1:-1, 0].tolist() == line[1:-1].tolist()
+    false = line.clone()
+    false[[2, 3]] = line[[3, 2]]
+    assert torch.equal(joint.best([false, line], 1)[0], line)
+    false[1] = joint.tokens[joint.tokens != line[1]][0]
+    assert torch.equal(joint.settled(false), line)
+
+
+def test_sentences_already_found_are_taken_into_account(bert: Victim) -> None:
+    joint, (one, two) = joint_words(bert, [3, 4])
+    part, both = (one.energies(joint.index(two)[None]) for one in (joint, joint.beside([one])))
+    assert float(both) == pytest.approx(1, abs=1e-3)
+    assert float(part) < 0.99
+    moved = [(one[:-1], torch.cat([two[:1], two])), (one, two), (two, one)]
+    assert torch.equal(joint.best_batches(moved, 1)[0][1], two)
+
+
+def test_a_gradient_beside_others_is_that_of_the_whole_batch(bert: Victim) -> None:
     seen, truth = bert.capture([3, 4], FROZEN)
     task = bert.task
     assert isinstance(task, TextTask)
-    network = task.model(seen.sent)
-    update = {name: value.float() for name, value in seen.update().items()}
-    rest = left(update, task, network, lines(truth), truth.labels.tolist())
-    size = sum(float(value.square().sum()) for value in update.values())
-    assert sum(float(value.square().sum()) for value in rest.values()) < 1e-6 * size
+    assert truth.mask is not None
+    for signs in (False, True):
+        match = Rematch.of(seen, task, torch.device("cpu"), signs=signs)
+        whole = match.of_batches(truth.inputs[None], truth.labels[None], truth.mask[None])
+        rest = match.gradient(torch.tensor(lines(truth)[1]), int(truth.labels[1]))
+        one = torch.tensor(lines(truth)[0])[None, None]
+        part = match.of_batches(one, truth.labels[None, :1], torch.ones_like(one), rest)
+        assert torch.allclose(whole, part, rtol=1e-4)
 
 
 def test_every_measure_prefers_the_truth(bert: Victim) -> None:
