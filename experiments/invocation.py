@@ -29,6 +29,8 @@ class Invocation:
         overrides = list(self.sets)
         if self.seed is not None:
             overrides.append(f"seeds=[{self.seed}]")
+        if self.gpus is not None:
+            overrides.append(f"federation.client_gpus={self.gpus}")
         return load_plan(self.target, [*overrides, *self._machine()])
 
     def _machine(self) -> list[str]:
@@ -37,8 +39,7 @@ class Invocation:
         if self.workers is not None:
             overrides.append(f"federation.client_workers={self.workers}")
             overrides.append(f"attack_stage.workers={self.workers}")
-        if self.gpus is not None:
-            overrides.append(f"federation.client_gpus={self.gpus}")
+        if self.gpus is not None:  # in a run folder, the clients' device is settled
             overrides.append(f"attack_stage.gpus={self.gpus}")
         return overrides
 

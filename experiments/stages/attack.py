@@ -130,7 +130,7 @@ def logical_cpus(experiment: ExperimentConfig) -> int:
 
 def demand(stage: AttackStage) -> Demand:
     """What ``[attack_stage]`` gives to each job."""
-    return Demand(stage.cpus, stage.gpus, stage.time_budget, stage.grace, stage.threads)
+    return Demand(stage.cpus, stage.gpus, stage.time_budget, stage.grace, stage.threads, stage.tf32)
 
 
 def guess_folder(cell: Cell, label: str) -> Path:
