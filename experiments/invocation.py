@@ -29,9 +29,7 @@ class Invocation:
         overrides = list(self.sets)
         if self.seed is not None:
             overrides.append(f"seeds=[{self.seed}]")
-        if self.gpus is not None:
-            overrides.append(f"federation.client_gpus={self.gpus}")
-        return load_plan(self.target, [*overrides, *self._machine()])
+        return load_plan(self.target, [*overrides, *self._machine(), *self._clients()])
 
     def _machine(self) -> list[str]:
         """Overrides that change results by rounding at most; finished runs accept them too."""
@@ -39,9 +37,13 @@ class Invocation:
         if self.workers is not None:
             overrides.append(f"federation.client_workers={self.workers}")
             overrides.append(f"attack_stage.workers={self.workers}")
-        if self.gpus is not None:  # in a run folder, the clients' device is settled
+        if self.gpus is not None:
             overrides.append(f"attack_stage.gpus={self.gpus}")
         return overrides
+
+    def _clients(self) -> list[str]:
+        """Overrides that make other cells, so that a run that has begun takes none of them."""
+        return [] if self.gpus is None else [f"federation.client_gpus={self.gpus}"]
 
     def opened(self) -> Run | None:
         """The run that the target names if it is a folder, with the experiment stored there."""
@@ -52,7 +54,10 @@ class Invocation:
                 f"{self.target}: a run folder has a fixed experiment, so --set, --out and "
                 "--seed do not apply. Name the experiment instead."
             )
-        return Run.open(Path(self.target), self._machine())
+        run = Run.open(Path(self.target), self._machine())
+        if self.gpus is None or any(cell.simulated for cell in run.cells):
+            return run
+        return Run.open(Path(self.target), [*self._machine(), *self._clients()])
 
     def resolved(self) -> Plan:
         """The plan of the run, if the target is a folder, else of the experiment."""
@@ -80,7 +85,8 @@ class Invocation:
             from experiments.plan.rehearsal import rehearse
 
             rehearse(pending)
-        if opened is None:
+        begun = any(cell.simulated for cell in run.cells)
+        if opened is None or (self.gpus is not None and not begun):
             return Run.create(run.plan, run.root)
         for cell in pending:
             cell.write()

@@ -9,9 +9,11 @@ import torch
 
 from experiments.checks.capture_check import examine
 from experiments.plan.cells import Cell
-from fedsim.capture import CaptureKey
+from fedsim.capture import CaptureKey, CaptureRecord
 from fedsim.errors import StoreError
-from fedsim.files import save_tensors, write_json
+from fedsim.files import read_record, save_tensors, write_json
+from fedsim.manifest import hashes
+from fedsim.records import SimulationRecord
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 from tests.apps.cases import IMAGES, TEXT, Make, simulate
@@ -103,11 +105,18 @@ def test_undeclared_train_mode_is_named(base: dict[str, Any], make_run: Make) ->
     for key in cell.captures.keys():
         record = cell.captures.record(key)
         knowledge = record.knowledge.model_copy(update={"train_mode": False})
-        path = cell.captures.tensors_path(key).with_suffix(".json")
-        write_json(path, record.model_copy(update={"knowledge": knowledge}))
+        note(cell, record.model_copy(update={"knowledge": knowledge}))
     checkup = examine(run)
     assert checkup.faults == len(checkup.findings)
     assert "the client trained in train mode, but eval mode is declared" in checkup.text()
+
+
+def note(cell: Cell, changed: CaptureRecord) -> None:
+    """Write a record and the hashes of all files, as a faulty server would."""
+    write_json(cell.captures.tensors_path(changed.key).with_suffix(".json"), changed)
+    path = cell.folder / "simulation.json"
+    known = read_record(path, SimulationRecord)
+    write_json(path, known.model_copy(update={"captures": hashes(cell.captures.root)}))
 
 
 def rewrite(cell: Cell, key: CaptureKey, change: Callable[[Tensors], Tensors]) -> None:
@@ -115,8 +124,7 @@ def rewrite(cell: Cell, key: CaptureKey, change: Callable[[Tensors], Tensors]) -
     record = cell.captures.record(key)
     received = change(cell.captures.load(key).received)
     sha256 = save_tensors(cell.captures.tensors_path(key), received)
-    path = cell.captures.tensors_path(key).with_suffix(".json")
-    write_json(path, record.model_copy(update={"sha256": sha256, "order": tuple(received)}))
+    note(cell, record.model_copy(update={"sha256": sha256, "order": tuple(received)}))
 
 
 def test_wrong_parameter_order_is_named(make_run: Make) -> None:
@@ -147,8 +155,7 @@ def test_missing_buffers_are_named(make_run: Make) -> None:
     sha256 = save_tensors(path, lean)
     path.rename(cell.captures.sent_path(sha256))
     changed = {"sent_sha256": sha256, "sent_order": tuple(lean)}
-    sidecar = cell.captures.tensors_path(key).with_suffix(".json")
-    write_json(sidecar, record.model_copy(update=changed))
+    note(cell, record.model_copy(update=changed))
     checkup = examine(run)
     assert [f.key for f in checkup.findings if f.faults] == [key]
     assert "buffers missing from the broadcast: " in checkup.text()
