@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -18,6 +18,8 @@ from fedsim.capture import CaptureKey
 from fedsim.cell import CellConfig
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
+from fedsim.devices import device_for, float32
+from fedsim.errors import ConfigError
 from fedsim.files import read_record
 from fedsim.participation import cohort_of
 from fedsim.records import ProbeKind
@@ -56,7 +58,8 @@ class Population:
         probe = self.probe(client)
         key = CaptureKey(round=round_, client=client)
         memory = self.truth.memory(key) if self.trainer.chain.remembers else {}
-        with one_thread():  # identical results on every engine, for any number of workers
+        exact = float32(tf32=self.config.federation.tf32)
+        with exact, one_thread():  # identical results on every engine, for any number of workers
             if probe is None:
                 rows = self.private.take(self.parts[client])
                 update = self.trainer.run(request.sent, rows, round_, client, memory)
@@ -88,14 +91,14 @@ def load_population(cell: str) -> Population:
     setting = load_setting(config)
     private, federation = setting.holdings.private, config.federation
     parts = partition(private.labels, federation.clients, federation, config.seed)
-    gpu = federation.client_gpus > 0 and torch.cuda.is_available()
-    trainer = LocalTrainer(
-        setting.task,
-        federation,
-        build_chain(config.defense, "defense"),
-        config.seed,
-        torch.device("cuda" if gpu else "cpu"),
-    )
+    device = device_for(federation.client_gpus)
+    if federation.client_gpus and device.type == "cpu":
+        raise ConfigError(
+            f"federation.client_gpus: {federation.client_gpus:g} was asked for, and torch finds no "
+            f"GPU on {socket.gethostname()}. Set 0 to train on the CPU."
+        )
+    chain = build_chain(config.defense, "defense")
+    trainer = LocalTrainer(setting.task, federation, chain, config.seed, device)
     probes = make_probes(config, setting.holdings, parts)
     return Population(config, trainer, private, parts, probes, TruthStore(Path(cell) / "truth"))
 

@@ -31,7 +31,7 @@ class Invocation:
         overrides = list(self.sets)
         if self.seed is not None:
             overrides.append(f"seeds=[{self.seed}]")
-        return load_plan(self.target, [*overrides, *self._machine()])
+        return load_plan(self.target, [*overrides, *self._machine(), *self._clients()])
 
     def _machine(self) -> list[str]:
         """Overrides that change results by rounding at most; finished runs accept them too."""
@@ -40,7 +40,6 @@ class Invocation:
             overrides.append(f"federation.client_workers={self.workers}")
             overrides.append(f"attack_stage.workers={self.workers}")
         if self.gpus is not None:
-            overrides.append(f"federation.client_gpus={self.gpus}")
             overrides.append(f"attack_stage.gpus={self.gpus}")
         return overrides
 
@@ -56,6 +55,10 @@ class Invocation:
                 file=sys.stderr,
             )
 
+    def _clients(self) -> list[str]:
+        """Overrides that make other cells, so that a run that has begun takes none of them."""
+        return [] if self.gpus is None else [f"federation.client_gpus={self.gpus}"]
+
     def opened(self) -> Run | None:
         """The run that the target names if it is a folder, with the experiment stored there."""
         if not Path(self.target).is_dir():
@@ -65,7 +68,10 @@ class Invocation:
                 f"{self.target}: a run folder has a fixed experiment, so --set, --out and "
                 "--seed do not apply. Name the experiment instead."
             )
-        return Run.open(Path(self.target), self._machine())
+        run = Run.open(Path(self.target), self._machine())
+        if self.gpus is None or any(cell.simulated for cell in run.cells):
+            return run
+        return Run.open(Path(self.target), [*self._machine(), *self._clients()])
 
     def resolved(self) -> Plan:
         """The plan of the run, if the target is a folder, else of the experiment."""
@@ -94,7 +100,8 @@ class Invocation:
             from experiments.plan.rehearsal import rehearse
 
             rehearse(pending)
-        if opened is None:
+        begun = any(cell.simulated for cell in run.cells)
+        if opened is None or (self.gpus is not None and not begun):
             return Run.create(run.plan, run.root)
         for cell in pending:
             cell.write()

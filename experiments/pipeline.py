@@ -28,6 +28,7 @@ class RunOutcome:
     Attributes:
         statuses: how many jobs of the run ended how.
         interrupted: the reason of each job that this machine ended, so that it has no score.
+        without_gpu: how many jobs asked for a GPU and ran on the CPU.
         page: the report, if it was written.
         answer: what leaked, in one line; empty without a report.
     """
@@ -37,6 +38,7 @@ class RunOutcome:
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
     interrupted: list[str] = field(default_factory=list)
+    without_gpu: int = 0
     page: Path | None = None
     answer: str = ""
 
@@ -73,6 +75,8 @@ class RunOutcome:
                 f"{len(self.interrupted)} interrupted and not scored ({self.interrupted[0]}): "
                 f"correct the cause and run fedsim run {self.run}"
             )
+        if self.without_gpu:
+            words.append(f"{self.without_gpu} asked for a GPU, found none and ran on the CPU")
         if self.page is not None:
             words.append(f"report: {self.page}")
         return "\n".join(filter(None, ("; ".join(words), self.answer)))
@@ -101,7 +105,7 @@ def execute(
         if "simulate" in stages or "attack" in stages:
             with attackers(run, ledger, console, retry_failed=retry_failed) as team:
                 _simulate_and_attack(run, stages, team, console)
-            outcome.interrupted = team.interrupted
+            outcome.interrupted, outcome.without_gpu = team.interrupted, team.without_gpu
             names = {cell.name for cell in run.cells}
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
@@ -152,7 +156,7 @@ def _simulate_and_attack(
                     simulator.simulate(cell, _listener(cell, stages, team))
                 console.advance("simulate", cell.name)
         if pending:
-            note_provenance(run, "simulate", time.monotonic() - started)
+            note_provenance(run, "simulate", time.monotonic() - started, _client_devices(run))
     if "attack" in stages:
         started = time.monotonic()
         for cell in run.cells:
@@ -163,4 +167,16 @@ def _simulate_and_attack(
             check_captures(cell)
             team.submit(cell)
         team.drain()
-        note_provenance(run, "attack", time.monotonic() - started)
+        note_provenance(run, "attack", time.monotonic() - started, team.devices)
+
+
+def _client_devices(run: Run) -> set[str]:
+    from fedsim.devices import device_for, device_name
+
+    shares = {experiment.federation.client_gpus for experiment in run.plan.experiments}
+    found = {share: device_for(share) for share in shares}
+    # Clients never fall back to the CPU.
+    return {
+        "a GPU of the cluster" if share and device.type == "cpu" else device_name(device)
+        for share, device in found.items()
+    }

@@ -76,7 +76,9 @@ class FederationConfig(ConfigSection):
             over.
         client_workers: number of client processes of the Ray engine.
         client_timeout: seconds after which a client counts as hung.
-        client_gpus: share of a GPU that each client process gets.
+        client_gpus: share of a GPU that each client process gets. Whether it is 0 is part of what
+            identifies a cell, since sums differ between the devices.
+        tf32: multiply and convolve in TF32 on a GPU: faster, and too inexact for exact attacks.
     """
 
     engine: Literal["ray", "in-process"] = "ray"
@@ -116,6 +118,7 @@ class FederationConfig(ConfigSection):
     client_workers: int = Field(default=2, ge=1)
     client_timeout: float = Field(default=600.0, gt=0)
     client_gpus: float = Field(default=0.0, ge=0)
+    tf32: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> FederationConfig:

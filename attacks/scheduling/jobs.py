@@ -30,6 +30,7 @@ class Demand:
         budget: seconds after which the attack must return its best guess so far.
         grace: seconds after the budget until the Ray engine kills the worker.
         threads: torch threads; part of the experiment, since sums depend on it.
+        tf32: whether a GPU may multiply in TF32.
     """
 
     cpus: float = 1.0
@@ -37,6 +38,7 @@ class Demand:
     budget: float = 600.0
     grace: float = 60.0
     threads: int = 1
+    tf32: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +186,16 @@ def check_fits(demand: Demand, label: str, machines: Sequence[tuple[float, float
 
 
 def settled(spec: JobSpec) -> list[JobRecord] | None:
+    """The records of all keys as ``recorded`` finds them, or None if one was interrupted."""
+    records = recorded(spec)
+    lost = records is None or any(record.status == "interrupted" for record in records)
+    return None if lost else records
+
+
+def recorded(spec: JobSpec) -> list[JobRecord] | None:
     """The records of all keys, or None unless each record and its guess are complete on disk.
 
-    A broken guess is not an error: it counts as absent, as does that of an interrupted job, and the
-    job makes it again.
+    A broken guess is not an error: it counts as absent, and the job makes it again.
     """
     records = []
     for key in spec.keys:
@@ -195,8 +203,6 @@ def settled(spec: JobSpec) -> list[JobRecord] | None:
             return None
         try:
             record = read_keyed(spec.record_path(key), JobRecord, key)
-            if record.status == "interrupted":
-                return None
             if record.sha256 is not None:
                 load_tensors(spec.guess_path(key), record.sha256)
         except StoreError:

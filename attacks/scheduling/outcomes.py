@@ -33,7 +33,12 @@ def is_interruption(error: Exception) -> bool:
 
 
 def write_outcome(
-    spec: JobSpec, key: CaptureKey, outcome: AttackOutcome, seconds: float, peak: int
+    spec: JobSpec,
+    key: CaptureKey,
+    outcome: AttackOutcome,
+    seconds: float,
+    peak: int,
+    device: str = "cpu",
 ) -> JobRecord:
     """Write the guess, if there is one, and then the record."""
     record = JobRecord(
@@ -42,6 +47,7 @@ def write_outcome(
         status="failed",
         seconds=seconds,
         peak_bytes=peak,
+        device=device,
         attempts=spec.attempt,
     )
     if isinstance(outcome, Reconstruction):

@@ -17,10 +17,12 @@ from attacks.scheduling.jobs import (
     Progress,
     check_fits,
     give_up,
-    settled,
+    recorded,
 )
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import stream_job
+from attacks.scheduling.parcel import Delivery, Outbox, Unseen
+from attacks.scheduling.task import stream_job
+from fedsim.errors import StoreError
 from fedsim.records import JobRecord
 
 Stream: TypeAlias = Any
@@ -35,12 +37,14 @@ class _Running:
     """A job that was given to Ray.
 
     Attributes:
+        packed: whether the files that it reads travel with it.
         phase: the phase that the worker last reported.
         since: ``time.monotonic()`` of the last change of phase.
         killed: whether it exceeded its time and was cancelled.
     """
 
     spec: JobSpec
+    packed: bool
     phase: str = "wait"
     since: float = field(default_factory=time.monotonic)
     killed: bool = False
@@ -57,6 +61,8 @@ class RayPool:
     Ray's own retries are off. A job whose worker dies is started again, at most ``retries`` times;
     a job that raises or exceeds budget and grace is not. Every job ends in records on disk,
     whatever happens to its worker; those of a dead worker are ``interrupted``, for a later command.
+    Workers use the run folder; once one does not see it, jobs travel with the files that they read,
+    and send back those that they write.
 
     Args:
         max_running: number of tasks handed to Ray at a time.
@@ -87,6 +93,7 @@ class RayPool:
         self._queue: deque[JobSpec] = deque()
         self._running: dict[Stream, _Running] = {}
         self._deaths: Counter[str] = Counter()
+        self._outbox: Outbox | None = None
         self._jobs: dict[str, list[JobRecord] | None] = {}
         self._closed = False
         self._error: BaseException | None = None
@@ -159,7 +166,11 @@ class RayPool:
             self._changed.wait_for(lambda: self._closed or self._queue or self._running)
             while not self._closed and self._queue and len(self._running) < self._max_running:
                 spec = self._ledger.start(self._queue.popleft())
-                self._running[self._start(spec)] = _Running(spec)
+                try:
+                    self._running[self._start(spec)] = _Running(spec, self._outbox is not None)
+                except (StoreError, OSError) as error:  # of a file that was to travel
+                    fault = f"{type(error).__name__}: {error}"
+                    self._settle(spec, give_up(spec, "interrupted", fault, 0.0))
             return not self._closed
 
     def _start(self, spec: JobSpec) -> Stream:
@@ -167,7 +178,10 @@ class RayPool:
         # import of torch and CUDA, are used again only where a machine has just one.
         fresh = spec.demand.gpus > 0 and any(gpus > 1 for _, gpus in self._machines())
         task = self._tasks[int(fresh)]
-        return task.options(num_cpus=spec.demand.cpus, num_gpus=spec.demand.gpus).remote(spec)
+        files = None if self._outbox is None else self._outbox.pack(spec)
+        return task.options(num_cpus=spec.demand.cpus, num_gpus=spec.demand.gpus).remote(
+            spec, files
+        )
 
     def _collect(self) -> None:
         """Read the tasks' messages for one tick, then kill the late tasks."""
@@ -185,9 +199,10 @@ class RayPool:
         try:
             message = self._ray.get(next(stream))
         except StopIteration:
-            self._end(stream, f"no record in {job.spec.guesses}: is the folder on a shared disk?")
+            self._end(stream, "the worker ended without a record", unseen=True)
         except self._ray.exceptions.RayTaskError as error:
-            self._end(stream, f"{type(error.cause).__name__}: {error.cause}")
+            fault = f"{type(error.cause).__name__}: {error.cause}"
+            self._end(stream, fault, unseen=isinstance(error.cause, Unseen))
         except self._ray.exceptions.RayError as error:
             fault = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             self._end(stream, f"the worker died ({fault})", died=True)
@@ -196,25 +211,37 @@ class RayPool:
                 if message.phase != job.phase:
                     job.phase, job.since = message.phase, time.monotonic()
                 self._on_event(Event(job.spec, "running", message))
+            elif isinstance(message, Delivery):
+                message.write(job.spec)
             else:
                 self._ledger.locate(job.spec, message)
 
-    def _end(self, stream: Stream, fault: str, *, died: bool = False) -> None:
+    def _end(self, stream: Stream, fault: str, *, died: bool = False, unseen: bool = False) -> None:
         """Settle a job by its records on disk: a worker may die after it wrote them."""
         job = self._running.pop(stream)
-        spec, records = job.spec, settled(job.spec)
+        spec, records = job.spec, recorded(job.spec)
         if records is None and job.killed:
             budget, grace = spec.demand.budget, spec.demand.grace
             reason = f"killed after {budget:g} s budget and {grace:g} s grace"
             records = give_up(spec, "timeout", reason, job.seconds)
         elif records is None and died and self._deaths[spec.name] < self._retries:
             self._deaths[spec.name] += 1
-            self._ledger.requeue(spec, fault)
-            self._on_event(Event(spec, "queued"))
-            self._queue.append(spec)
+            self._again(spec, fault)
+            return
+        elif records is None and unseen and not job.packed:
+            self._outbox = self._outbox or Outbox(self._ray)
+            self._again(spec, "the worker does not see the run folder")
             return
         if records is None:
             records = give_up(spec, "interrupted", fault, job.seconds)
+        self._settle(spec, records)
+
+    def _again(self, spec: JobSpec, reason: str) -> None:
+        self._ledger.requeue(spec, reason)
+        self._on_event(Event(spec, "queued"))
+        self._queue.append(spec)
+
+    def _settle(self, spec: JobSpec, records: list[JobRecord]) -> None:
         self._ledger.finish(spec, records)
         self._on_event(Event(spec, "settled", None, tuple(records)))
         with self._changed:

@@ -17,9 +17,10 @@ import torch
 from attacks.base import Attack, Job
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.spans.bag import words_of_update
-from fedsim.capture import CaptureStore, Observation
+from fedsim.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.errors import StoreError
 from fedsim.files import Record, digest, load_tensors, read_record, save_tensors, write_json
+from fedsim.knowledge import Knowledge
 from fedsim.seeds import derive
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
@@ -51,15 +52,8 @@ def prepare(
     """
     if type(attack).prepare is Attack.prepare:
         return None
-    public = seen.knowledge.model_copy(update={"labels": None, "lengths": None, "all_rows": None})
-    facts = {
-        "table": dict(spec.table),
-        "seed": spec.seed,
-        "sent": CaptureStore(spec.captures).record(seen.key).sent_sha256,
-        "knowledge": public.model_dump(mode="json", exclude={"all_rows"}),
-    }
-    key = digest(json.dumps(facts, sort_keys=True).encode())
-    path = spec.guesses.parent / "prepared" / f"{key}.safetensors"
+    public = _public(seen.knowledge)
+    path = prepared_path(spec, CaptureStore(spec.captures).record(seen.key))
     report(Progress("wait"))
     with _alone(path.with_suffix(".lock")):
         report(Progress("prepare"))
@@ -67,7 +61,7 @@ def prepare(
             return _learned(path)
         except StoreError:  # absent or broken
             start = time.monotonic()
-            job, seed = job_of(spec, seen, device, report), derive(spec.seed, "prepare", key)
+            job, seed = job_of(spec, seen, device, report), derive(spec.seed, "prepare", path.stem)
             unfinished = path.with_suffix(".unfinished")
             job.keep = partial(save_tensors, unfinished)
             if unfinished.exists():
@@ -82,6 +76,22 @@ def prepare(
             write_json(path.with_suffix(".json"), record)
             unfinished.unlink(missing_ok=True)
     return _learned(path)
+
+
+def prepared_path(spec: JobSpec, record: CaptureRecord) -> Path:
+    """Where the tensors lie that the attack learns for the weights and the defense of a capture."""
+    facts = {
+        "table": dict(spec.table),
+        "seed": spec.seed,
+        "sent": record.sent_sha256,
+        "knowledge": _public(record.knowledge).model_dump(mode="json", exclude={"all_rows"}),
+    }
+    key = digest(json.dumps(facts, sort_keys=True).encode())
+    return spec.guesses.parent / "prepared" / f"{key}.safetensors"
+
+
+def _public(knowledge: Knowledge) -> Knowledge:
+    return knowledge.model_copy(update={"labels": None, "lengths": None, "all_rows": None})
 
 
 def _learned(path: Path) -> Tensors:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import queue
+import gc
 import resource
-import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -23,6 +20,7 @@ from attacks.scheduling.outcomes import AttackOutcome, write_outcome
 from attacks.scheduling.prepared import Report, job_of, prepare
 from fedsim.build import build
 from fedsim.capture import CaptureKey, CaptureStore, Observation
+from fedsim.devices import device_for, device_name, float32
 from fedsim.errors import CannotAttack, FedsimError
 from fedsim.records import JobRecord
 from fedsim.seeds import derive, generator, seeded
@@ -30,8 +28,12 @@ from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
-_REPORT_EVERY = 0.25
-"""Seconds between two progress messages of one job."""
+_LOST: tuple[type[Exception], ...] = (torch.AcceleratorError,)
+"""Errors after which a process cannot use its GPU, such as an index out of range in a kernel."""
+
+
+class GpuLost(FedsimError):
+    """This process cannot use its GPU any more; the records of its job are written."""
 
 
 def _silent(_: Progress | Event) -> None:
@@ -64,44 +66,49 @@ def _run_here(spec: JobSpec, on_event: Listener) -> list[JobRecord]:
     return run_job(spec, lambda progress: on_event(Event(spec, "running", progress)))
 
 
-def stream_job(spec: JobSpec) -> Iterator[str | Progress]:
-    """``run_job`` as a generator: ``<process id>@<machine>``, then the progress, thinned."""
-    yield f"{os.getpid()}@{socket.gethostname()}"
-    messages: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
-    with ThreadPoolExecutor(1) as executor:
-        job = executor.submit(run_job, spec, messages.put)
-        job.add_done_callback(lambda _: messages.put(None))
-        phase, shown = "", 0.0
-        while (message := messages.get()) is not None:
-            if message.phase != phase:
-                phase, shown = message.phase, 0.0
-                yield message
-            elif time.monotonic() - shown >= _REPORT_EVERY:
-                shown = time.monotonic()
-                yield message
-        job.result()
-
-
 def run_job(spec: JobSpec, report: Report = _silent) -> list[JobRecord]:
     """Run one job and write, for each key, the guess and then its record.
 
     Any exception of the attack becomes a record. ``seconds`` is the time of the reconstruction
     divided by the size of the group, without the time to prepare. ``peak_bytes`` is the peak memory
     of this process so far, or that of this job on the GPU.
+
+    Raises:
+        GpuLost: the records are written, and this process cannot use its GPU any more.
     """
-    on_gpu = spec.demand.gpus > 0 and torch.cuda.is_available()
-    device = torch.device("cuda" if on_gpu else "cpu")
+    device = device_for(spec.demand.gpus)
+    on_gpu, name = device.type == "cuda", device_name(device)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
-    seed = derive(spec.seed, "attack", spec.label, str(spec.keys[0]))
-    with _threads(spec.demand.threads), seeded(seed):
-        outcomes, seconds = _attack(spec, device, report)
+    outcomes, seconds = _seeded_attack(spec, device, report)
     peak = torch.cuda.max_memory_allocated(device) if on_gpu else _resident()
-    if on_gpu:
-        torch.cuda.empty_cache()  # an idle worker must not hold what a neighbour needs
-    return [
-        write_outcome(spec, key, outcomes[key], seconds / len(spec.keys), peak) for key in spec.keys
-    ]
+    each = seconds / len(spec.keys)
+    records = [write_outcome(spec, key, outcomes[key], each, peak, name) for key in spec.keys]
+    lost = next((one for one in outcomes.values() if isinstance(one, _LOST)), None)
+    if lost is not None:
+        raise GpuLost(
+            f"{spec.name}: the GPU stopped ({' '.join(str(lost).split())[:200]}). The job is "
+            "recorded as failed; run the same command again to go on with the others."
+        )
+    if on_gpu:  # an idle worker must not hold what a neighbour needs
+        del outcomes
+        gc.collect()  # hooks and tracebacks tie models into cycles
+        torch.cuda.empty_cache()
+    return records
+
+
+def _seeded_attack(
+    spec: JobSpec, device: torch.device, report: Report
+) -> tuple[dict[CaptureKey, AttackOutcome], float]:
+    seed = derive(spec.seed, "attack", spec.label, str(spec.keys[0]))
+    found: tuple[dict[CaptureKey, AttackOutcome], float] = {}, 0.0
+    exact = float32(tf32=spec.demand.tf32)
+    try:
+        with exact, _threads(spec.demand.threads), seeded(seed):
+            found = _attack(spec, device, report)
+    except _LOST as error:  # the state of its generator cannot be restored either
+        found = found if found[0] else (dict.fromkeys(spec.keys, error), 0.0)
+    return found
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from experiments.stages.integrity import check_cell
 from experiments.stages.privacy import owned
 from fedsim.capture import CaptureKey, Observation
 from fedsim.defenses import build_chain
+from fedsim.devices import device_for, float32
 from fedsim.errors import StoreError
 from fedsim.federation import FederationConfig
 from fedsim.models.embeddings import embedding_names
@@ -53,7 +54,8 @@ def examine(run: Run) -> Checkup:
             )
         check_cell(cell)
         examiner = Examiner.of(cell)
-        with one_thread():
+        exact = float32(tf32=cell.config.federation.tf32)
+        with exact, one_thread():
             findings += [examiner.examine(key) for key in cell.captures.keys()]
     return Checkup(tuple(findings))
 
@@ -71,7 +73,8 @@ class Examiner:
         task = load_task(cell.captures.root)
         chain = build_chain(cell.config.defense, "defense")
         config = cell.config.federation
-        trainer = LocalTrainer(task, config, chain, cell.config.seed, torch.device("cpu"))
+        device = device_for(config.client_gpus)  # its generator draws the masks of dropout
+        trainer = LocalTrainer(task, config, chain, cell.config.seed, device)
         return cls(cell, trainer)
 
     def examine(self, key: CaptureKey) -> Finding:

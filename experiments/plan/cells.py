@@ -207,11 +207,14 @@ def _swept(experiment: ExperimentConfig) -> Iterator[ExperimentConfig]:
 def fingerprint(config: CellConfig) -> str:
     """Eight hexadecimal digits that identify everything that determines the captures.
 
-    The engine and its workers are left out because they do not change the captures. Defaults are
-    left out so that options added by a later fedsim do not rename the cells of older runs.
+    The engine and its workers are left out because they do not change the captures; of the GPUs
+    only whether there are any counts, as sums differ between the devices. Defaults are left out so
+    that options added by a later fedsim do not rename the cells of older runs.
     """
     table = config.model_dump(mode="json", exclude_defaults=True)
     for key in _ENGINE:
         table["federation"].pop(key, None)
+    if config.federation.client_gpus:
+        table["federation"]["client_gpus"] = True
     canonical = json.dumps(table, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]

@@ -57,6 +57,7 @@ class AttackStage(ConfigSection):
         cpus: CPUs per attack process on the Ray cluster.
         gpus: GPUs per attack process; may be a fraction.
         threads: torch threads per attack process.
+        tf32: multiply and convolve in TF32 on a GPU: faster, and too inexact for certificates.
         time_budget: seconds after which an attack must return its best guess so far; an attack over
             rounds shares them among all rounds of a client.
         grace: further seconds after which the process is killed.
@@ -70,6 +71,7 @@ class AttackStage(ConfigSection):
     cpus: float = Field(default=1.0, gt=0)
     gpus: float = Field(default=0.0, ge=0)
     threads: int = Field(default=1, ge=1)
+    tf32: bool = False
     time_budget: float = Field(default=3600.0, gt=0)
     grace: float = Field(default=60.0, gt=0)
     retries: int = Field(default=1, ge=0)

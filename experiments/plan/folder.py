@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -98,11 +98,14 @@ def check_version(root: Path) -> dict[str, Any]:
     return table
 
 
-def note_provenance(run: Run, stage: str, seconds: float) -> None:
+def note_provenance(
+    run: Run, stage: str, seconds: float, devices: Collection[str] = ("cpu",)
+) -> None:
     """Record what ran, from which commit, on what, and how long; each stage keeps its own.
 
-    Training and attacks go on where they stood, so that their times add up. ``cuts`` holds the
-    thresholds of the attack families at the latest attack stage; empty before it.
+    Training and attacks go on where they stood, so that their times add up. ``devices`` says what
+    computed; sums differ between a GPU and the CPU. ``cuts`` holds the thresholds of the attack
+    families at the latest attack stage; empty before it.
     """
     from attacks import cuts  # here, as it imports torch
 
@@ -127,6 +130,7 @@ def note_provenance(run: Run, stage: str, seconds: float) -> None:
             "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
             "commands": noted("commands", " ".join(["fedsim", *sys.argv[1:]])),
             "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
+            "devices": noted("devices", sorted(devices)),
             "seconds": noted("seconds", round(before + seconds, 3)),
             "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
         },

@@ -25,13 +25,16 @@ Maker: TypeAlias = Callable[[Path, Mapping[str, CellConfig]], Table | None]
 
 def signal_to_noise(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
     """What each defense left of the update, and the size of what is sent."""
-    mine = [row for row in read_rows(run / "signals.parquet", SignalRow) if row.cell in cells]
+    path = run / "signals.parquet"
+    rows = read_rows(path, SignalRow) if path.exists() else []
+    mine = [row for row in rows if row.cell in cells]
     return signal_table(mine, settings(cells, {})) if mine else None
 
 
 def norms_by_class(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
     """Mean norm of the updates of each class."""
-    return class_norms(read_rows(run / "updates.parquet", UpdateRow), cells)
+    path = run / "updates.parquet"
+    return class_norms(read_rows(path, UpdateRow), cells) if path.exists() else None
 
 
 def rank_lights(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:

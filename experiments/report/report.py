@@ -19,6 +19,7 @@ from experiments.stages.gallery import read_gallery
 from experiments.stages.rows import read_rows
 from experiments.stages.updates import UpdateRow
 from fedsim.cell import CellConfig
+from fedsim.errors import StoreError
 from fedsim.files import read_json, read_record, read_text, write_bytes
 from fedsim.records import ScoreRow, UtilityRow
 
@@ -35,6 +36,8 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
+    if not (run / "signals.parquet").is_file():  # read where the chapters show it
+        raise StoreError(f"{run / 'signals.parquet'}: the file is missing. Run fedsim score again.")
     provenance = read_json(run / "provenance.json")
     footer = {
         "provenance": provenance_lines(provenance, full=full),

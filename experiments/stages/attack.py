@@ -25,11 +25,15 @@ class Attackers:
 
     Attributes:
         interrupted: the reason of each job that the machine ended, and that will be run again.
+        devices: what the jobs ran on, those of earlier commands included.
+        without_gpu: number of jobs that asked for a GPU and found none.
     """
 
     def __init__(self, ledger: Ledger, console: Console, *, retry_failed: bool = False) -> None:
         self._ledger, self._console, self._retry_failed = ledger, console, retry_failed
         self.interrupted: list[str] = []
+        self.devices: set[str] = set()
+        self.without_gpu = 0
         self._pool: Any = None
         self._submitted: set[str] = set()
         self._stack = ExitStack()
@@ -95,6 +99,9 @@ class Attackers:
         if event.state == "settled":
             again = [record for record in event.records if record.status == "interrupted"]
             self.interrupted += [record.reason for record in again]
+            self.devices |= {record.device for record in event.records if record.device}
+            on_cpu = any(record.device == "cpu" for record in event.records)
+            self.without_gpu += spec.demand.gpus > 0 and on_cpu
             statuses = ", ".join(sorted({record.status for record in event.records}))
             self._console.advance(WORK, f"{spec.label} {spec.keys[0]}: {statuses}")
         elif event.progress is not None:
@@ -130,7 +137,7 @@ def logical_cpus(experiment: ExperimentConfig) -> int:
 
 def demand(stage: AttackStage) -> Demand:
     """What ``[attack_stage]`` gives to each job."""
-    return Demand(stage.cpus, stage.gpus, stage.time_budget, stage.grace, stage.threads)
+    return Demand(stage.cpus, stage.gpus, stage.time_budget, stage.grace, stage.threads, stage.tf32)
 
 
 def guess_folder(cell: Cell, label: str) -> Path:

@@ -32,6 +32,7 @@ Act = Literal[
     "kill",
     "hold",
     "hang",
+    "assert",
 ]
 
 
@@ -68,6 +69,8 @@ class Fake(Attack):
                 raise RuntimeError("singular\nmatrix")
             case "cannot":
                 raise CannotAttack("the embedding is frozen", "Train it.")
+            case "assert":
+                raise torch.AcceleratorError("CUDA error: device-side assert triggered")
             case "exit":
                 os._exit(3)
             case "exit-once" if first:

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -262,3 +263,36 @@ def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     with pytest.raises(ConfigError, match=r"^ray: could not start \(.*refused"):
         start_ray("127.0.0.1:1")
+
+
+def test_a_worker_that_does_not_see_the_run_folder(
+    run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]
+) -> None:
+    """Its path is below the working directory of the process, which a worker does not share."""
+    expected = run(jobs("fake_learner", cell="seen"))
+    monkeypatch.chdir(tmp_path / "run")
+    here = Path("/proc/self/cwd")
+    specs = [
+        replace(spec, captures=here / "cell" / "captures", guesses=here / "cell" / "guesses")
+        for spec in jobs("fake_learner")
+    ]
+    found = run(specs)
+    assert [(r.key, r.status, r.sha256) for r in found] == [
+        (r.key, "done", r.sha256) for r in expected
+    ]
+    assert runs() == 12
+    assert len(list((tmp_path / "run" / "cell" / "prepared").glob("*.json"))) == 2
+    (tmp_path / "run" / "cell" / "captures" / "round-0001" / "client-0000.json").write_text("{}")
+    (lost,) = run([replace(specs[0], label="again")])
+    assert lost.status == "interrupted"
+    assert lost.reason.startswith("StoreError: /proc/self/cwd/cell/captures/round-0001")
+
+
+def test_a_lost_gpu_is_recorded_and_its_process_left(
+    run: Run, jobs: Jobs, runs: Callable[[], int]
+) -> None:
+    records = run(jobs(act="assert", since=2, round=1), workers=1)
+    assert [r.status for r in records] == ["done", "done", "failed"]
+    assert records[2].reason.startswith("AcceleratorError: CUDA error: device-side assert")
+    assert runs() == 3
+    assert run(jobs(act="assert", since=2, round=1)) == records

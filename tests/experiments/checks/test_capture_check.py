@@ -9,10 +9,12 @@ import torch
 
 from experiments.checks.capture_check import examine
 from experiments.plan.cells import Cell
-from fedsim.capture import CaptureKey
+from fedsim.capture import CaptureKey, CaptureRecord
 from fedsim.errors import StoreError
 from fedsim.federation import FederationConfig
-from fedsim.files import save_tensors, write_json
+from fedsim.files import read_record, save_tensors, write_json
+from fedsim.manifest import hashes
+from fedsim.records import SimulationRecord
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 from tests.apps.cases import IMAGES, TEXT, Make, simulate
@@ -104,11 +106,19 @@ def test_undeclared_train_mode_is_named(base: dict[str, Any], make_run: Make) ->
     for key in cell.captures.keys():
         record = cell.captures.record(key)
         knowledge = record.knowledge.model_copy(update={"train_mode": False})
-        path = cell.captures.tensors_path(key).with_suffix(".json")
-        write_json(path, record.model_copy(update={"knowledge": knowledge}))
+        note(cell, record.model_copy(update={"knowledge": knowledge}))
     checkup = examine(run)
     assert checkup.faults == len(checkup.findings)
     assert "the client trained in train mode, but eval mode is declared" in checkup.text()
+
+
+def note(cell: Cell, changed: CaptureRecord) -> None:
+    """Write a record and the hashes of all files, as a faulty server would."""
+    write_json(cell.captures.tensors_path(changed.key).with_suffix(".json"), changed)
+    path = cell.folder / "simulation.json"
+    known = read_record(path, SimulationRecord)
+    now = {"captures": hashes(cell.captures.root), "truth": hashes(cell.truth.root)}
+    write_json(path, known.model_copy(update=now))
 
 
 TRAINING: dict[str, Any] = {
@@ -145,8 +155,7 @@ def test_options_of_training_replay_bit_for_bit(over: str, precision: str, make_
         lie = FederationConfig.model_fields[name].default
         lies[key] = f"with {name} = {training[name]!r}, but {lie!r} is declared"
         told = record.knowledge.model_copy(update={"training": {**training, name: lie}})
-        path = cell.captures.tensors_path(key).with_suffix(".json")
-        write_json(path, record.model_copy(update={"knowledge": told}))
+        note(cell, record.model_copy(update={"knowledge": told}))
     found = {finding.key: finding.faults for finding in examine(run).findings}
     assert {key for key, faults in found.items() if faults} == set(lies)
     for key, said in lies.items():
@@ -164,12 +173,14 @@ def test_a_lost_memory_is_found(protocol: str, make_run: Make) -> None:
     simulate(run)
     checkup = examine(run)
     assert {finding.relative_error for finding in checkup.findings} == {0.0}
-    kept = sorted(run.cells[0].truth.root.glob("memory-*"))
+    cell = run.cells[0]
+    kept = sorted(cell.truth.root.glob("memory-*"))
     seen = [finding.key for finding in checkup.findings]
     later = [key for key in seen if any(k.client == key.client and k < key for k in seen)]
     assert len(kept) == len(seen)
     for path in kept:
         path.unlink()
+    note(cell, cell.captures.record(seen[0]))
     assert [f.key for f in examine(run).findings if f.faults] == later
 
 
@@ -178,8 +189,7 @@ def rewrite(cell: Cell, key: CaptureKey, change: Callable[[Tensors], Tensors]) -
     record = cell.captures.record(key)
     received = change(cell.captures.load(key).received)
     sha256 = save_tensors(cell.captures.tensors_path(key), received)
-    path = cell.captures.tensors_path(key).with_suffix(".json")
-    write_json(path, record.model_copy(update={"sha256": sha256, "order": tuple(received)}))
+    note(cell, record.model_copy(update={"sha256": sha256, "order": tuple(received)}))
 
 
 def test_wrong_parameter_order_is_named(make_run: Make) -> None:
@@ -210,8 +220,7 @@ def test_missing_buffers_are_named(make_run: Make) -> None:
     sha256 = save_tensors(path, lean)
     path.rename(cell.captures.sent_path(sha256))
     changed = {"sent_sha256": sha256, "sent_order": tuple(lean)}
-    sidecar = cell.captures.tensors_path(key).with_suffix(".json")
-    write_json(sidecar, record.model_copy(update=changed))
+    note(cell, record.model_copy(update=changed))
     checkup = examine(run)
     assert [f.key for f in checkup.findings if f.faults] == [key]
     assert "buffers missing from the broadcast: " in checkup.text()

@@ -129,7 +129,7 @@ def test_a_cell_is_known_by_what_determines_its_captures() -> None:
     same: list[dict[str, Any]] = [
         {},
         {"federation": {"engine": "in-process", "client_workers": 7, "client_timeout": 1.0}},
-        {"federation": {"client_gpus": 0.5}, "attack_stage": {"gpus": 0.5}},
+        {"attack_stage": {"gpus": 0.5, "tf32": True}},
         {"attacks": [{"name": "prior_only"}], "metrics": ["mse"], "attack_stage": {"workers": 9}},
         {"seeds": [0], "federation": {"rounds": 1}},
         {"task": {"filter": {"tokens_below": 0}}},
@@ -138,6 +138,8 @@ def test_a_cell_is_known_by_what_determines_its_captures() -> None:
     other: list[dict[str, Any]] = [
         {"seeds": [1]},
         {"federation": {"rounds": 2}},
+        {"federation": {"client_gpus": 0.5}},
+        {"federation": {"client_gpus": 0.5, "tf32": True}},
         {"task": {"split": "train[:9]"}},
         {"task": {"filter": {"tokens_below": 40}}},
         {"auxiliary": {}},
@@ -147,6 +149,8 @@ def test_a_cell_is_known_by_what_determines_its_captures() -> None:
         {"defenses": [{"name": "sign"}]},
     ]
     assert len({cells_of(**changes)[0] for changes in same}) == 1
+    shares = [{"federation": {"client_gpus": share}} for share in (0.5, 1.0)]
+    assert len({cells_of(**changes)[0] for changes in shares}) == 1
     names = {cells_of(**changes)[0] for changes in [{}, *other]}
     assert len(names) == 1 + len(other)
 

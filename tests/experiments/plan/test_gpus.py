@@ -25,9 +25,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch) -> Have:
     return have
 
 
-def test_a_carried_run_folder_takes_gpus_and_keeps_its_cells(
-    make_run: Make, with_gpus: Have
-) -> None:
+def test_gpus_for_a_run_folder_are_for_its_attacks(make_run: Make, with_gpus: Have) -> None:
     run = make_run(IMAGES, federation={"rounds": 1})
     for cell in run.cells:
         (cell.folder / "simulation.json").write_text("{}")
@@ -35,7 +33,7 @@ def test_a_carried_run_folder_takes_gpus_and_keeps_its_cells(
     found = Invocation(str(run.root), gpus=0.5).run(("attack",))
     assert [cell.folder for cell in found.cells] == [cell.folder for cell in run.cells]
     (experiment,) = found.plan.experiments
-    assert (experiment.attack_stage.gpus, experiment.federation.client_gpus) == (0.5, 0.5)
+    assert (experiment.attack_stage.gpus, experiment.federation.client_gpus) == (0.5, 0.0)
     with_gpus(0)
     with pytest.raises(ConfigError, match=r"^attack_stage.gpus: 1 x 0.5 GPUs .* torch finds 0"):
         Invocation(str(run.root), gpus=0.5).run(("attack",))

@@ -12,7 +12,6 @@ import pytest
 from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
 from experiments.plan.folder import Run
-from experiments.report.appendix import signal_to_noise
 from experiments.stages.rows import read_rows, write_rows
 from experiments.stages.utility import utility
 from fedsim.errors import StoreError
@@ -120,7 +119,7 @@ def test_a_table_is_a_whole_file(run: Run, tmp_path: Path) -> None:
         read_rows(path, UtilityRow)
 
 
-def test_the_table_of_signals_needs_them(run: Run) -> None:
+def test_a_report_needs_its_signals(run: Run) -> None:
     (run.root / "signals.parquet").unlink()
     with pytest.raises(StoreError, match=r"signals\.parquet: the file is missing"):
-        signal_to_noise(run.root, {})
+        execute(run, ("report",), quiet=True)

@@ -132,4 +132,5 @@ def test_each_stage_keeps_the_command_that_ran_it(
     assert noted["commands"] == dict.fromkeys(STAGES[:-1], "fedsim run x") | {
         "report": "fedsim report"
     }
+    assert noted["devices"] == {stage: ["cpu"] for stage in STAGES}
     assert noted["commits"].keys() == noted["seconds"].keys() == set(STAGES)

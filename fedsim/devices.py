@@ -1,0 +1,39 @@
+"""Where torch computes, and how exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def device_for(gpus: float) -> torch.device:
+    """The GPU of a process that has a share of one, or the CPU where there is none.
+
+    Without an index, as memory statistics of ``cuda:0`` need a context that does not exist yet.
+    """
+    return torch.device("cuda" if gpus > 0 and torch.cuda.is_available() else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """``cpu``, or what the maker calls the GPU."""
+    return device.type if device.type != "cuda" else torch.cuda.get_device_name(device)
+
+
+@contextmanager
+def float32(*, tf32: bool) -> Iterator[None]:
+    """Multiply float32 as such on GPUs, where torch convolves in TF32 (10 bits) by default.
+
+    A gradient with that error certifies nothing, and its client looks safer than it is.
+
+    Args:
+        tf32: multiply and convolve in TF32 after all, which is faster.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before

@@ -1,0 +1,107 @@
+"""Nothing mixes devices: attacks and clients compute on one whose tensors are not the CPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attacks import attack_classes
+from attacks.base import Job
+from attacks.scheduling import worker
+from attacks.scheduling.worker import run_job
+from clients.train import LocalTrainer
+from fedsim.build import build
+from fedsim.capture import Observation
+from fedsim.cell import TaskConfig
+from fedsim.data.rows import load_rows
+from fedsim.defenses import build_chain
+from fedsim.federation import FederationConfig
+from fedsim.tasks import initial_weights, make_task
+from fedsim.tasks.base import Task
+from fedsim.types import Batch
+from tests.attacks.conftest import pictures, victim  # noqa: F401
+from tests.far import FAR, Far, Generators, Watch
+from tests.test_contracts import DEFENSE_CASES
+from tests.test_peeking import RUNS, Cell, cells, jobs  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Generators are of the device that they are made for, and tied parameters stay tied."""
+    monkeypatch.setattr(torch, "Generator", Generators)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    with Watch():
+        yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def test_devices_do_not_mix() -> None:
+    here, there = torch.ones(2, 2), torch.ones(2, 2, device=FAR)
+    assert isinstance(there @ there.mT, Far)
+    assert (2 * there[torch.tensor([0])] + torch.tensor(1.0)).cpu().tolist() == [[3.0, 3.0]]
+    for mixed in (
+        lambda: here + there,
+        lambda: here[torch.zeros(1, dtype=torch.int64, device=FAR)],
+        lambda: torch.cat([here, there]),
+        lambda: there.long() @ there.long(),
+        lambda: torch.randn(2, device=FAR, generator=torch.Generator()),
+    ):
+        with pytest.raises(RuntimeError):
+            mixed()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("closed_form", {}),
+        ("inverting", {"steps": 2, "restarts": 2}),
+        ("dlg", {"steps": 1}),
+    ],
+)
+def test_an_attack_on_an_image_computes_where_it_is_told(
+    name: str,
+    options: dict[str, Any],
+    victim: Callable[..., tuple[Task, Observation]],  # noqa: F811
+    pictures: Callable[..., Batch],  # noqa: F811
+) -> None:
+    task, seen = victim(pictures(1, 3), labels=(3,))
+    attack = build(attack_classes(), {"name": name, **options}, "attack")
+    rng = torch.Generator().manual_seed(0)
+    (guess,) = attack.reconstruct([seen], task, [rng], Job(device=FAR))
+    assert guess.guess.inputs.shape == (1, 3, 16, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), RUNS)
+def test_an_attack_computes_where_it_is_told(
+    name: str,
+    kind: Cell,
+    cells: dict[Cell, Path],  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inner = worker._attack
+    monkeypatch.setattr(worker, "_attack", lambda spec, _, report: inner(spec, FAR, report))
+    for spec in jobs(cells[kind], name, tmp_path / "cell" / "guesses"):
+        assert {(r.status, r.reason) for r in run_job(spec)} == {("done", "")}
+
+
+@pytest.mark.parametrize("name", DEFENSE_CASES)
+def test_a_client_computes_where_it_is_told(name: str) -> None:
+    rows = load_rows("sentences", "train[:2]", modality="text")
+    config = TaskConfig(model="tiny-bert", dataset="sentences", max_length=8)
+    task = make_task(config, rows)
+    federation = FederationConfig(engine="in-process", batch_size=2)
+    chain = build_chain([{"name": name, **DEFENSE_CASES[name]}], "defense")
+    weights = initial_weights(task, config, 0)
+    here, there = (
+        LocalTrainer(task, federation, chain, 0, device).run(weights, rows, 1, 0).tensors
+        for device in (torch.device("cpu"), FAR)
+    )
+    assert not any(isinstance(value, Far) for value in there.values())
+    if name != "dropout":
+        assert all(torch.equal(value, there[key]) for key, value in here.items())
