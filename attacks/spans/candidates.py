@@ -54,7 +54,8 @@ class Candidates:
         if start not in task.spec.special_ids or not self.clear:
             return self
         first, *later = self.tokens
-        return replace(self, tokens=[first[first == start], *(t[t != start] for t in later)])
+        begin = first.new_tensor([start])  # public, and without a trace if its embedding is 0
+        return replace(self, tokens=[begin, *(own[own != start] for own in later)])
 
 
 def vocabulary(

@@ -123,6 +123,11 @@ class Span(Attack):
         guess: Reconstruction | None = None
         for wider in (1, CUTS.retry) if causal and shortlist.clear else (1,):
             found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
+            if not found:
+                raise CannotAttack(
+                    "no sentence lies in the spans of its tokens",
+                    "Noise, several local steps or dropout leave none; choose another attack.",
+                )
             if task.spec.kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
                 # The last token predicts nothing and leaves no trace.
                 found = [replace(one, ids=(*one.ids, ends[-1])) for one in found]
@@ -132,7 +137,8 @@ class Span(Attack):
             if expired or "certified" in (guess.confidence or ()):
                 break
         assert guess is not None
-        return guess
+        unclear = "" if shortlist.clear else "the nearest words, as no gap sets those of the batch apart"
+        return replace(guess, note=unclear)
 
     def _search(
         self,
