@@ -168,8 +168,9 @@ def bench(
     """Measure the speed of text and images, overhead, ranks of true tokens, and architectures.
 
     WHAT is capture, workers, text, images, ranks or families. Without it all six run, which takes
-    a quarter of an hour. "families" tries each attack on each architecture; "ranks" measures how far the true tokens stand out in a defended gradient; --set
-    changes its model, data set, sentences (task.split) and federation.batch_size.
+    a quarter of an hour. "families" tries each attack on each architecture. "ranks" measures how
+    far the true tokens stand out in a defended gradient; --set changes its model, data set,
+    sentences (task.split) and federation.batch_size.
     """
     from experiments.benchmarks.measure import PARTS
 

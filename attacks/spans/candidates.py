@@ -57,7 +57,7 @@ def vocabulary(
     if name is None:
         raise CannotAttack(
             f"{type(network).__name__} has no word embeddings to try",
-            "Choose a model of the BERT or GPT-2 type.",
+            "Choose a model of a supported type.",
         )
     size = len(network.get_parameter(name))
     possible = torch.ones(size, dtype=torch.bool)

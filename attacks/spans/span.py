@@ -137,7 +137,9 @@ class Span(Attack):
             if expired or "certified" in (guess.confidence or ()):
                 break
         assert guess is not None
-        unclear = "" if shortlist.clear else "the nearest words, as no gap sets those of the batch apart"
+        unclear = (
+            "" if shortlist.clear else "the nearest words, as no gap sets those of the batch apart"
+        )
         return replace(guess, note=unclear)
 
     def _search(
@@ -159,7 +161,7 @@ class Span(Attack):
             raise CannotAttack(
                 "the tokenizer appends no end token to a sentence, which the descent of an "
                 "encoder needs",
-                "Choose a model of the BERT or GPT-2 type.",
+                "Choose a model whose tokenizer does, as BERT's.",
             )
         stop = ends[-1]
         possible = [
