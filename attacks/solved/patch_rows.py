@@ -30,10 +30,11 @@ class PatchRows(Attack):
     """Recover the image of a single example from the gradients of positions and patch layer.
 
     APRIL (Lu et al., CVPR 2022) starts from the same fact: row ``t`` of the position gradient is
-    the loss gradient ``delta_t`` at token ``t``. We differ in the second step: their identity solves
-    for the input of the first attention, without normalisation and skip connection. Here the patch
-    layer is solved instead, whose gradient is ``sum_t delta_t x_t^T`` over the pixels ``x_t`` of
-    each patch: as many equations for each pixel place as the width, in as many unknowns as patches.
+    the loss gradient ``delta_t`` at token ``t``. We differ in the second step: their identity
+    yields the input of the first attention, if there is neither normalisation nor a skip
+    connection. Here the patch layer is solved instead, whose gradient is ``sum_t delta_t x_t^T``
+    over the pixels ``x_t`` of each patch: for each place in a patch as many equations as the width,
+    in as many unknowns as patches.
 
     Confidence is ``certified`` if the image, with the class inferred from the head, reproduces the
     observed gradient up to rounding, and ``guess`` otherwise. The objective is the relative error
