@@ -17,6 +17,7 @@ from attacks.prior_only import PriorOnly
 from attacks.solved.closed_form import ClosedForm
 from attacks.solved.cuts import CUTS as SOLVED_CUTS
 from attacks.solved.embedding_rows import EmbeddingRows
+from attacks.solved.patch_rows import PatchRows
 from attacks.solved.ratio import Ratio
 from attacks.solved.spear import Spear
 from attacks.spans.april import APRIL
@@ -32,6 +33,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "dlg": DLG,
     "idlg": IDLG,
     "closed_form": ClosedForm,
+    "patch_rows": PatchRows,
     "inverting": Inverting,
     "gi_gip": GIGIP,
     "spear": Spear,

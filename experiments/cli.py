@@ -209,11 +209,12 @@ def bench(
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the speed of text and images, overhead, and ranks of true tokens.
+    """Measure the speed of text and images, overhead, ranks of true tokens, and architectures.
 
-    WHAT is capture, workers, text, images or ranks. Without it all five run, which takes a quarter
-    of an hour. "ranks" measures how far the true tokens stand out in a defended gradient; --set
-    changes its model, data set, sentences (task.split) and federation.batch_size.
+    WHAT is capture, workers, text, images, ranks or families. Without it all six run, which takes
+    a quarter of an hour. "families" tries each attack on each architecture. "ranks" measures how
+    far the true tokens stand out in a defended gradient; --set changes its model, data set,
+    sentences (task.split) and federation.batch_size.
     """
     from experiments.benchmarks.measure import PARTS
 

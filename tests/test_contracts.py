@@ -25,8 +25,8 @@ from fedsim.tasks import TASKS, load_task, make_task, save_task
 Modality = Literal["image", "text"]
 
 
-Cell = Literal["image", "linear", "text", "language"]
-"""A classifier of images by convolutions, one by linear layers, one of texts, a language model."""
+Cell = Literal["image", "linear", "patches", "text", "language"]
+"""Classifiers of images by convolutions, linear layers and patches, of texts, a language model."""
 
 
 class AttackCase(NamedTuple):
@@ -41,6 +41,7 @@ ATTACK_CASES = {
     "dlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
     "idlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
     "closed_form": AttackCase({}, ("image",), False),
+    "patch_rows": AttackCase({}, ("patches",), False),
     "inverting": AttackCase({"steps": 60}, ("image",), True),
     "gi_gip": AttackCase({"latent_steps": 2, "weight_steps": 2}, ("image",), True),
     "dlg_text": AttackCase({"steps": 2}, ("text", "language"), True),
@@ -122,6 +123,7 @@ MODEL_CASES = {
     "lenet": ("shapes", "image-classification"),
     "resnet20": ("shapes", "image-classification"),
     "mlp": ("shapes", "image-classification"),
+    "vit": ("shapes", "image-classification"),
     "tiny-bert": ("sentences", "text-classification"),
     "tiny-gpt2": ("sentences", "language-modelling"),
     "transformer3": ("sentences", "language-modelling"),

@@ -35,6 +35,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
     bases: dict[Cell, dict[str, Any]] = {
         "image": image,
         "linear": merge(image, {"name": "small-linear", "task": {"model": "mlp"}}),
+        "patches": merge(image, {"name": "small-patches", "task": {"model": "vit"}}),
         "text": TEXT,
         "language": merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}}),
     }
@@ -75,7 +76,7 @@ PAIRS = sorted(
 def test_an_attack_guesses_or_says_why_not(
     name: str, kind: Cell, cells: dict[Cell, Path], tmp_path: Path
 ) -> None:
-    cell, modality = cells[kind], "image" if kind in {"image", "linear"} else "text"
+    cell, modality = cells[kind], "text" if kind in {"text", "language"} else "image"
     specs = jobs(cell, name, tmp_path / "cell" / "guesses")
     records, guesses = guess(specs)
     assert [record.key for record in records] == CaptureStore(cell / "captures").keys()

@@ -28,9 +28,9 @@ _KEPT = 256  # rearrangements with the best links, from which the candidates are
 class Fluency:
     """FILM's score: perplexity plus ``beta`` times a gradient norm.
 
-    The gradient is that of the scale of the middle block's last normalisation, GPT-2's second, as in the authors'
-    code; their formula takes all parameters. Since the norm is not negative, it is computed only
-    for sentences whose perplexity alone is below the limit.
+    The gradient is that of the scale of the middle block's last norm, as in the authors' code;
+    their formula takes all parameters. Since its norm is not negative, it is computed only for
+    sentences whose perplexity alone is below the limit.
     """
 
     def __init__(self, network: nn.Module, beta: float) -> None:

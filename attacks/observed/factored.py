@@ -35,9 +35,9 @@ class _Call:
 class Factored:
     """The gradient of the loss as a function of word embeddings instead of tokens.
 
-    It covers linear layers, normalisations and all embedding tables but that of the words, in which a
-    guess that is not a token has no row. Layers of other types are left out, and so are dead
-    parameters, whose gradient is zero for analytical reasons, such as the bias of attention keys.
+    It covers linear layers, norms and all embedding tables but that of the words, in which a guess
+    that is not a token has no row. Layers of other types are left out, and so are dead parameters,
+    whose gradient is zero for analytical reasons, such as the bias of attention keys.
 
     Attributes:
         names: names of the parameters whose gradient it returns.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SolvedCuts:
-    """Thresholds of ``closed_form``, ``embedding_rows``, ``ratio`` and ``spear``.
+    """Thresholds of ``closed_form``, ``embedding_rows``, ``patch_rows``, ``ratio`` and ``spear``.
 
     Attributes:
         closed_form_floor: ``closed_form``: outputs smaller than this are lost in the errors of the
@@ -39,6 +39,8 @@ class SolvedCuts:
             class or scale to rule out another.
         unpruned_share: ``embedding_rows``: least share of nonzero coordinates in position rows
             that were not pruned; with fewer, no sentence is certified.
+        patch_singular_value: ``patch_rows``: smallest singular value of the position rows, as a
+            share of the largest, that is more than rounding.
         pixel_error: ``ratio`` and ``spear``: largest error of an accepted or certified pixel in
             [0, 1]; it still rounds to the right byte.
         ratio_sigmas: ``ratio``: standard deviations of rounding by which a pixel or slope may be
@@ -90,6 +92,7 @@ class SolvedCuts:
     clipped_scale: float = 0.7
     fitted_scale: float = 10.0
     unpruned_share: float = 0.99
+    patch_singular_value: float = 1e-7
     pixel_error: float = 0.5 / 255
     ratio_sigmas: float = 30.0
     ratio_same_image: float = 0.01

@@ -12,7 +12,7 @@ from torch import nn
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
-from attacks.spans.candidates import nearest
+from attacks.spans.candidates import nearest, start_of
 from attacks.spans.certificate import batch_of, match
 from attacks.spans.cuts import CUTS
 from attacks.spans.judges import read_traces
@@ -104,6 +104,8 @@ class APRIL(Attack):
             moved = observation.update((names.position,))[names.position].any(1)
             length = min(int(moved.sum()), task.max_length)
             ids = nearest(traces.layers, traces.before, traces.vocabulary, length).tolist()
+        if (start := start_of(task)) is not None:
+            ids[0] = start  # its row may have no gradient: that of padding, if they share an id
         end = task.tokenizer.eos_token_id
         if task.spec.kind == "language-modelling" and end is not None:
             ids.append(end)  # it predicts nothing and leaves no trace

@@ -45,17 +45,6 @@ class Candidates:
             between = CUTS.gap * self.accepted
         return min(max(between, CUTS.lowest_limit), CUTS.highest_limit)
 
-    def begun(self, task: TextTask) -> Candidates:
-        """The token that starts every text, if there is one, at the first position and no other.
-
-        A text of nothing but that token is in the span where a token's place does not show.
-        """
-        start = task.tokens(["a"])[0][0]
-        if start not in task.spec.special_ids or not self.clear:
-            return self
-        first, *later = self.tokens
-        return replace(self, tokens=[first[first == start], *(t[t != start] for t in later)])
-
 
 def vocabulary(
     observation: Observation, task: TextTask, network: nn.Module, *, rows: bool
@@ -68,7 +57,7 @@ def vocabulary(
     if name is None:
         raise CannotAttack(
             f"{type(network).__name__} has no word embeddings to try",
-            "Choose a model of the BERT or GPT-2 type.",
+            "Choose a model of a supported type.",
         )
     size = len(network.get_parameter(name))
     possible = torch.ones(size, dtype=torch.bool)
@@ -84,8 +73,22 @@ def vocabulary(
     return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
 
 
+def start_of(task: TextTask) -> int | None:
+    """The token that starts every text, if there is one: it is public, and may leave no trace.
+
+    In a causal model it attends to nothing but itself, and its query has no gradient.
+    """
+    first = task.tokens(["a"])[0][0]
+    return first if first in task.spec.special_ids else None
+
+
 def candidates(
-    layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int, job: Job
+    layers: FirstLayers,
+    subspace: Subspace,
+    vocabulary: Tensor,
+    positions: int,
+    start: int | None,
+    job: Job,
 ) -> Candidates:
     """Rank the vocabulary at each position, and cut all positions at one common gap.
 
@@ -96,6 +99,7 @@ def candidates(
         subspace: the span of its first layer's inputs.
         vocabulary: token ids to try.
         positions: largest number of positions; the sweep ends at the first that no token fits.
+        start: the token at the first one, which is not tested; None if it is not known.
         job: ends the sweep when its time is up.
     """
     if not layers.everywhere:
@@ -103,23 +107,28 @@ def candidates(
     ids: list[Tensor] = []
     sines: list[Tensor] = []
     worst = 0.0
-    for position in range(positions):
-        if position and (job.expired or layers.everywhere):
+    for position in range(start is not None, positions):
+        if ids and (job.expired or layers.everywhere):
             break
         count = subspace.rank + CUTS.tokens_beyond_rank
         best = _nearest(layers, subspace, vocabulary, position, count)
         exact = subspace.distance(layers.of_tokens(best, position))
         order = exact.argsort()
         nearest = float(exact[order[0]])
-        if position and nearest > max(CUTS.end_sine, CUTS.end_ratio * worst):
+        if ids and nearest > max(CUTS.end_sine, CUTS.end_ratio * worst):
             break
         worst = max(worst, nearest)
         ids.append(best[order])
         sines.append(exact[order])
+    first = [] if start is None else [vocabulary.new_tensor([start])]
     if not layers.everywhere:
-        return _cut(ids, sines)
+        found = _cut(ids, sines)
+        return replace(found, tokens=[*first, *found.tokens])
     found = _cut(ids, sines, sines[0].new_ones(1))  # the bag may hold no token to reject
-    return replace(found, tokens=found.tokens * positions, everywhere=True)
+    (own,) = found.tokens
+    # A text of nothing but its start is in the span where a token's place does not show.
+    later = [own if start is None else own[own != start]] * (positions - len(first))
+    return replace(found, tokens=[*first, *later], everywhere=True)
 
 
 def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:

@@ -83,24 +83,25 @@ class FirstLayers:
         layers, plain = self._trace([a, a, b])
         _, late = self._trace([a, a, c])
         _, early = self._trace([c, a, b])
-        # Shared weights (ALBERT) mix the inputs of all blocks.
         uses = Counter(name for layer in layers for name in layer.modules)
         once = [all(uses[name] == 1 for name in layer.modules) for layer in layers]
         sees = [not torch.equal(p[2], e[2]) for p, e in zip(plain, early, strict=True)]
         bare = [layer for layer, one, yes in zip(layers, once, sees, strict=True) if one > yes]
         trained = {name for name, own in network.named_parameters() if own.requires_grad}
+        # The gradient of shared weights (ALBERT) mixes the inputs of all blocks: the last resort.
+        fresh = once if any(map(min, once, sees)) else _first_uses(layers)
         behind = [
             layer
-            for layer, one, yes in zip(layers, once, sees, strict=True)
-            if one and yes and any(f"{name}.weight" in trained for name in layer.modules)
+            for layer, new, yes in zip(layers, fresh, sees, strict=True)
+            if new and yes and any(f"{name}.weight" in trained for name in layer.modules)
         ]
         self.contexts = behind[:_CONTEXT_LAYERS]
         self.later = behind[_CONTEXT_LAYERS : _CONTEXT_LAYERS + _LATER_LAYERS]
         if not bare or not self.contexts:
             raise CannotAttack(
-                f"{type(network).__name__} has no linear layers before and after its first "
-                "attention, each used once",
-                "Choose a model of the BERT or GPT-2 type.",
+                f"{type(network).__name__} has no linear layers before and after an attention, or "
+                "the one before is used in several blocks",
+                "Choose a model of a supported type.",
             )
         self.tokens = bare[0]
         ahead = zip(plain, late, sees, strict=True)
@@ -239,3 +240,8 @@ class FirstLayers:
             yield
         finally:
             handle.remove()
+
+
+def _first_uses(layers: Sequence[Layer]) -> list[bool]:
+    seen: set[str] = set()
+    return [not (seen & set(layer.modules) or seen.update(layer.modules)) for layer in layers]

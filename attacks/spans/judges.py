@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks.base import Job
 from attacks.spans.adapters import AdapterSpan, read_adapters
-from attacks.spans.candidates import Candidates, candidates, vocabulary
+from attacks.spans.candidates import Candidates, candidates, start_of, vocabulary
 from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.sentences import Judge
@@ -47,8 +47,8 @@ class Traces:
         # Where a token is the same everywhere, one that repeats adds no dimension.
         rank = traced if self.layers.everywhere else self.before.rank + 1
         longest = min(traced, rank, max(lengths))
-        found = candidates(self.layers, self.before, self.vocabulary, longest, job)
-        return found.begun(task) if self.layers.everywhere else found
+        start = start_of(task)
+        return candidates(self.layers, self.before, self.vocabulary, longest, start, job)
 
 
 def read_traces(

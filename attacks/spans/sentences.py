@@ -89,7 +89,10 @@ def grow(
     """
     prefixes = tokens[0][:, None]
     total = judge.sentences(prefixes, torch.ones_like(prefixes[:, 0]))
-    prefixes, total = prefixes[total <= limit][:beam], total[total <= limit][:beam]
+    if len(prefixes) > 1:
+        prefixes, total = prefixes[total <= limit][:beam], total[total <= limit][:beam]
+    else:  # the only candidate is public, and need not be in the span
+        total = torch.zeros_like(total)
     done: list[SpanSentence] = []
     for position in range(1, len(tokens) + 1):
         if not len(prefixes) or job.expired:

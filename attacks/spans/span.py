@@ -173,7 +173,10 @@ class Span(Attack):
             if expired or "certified" in (guess.confidence or ()):
                 break
         assert guess is not None
-        return guess
+        unclear = (
+            "" if shortlist.clear else "the nearest words, as no gap sets those of the batch apart"
+        )
+        return replace(guess, note=unclear)
 
     def _search(
         self,
@@ -194,7 +197,7 @@ class Span(Attack):
             raise CannotAttack(
                 "the tokenizer appends no end token to a sentence, which the descent of an "
                 "encoder needs",
-                "Choose a model of the BERT or GPT-2 type.",
+                "Choose a model whose tokenizer does, as BERT's.",
             )
         stop = ends[-1]
         possible = [

@@ -16,6 +16,7 @@ from attacks.scheduling.cluster import start_ray
 from attacks.scheduling.jobs import plan
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.pool import RayPool
+from experiments.benchmarks.bench_families import family_table
 from experiments.benchmarks.bench_images import image_speed
 from experiments.benchmarks.bench_ranks import rank_tables
 from experiments.benchmarks.bench_text import text_speed
@@ -138,12 +139,18 @@ def _ranks(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
     return rank_tables(sets)
 
 
+def _families(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
+    del folder, sets
+    return family_table()
+
+
 BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "capture": _captures,
     "workers": _workers,
     "text": _text,
     "images": _images,
     "ranks": _ranks,
+    "families": _families,
 }
 """For each of ``PARTS`` the function that measures it, given an empty folder and overrides."""
 

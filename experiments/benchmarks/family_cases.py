@@ -48,7 +48,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 40,
         "initializer_range": _DRAWN,
     },
-    "albert": {**_BERT, "embedding_size": 64, "num_hidden_layers": 2},
+    "albert": {**_BERT, "embedding_size": 64, "hidden_size": 192, "num_hidden_layers": 2},
     "electra": {**_BERT, "embedding_size": 64},
     "mpnet": _BERT,
     "deberta": _DEBERTA,
@@ -110,8 +110,8 @@ class FamilyCase:
             task = make_task(config, rows)
             if lora_rank:
                 layers = FirstLayers(task.build(), (2, 3, 4), _LENGTH)
-                names = {name.rsplit(".", 1)[-1] for name in layers.tokens.modules}
-                added = {"lora_rank": lora_rank, "lora_targets": tuple(sorted(names))}
+                names = [name.rsplit(".", 1)[-1] for name in layers.tokens.modules]
+                added = {"lora_rank": lora_rank, "lora_targets": tuple(_adapted(names))}
                 config = config.model_copy(update=added)
                 task = make_task(config, rows)
             sent = initial_weights(task, config, 0)
@@ -130,10 +130,11 @@ class FamilyCase:
         gradient = self.task.gradient(network, batch)
         if frozen:
             gradient = {k: v for k, v in gradient.items() if k not in {names.word, names.position}}
-        knowledge = Knowledge(
-            num_examples=len(batch), labels=None, lengths=None, auxiliary=True
-        )
-        seen = Observation(
-            CaptureKey(round=1, client=0), self.sent, gradient, "gradient", knowledge
-        )
+        known = Knowledge(num_examples=len(batch), defense=(), auxiliary=True)
+        seen = Observation(CaptureKey(round=1, client=0), self.sent, gradient, "gradient", known)
         return seen, batch
+
+
+def _adapted(names: Sequence[str]) -> list[str]:
+    """The layers for query and value, or the one for both; keys never get an adapter in LoRA."""
+    return [name for name in names if not name.startswith("k")]

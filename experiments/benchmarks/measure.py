@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PARTS = ("capture", "workers", "text", "images", "ranks")
+PARTS = ("capture", "workers", "text", "images", "ranks", "families")
 
 
 @dataclass(frozen=True)

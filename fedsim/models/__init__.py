@@ -8,11 +8,13 @@ from fedsim.models.lenet import LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
 from fedsim.models.resnet20 import ResNet20
+from fedsim.models.vit import ViT
 
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "lenet": LeNet,
     "resnet20": ResNet20,
     "mlp": MLP,
+    "vit": ViT,
 }
 
 TEXT_MODELS: dict[str, Path] = {

@@ -15,7 +15,7 @@ class Embeddings:
 
     Attributes:
         word: the table ``(vocabulary, width)``; in GPT-2 it is also the output head.
-        position: the learned table ``(position, width)``.
+        position: the learned table ``(position, width)``; RoBERTa and OPT count from row 2.
     """
 
     word: str | None
@@ -23,8 +23,10 @@ class Embeddings:
 
 
 def embedding_names(module: nn.Module) -> Embeddings:
-    """Word and position tables of a text model; None for any other model, and for relative or
-    rotary positions."""
+    """Word and position tables of a text model; None where there is none.
+
+    Rotary and most relative positions have no table.
+    """
     find = getattr(module, "get_input_embeddings", None)
     if find is None:
         return Embeddings(None, None)

@@ -89,11 +89,12 @@ def family(name: str, model_type: str) -> Family:
     """
     if model_type in FAMILIES:
         return FAMILIES[model_type]
-    near = difflib.get_close_matches(model_type, FAMILIES, n=2, cutoff=0.6)
-    known = f"Near are {' and '.join(near)}" if near else f"Supported are {', '.join(FAMILIES)}"
+    near = difflib.get_close_matches(model_type, FAMILIES, n=2, cutoff=0.7)
+    every = f"Supported are {', '.join(sorted(FAMILIES))}"
+    known = f"Near are {' and '.join(near)}" if near else every
     raise ConfigError(
         f"task.model: {name!r} is of the type {model_type!r}, which is not supported. {known}; "
-        "choose another model, or set task.unchecked = true to try it."
+        "choose another model, or set task.unchecked = true and task.kind to try it."
     )
 
 
@@ -108,6 +109,7 @@ def check(name: str, architecture: Mapping[str, Any]) -> None:
     for key, value in known.settings.items() if known else ():
         if (own := architecture.get(key, value)) != value:
             raise ConfigError(
-                f"task.model: {name!r} has {key} = {own}, and a {model_type} model is supported "
-                f"with {value}. Choose another model, or set task.unchecked = true to try it."
+                f"task.model: {name!r} has {key} = {own}, and a model of the type "
+                f"{model_type!r} is supported with {value}. "
+                "Choose another model, or set task.unchecked = true to try it."
             )

@@ -22,6 +22,7 @@ from fedsim.seeds import seeded
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+
 def locate(name: str) -> str:
     """Folder of a built-in or of a local model, else the identifier for the hub.
 

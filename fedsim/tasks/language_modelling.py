@@ -1,4 +1,4 @@
-"""Language modelling: prediction of each next token by a transformer of the GPT-2 type."""
+"""Language modelling: prediction of each next token by a causal transformer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text classification by a transformer of the BERT type."""
+"""Text classification by a transformer."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("run new-run", "new-run", "version 99, and", "Use the fedsim that wrote it, "),
     ("run text.toml --set task.model=models/words", "task.model", "models/words' has", "tokenizer"),
     ("run text.toml --set task.model=models/cut", "task.model", "models/cut", "Name a folder as "),
-    ("run text.toml --set task.model=models/llama", "task.kind", "'llama'", "Set 'text-class"),
+    ("run text.toml --set task.model=models/mamba", "task.model", "'mamba'", "choose another"),
     ("run text.toml --set task.model=models/bare", "task.weights", "'models/bare'", "= 'random'"),
     ("run text.toml --set task.max_length=999", "task.max_length", "got 999", "Set 128 or less."),
     ("run text.toml --set task.dataset=numbers", "numbers", "no text column", "Choose a data set"),

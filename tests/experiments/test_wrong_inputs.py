@@ -37,7 +37,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "suite-name.toml": 'name = 3\nsuite = ["base.toml"]',
         "models/words/config.json": (TEXT_MODELS["tiny-bert"] / "config.json").read_text(),
         "models/cut/config.json": "{",
-        "models/llama/config.json": json.dumps({"model_type": "llama"}),
+        "models/mamba/config.json": json.dumps({"model_type": "mamba"}),
     }
     for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

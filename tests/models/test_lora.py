@@ -196,6 +196,7 @@ def test_a_family_without_defaults_has_to_name_its_layers(tmp_path: Path) -> Non
         "tokenizer": "tiny-gpt2",
         "kind": "language-modelling",
         "weights": "random",
+        "unchecked": True,
     }
     with pytest.raises(ConfigError, match="there is no default for a model of the type 'gpt_neo'"):
         make(str(tmp_path), **own)

@@ -27,6 +27,7 @@ def make(name: str, shape: tuple[int, ...] = CIFAR, classes: int = 10) -> ImageN
         ("lenet", CIFAR, 100, 85_036),  # DLG's own CIFAR-100 classifier
         ("lenet", (1, 28, 28), 10, 312 + 2 * 3_612 + 588 * 10 + 10),
         ("resnet20", CIFAR, 10, 269_722),
+        ("vit", CIFAR, 10, 1_803_850),
         ("mlp", CIFAR, 10, 3072 * 256 + 256 + 256 * 256 + 256 + 2_570),
     ],
 )

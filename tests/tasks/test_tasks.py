@@ -22,6 +22,7 @@ TEXTS = Rows(
     (0, 1, 2),
     ("public", "private"),
 )
+OPT = {"hidden_size": 8, "word_embed_proj_dim": 8, "num_attention_heads": 2, "ffn_dim": 8}
 IMAGES = Rows(
     torch.randint(256, (3, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)),
     torch.tensor([0, 4, 2]),
@@ -111,15 +112,48 @@ def test_kind_that_does_not_fit_the_model(model: str, kind: str, message: str) -
     assert str(error.value) == message
 
 
-def test_family_that_is_not_known(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "opt"}')
-    assert task_kind(config(str(tmp_path), kind="language-modelling")) == "language-modelling"
+@pytest.mark.parametrize(
+    ("model_type", "near"),
+    [
+        ("t5", "Supported are albert, bert, "),
+        ("mamba", "Supported are albert, bert, "),
+        ("my_own_module", "Supported are albert, bert, "),
+        ("mixtral", "Near are mistral; "),
+        ("phi3", "Near are phi; "),
+    ],
+)
+def test_family_that_is_not_supported(tmp_path: Path, model_type: str, near: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    model = str(tmp_path)
+    for kind in ("auto", "language-modelling"):
+        with pytest.raises(ConfigError) as error:
+            task_kind(config(model, kind=kind))
+        message = str(error.value)
+        assert message.startswith(
+            f"task.model: {model!r} is of the type {model_type!r}, which is not supported. {near}"
+        )
+        assert message.endswith(
+            "choose another model, or set task.unchecked = true and task.kind to try it."
+        )
+        assert "\n" not in message
+    tried = config(model, kind="language-modelling", unchecked=True)
+    assert task_kind(tried) == "language-modelling"
+    with pytest.raises(ConfigError, match=r"^task.kind: is not known for .* Set 'text-class"):
+        task_kind(config(model, unchecked=True))
+
+
+def test_family_with_another_setting(tmp_path: Path) -> None:
+    table = {"model_type": "opt", "do_layer_norm_before": False, **OPT}
+    (tmp_path / "config.json").write_text(json.dumps(table))
+    options = {"tokenizer": "tiny-gpt2", "weights": "random"}
     with pytest.raises(ConfigError) as error:
-        task_kind(config(str(tmp_path)))
+        make_task(config(str(tmp_path), **options), TEXTS)
     assert str(error.value) == (
-        f"task.kind: {str(tmp_path)!r} has the type 'opt', for which no task is known. "
-        "Set 'text-classification' or 'language-modelling' or 'masked-language-modelling'."
+        f"task.model: {str(tmp_path)!r} has do_layer_norm_before = False, and a model of the type "
+        "'opt' is supported with True. Choose another model, or set task.unchecked = true to try "
+        "it."
     )
+    make_task(config(str(tmp_path), unchecked=True, **options), TEXTS)
 
 
 @pytest.mark.parametrize(
