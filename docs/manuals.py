@@ -171,7 +171,11 @@ def command_line() -> Page:
         for param in command.params:
             record = None if isinstance(param, Argument) else param.get_help_record(context)
             spelled = param.make_metavar(context) if record is None else record[0]
-            shown = " " if param.default in {None, ""} else f"`{json.dumps(param.default)}`"
+            shown = (
+                " "
+                if param.default in {None, ""}
+                else f"`{json.dumps(param.default, default=str)}`"
+            )
             said = getattr(param, "help", "") or ""
             lines.append(f"| `{spelled}` | {shown} | {cell(said)} |")
         text.append("\n".join(lines) + "\n")

@@ -22,6 +22,8 @@ from fedsim.seeds import derive, generator, seeded
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of examples that are tried where none is known and none claimed, until one is proven."""
+_SHARE = 0.5
+"""Of the time left, what one of several numbers of examples gets."""
 _TRIALS = 2
 """Numbers of examples by which it is judged whether an attack refuses."""
 _LEVELS: tuple[Certificate, ...] = ("guess", "in_span", "consistent", "certified")
@@ -65,19 +67,22 @@ def attack(
     label, chosen = _chosen(name, options)
     check_suits(label, chosen, victim)
     start = time.monotonic()
-    job = Job(device=torch.device(device), deadline=start + budget)
+    job, end = Job(device=torch.device(device)), start + budget
     if not quiet:
         job.report = _Progress(label)
     best: tuple[Reconstruction, str] | None = None
     refused: CannotAttack | None = None
     for seen, assumed in _readings(chosen, victim):
+        # An attack that can do without the number proves a guess, and leaves time for others.
+        share = 1.0 if "num_examples" in chosen.requires else _SHARE
+        job.deadline = end - (1 - share) * (end - time.monotonic())
         try:
             found = (_run(chosen, label, seen, job, seed), assumed)
         except CannotAttack as error:
             refused = refused or error
             continue
         best = found if best is None or _fit(found[0]) > _fit(best[0]) else best
-        if found[0].confidence is None or _fit(found[0])[0] == 1.0 or job.expired:
+        if found[0].confidence is None or _fit(found[0])[0] == 1.0 or time.monotonic() >= end:
             break
     if best is None:
         assert refused is not None
@@ -129,11 +134,14 @@ def _readings(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
     if seen.knowledge.num_examples is not None:
         yield victim, ""
         return
-    if "num_examples" not in chosen.requires:
-        yield victim, ""
     claim = victim.claimed_examples
-    for count in dict.fromkeys((claim, *_COUNTS) if claim else _COUNTS):
-        assert count is not None
+    # Without a number first: copies of a text have its gradient, and a claim would bring them.
+    counts: list[int | None] = [None] if "num_examples" not in chosen.requires else []
+    counts += [claim] if claim else []
+    for count in dict.fromkeys([*counts, *_COUNTS]):
+        if count is None:
+            yield victim, ""
+            continue
         known = seen.knowledge.model_copy(update={"num_examples": count})
         whose = "the client's claim" if count == claim else "tried, as the number is not known"
         held = f"{count} example{'s' * (count > 1)} ({whose})"

@@ -149,10 +149,10 @@ def update_of(
     tensors, note = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
     _check_moved(reply, tensors, kind)
-    observation = Observation(
+    observation = Observation(  # copied, as a program trains on with what it handed over
         key or CaptureKey(round=1, client=0),
-        tensors,
-        got.tensors,
+        {name: value.clone() for name, value in tensors.items()},
+        {name: value.clone() for name, value in got.tensors.items()},
         "gradient" if kind == "gradient" else "weights",
         knowledge,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -142,9 +142,9 @@ def function_of(given: object, what: str) -> Callable[..., Any]:
 def _network_task(
     network: nn.Module, objective: Loss, shape: tuple[int, ...], factory: str
 ) -> Task:
-    if len(shape) != 3 or min(shape) < 1:
+    if not isinstance(shape, Sequence) or len(shape) != 3 or min(shape) < 1:
         raise ConfigError(
-            f"image_shape: {tuple(shape)} is not (channel, height, width). "
+            f"image_shape: {shape} is not (channel, height, width). "
             "Pass that of the clients' images, for example image_shape=(3, 32, 32)."
         )
     name = type(network).__name__

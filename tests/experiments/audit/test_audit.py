@@ -1,5 +1,7 @@
 """From tensors to a scored guess, without a run folder."""
 
+import copy
+import dataclasses
 import subprocess
 import sys
 import time
@@ -38,6 +40,21 @@ def test_weights_tell_as_much_as_the_gradient(held: Held) -> None:
     assert "lm_head.weight is tied to transformer.wte.weight" in str(victim)
     assert "knows learning_rate" in str(victim)
     assert fedsim.attack(victim, "span", quiet=True).texts == (SENTENCE,)
+
+
+def test_training_on_does_not_change_an_update(held: Held) -> None:
+    model = copy.deepcopy(held.model)
+    victim = fedsim.Update.of(model, gradients=held.gradients, tokenizer=held.tokenizer)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    assert victim.observation.sent["transformer.wte.weight"].any()
+
+
+def test_a_wrong_claim_is_tried_and_given_up(victim: Any) -> None:
+    claimed = dataclasses.replace(victim, claimed_examples=5)
+    guess = fedsim.attack(claimed, "span", budget=60, quiet=True)
+    assert guess.certified == (True,)
+    assert guess.texts == (SENTENCE,)
 
 
 def test_suited_says_what_runs_and_why_the_others_refuse(victim: Any) -> None:

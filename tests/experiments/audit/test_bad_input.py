@@ -108,6 +108,7 @@ CASES = {
     ),
     "loss cannot be found": Case(lambda h: image(loss="nowhere:loss"), "cannot be", "install it"),
     "no shape": Case(lambda h: image(image_shape=()), "() is not (channel", "image_shape=(3, 32"),
+    "one number": Case(lambda h: image(image_shape=8), "8 is not (channel", "image_shape=(3, 32"),
     "other shape": Case(lambda h: image(image_shape=(3, 8, 8)), "does not turn", "that it takes"),
     "no model": Case(lambda h: image(model=3), "got int", "Pass a torch.nn.Module"),
     "text as image": Case(lambda h: image(tokenizer=3), "Net is no text model", "Leave tok"),
