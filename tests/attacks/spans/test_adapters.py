@@ -228,12 +228,16 @@ def test_another_gradient_certifies_nothing(gpt2: Victim) -> None:
 
 
 def blurred(victim: Victim, seen: Observation, reason: str) -> None:
-    """No sentence is singled out, and the likeliest are guessed."""
+    """No sentence is singled out."""
     with pytest.raises(CannotAttack, match=re.escape(reason)):
         read_traces(seen, victim.task, victim.task.model(seen.sent))
-    guess = run(victim, seen)
+
+
+def test_a_full_first_round_is_guessed_and_said(fresh: Victim) -> None:
+    seen, _ = fresh.capture([3, 4])
+    guess = run(fresh, seen)
     assert set(guess.confidence or ()) == {"guess"}
-    assert ("B is 0 at first and dL/dA with it" in guess.note) == ("as B is" in reason)
+    assert "B is 0 at first and dL/dA with it, so that A x alone leaks" in guess.note
 
 
 def refused(victim: Victim, seen: Observation, reason: str, attack: Any = None) -> None:
