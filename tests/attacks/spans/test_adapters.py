@@ -279,9 +279,12 @@ def test_attacks_on_embeddings_say_that_no_row_was_sent(gpt2: Victim, bert: Vict
 )  # fmt: skip
 def test_gradient_matching_runs_on_adapters(bert: Victim, attack: Any, steps: int) -> None:
     victim = bert if steps else trained("tiny-bert", 4, 0)
-    seen, truth = victim.capture([5])
+    adamw = {"protocol": "fedavg", "optimizer": "adamw", "local_steps": 2}
+    optimizer = None if steps else "adamw"
+    seen, truth = victim.capture([5], **({} if steps else adamw))
     length = (len(lines(truth)[0]),)
-    known = Knowledge(num_examples=1, lengths=length, labels=tuple(truth.labels.tolist()))
+    labels = tuple(truth.labels.tolist())
+    known = Knowledge(num_examples=1, lengths=length, labels=labels, optimizer=optimizer)
     guess = run(victim, replace(seen, knowledge=known), attack)
     assert guess.guess.inputs.shape == truth.inputs.shape
     assert guess.objective is not None
