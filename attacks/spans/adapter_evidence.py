@@ -45,7 +45,8 @@ def adapter_evidence(
 
     The updates of all ``A`` of the layer lie side by side, as one gradient of a layer with as many
     outputs as all ranks together. Those of each ``B`` are read where no ``A`` has moved, as in a
-    single step from ``B = 0``, whose gradient for ``A`` is 0.
+    single step from ``B = 0``, whose gradient for ``A`` is 0. Several steps of Adam are read as
+    they came, since so few outputs do not tell a gradient from its signs.
 
     Args:
         observation: of any optimizer and defense.
@@ -54,16 +55,15 @@ def adapter_evidence(
         most: most tokens of the batch.
         network: as broadcast; on the device of the result.
     """
-    optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
     update = observation.update([each for a in names for each in (a, second_factor(a))])
     if not all(value.isfinite().all() for value in update.values()):
         return None
     device = next(network.parameters()).device
     update = {name: value.to(device) for name, value in update.items() if value.any()}
-    sides = [read(update[a].T, optimizer) for a in names if a in update]
+    sides = [read(update[a].T) for a in names if a in update]
     whole = [(_side_by_side(sides), None)] if sides else []
     pairs = [(second_factor(a), observation.sent[a].to(device)) for a in names]
-    mapped = [(read(update[b].T, optimizer), own) for b, own in pairs if b in update]
+    mapped = [(read(update[b].T), own) for b, own in pairs if b in update]
     parts = []
     for reading, a in whole or mapped:
         seen = spectrum(completed(reading, most), most)

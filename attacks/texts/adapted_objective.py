@@ -18,10 +18,26 @@ def adapted(objective: TextObjective, observation: Observation) -> TextObjective
     on the built-in BERT, mean of two seeds).
     """
     lost = declared(observation).distortions
-    if "sign" in lost and observation.knowledge.num_examples != 1:
-        return replace(objective, form="tanh")
-    if {"sign", "scale"} & lost and not objective.is_mean:
+    if "sign" in lost:
+        objective = _of_signs(objective, observation)
+    if "scale" in lost and not objective.is_mean:
         objective = replace(objective, distance="cosine")
     # What was pruned before has no sign.
     support = "sparsity" in lost and "sign" not in lost
     return replace(objective, form="support") if support else objective
+
+
+def stepped(objective: TextObjective, observation: Observation) -> TextObjective:
+    """The distance that fits what the client's optimizer leaves, which is no gradient of Adam's.
+
+    Its first step is the sign of each coordinate and a few more are nearly so; sums of differences
+    make way as for declared signs.
+    """
+    adam = observation.kind == "weights" and observation.knowledge.optimizer in {"adam", "adamw"}
+    return _of_signs(objective, observation) if adam and not objective.is_mean else objective
+
+
+def _of_signs(objective: TextObjective, observation: Observation) -> TextObjective:
+    if observation.knowledge.num_examples != 1:
+        return replace(objective, form="tanh")
+    return objective if objective.is_mean else replace(objective, distance="cosine")

@@ -12,7 +12,7 @@ from attacks.base import Job
 from attacks.observed.factored import Factored
 from attacks.observed.replay import Replay, observed_gradient, replay, step_length
 from attacks.observed.word_rows import noise_variance, standing_out, tables
-from attacks.texts.adapted_objective import adapted
+from attacks.texts.adapted_objective import adapted, stepped
 from attacks.texts.denoising import denoised
 from attacks.texts.frames import Frames, LossWeights
 from attacks.texts.hypotheses import Hypothesis
@@ -56,6 +56,7 @@ class TextGroup:
         """
         options, model = self.options, self._model()
         objective = TextObjective(options.distance, options.alpha_l1, options.form)
+        objective = stepped(objective, self.observations[0])
         if options.adaptive and options.form == "plain":
             objective = adapted(objective, self.observations[0])
         lanes = self._lanes(model)
