@@ -398,8 +398,8 @@ def test_rows_that_did_not_move_leave_no_tokens(bert: Victim) -> None:
 
 
 def test_words_that_the_first_layer_makes_likely(bert: Victim) -> None:
-    frozen, noise = {"name": "freeze_embeddings"}, {"name": "gaussian_noise", "std": 1e-4}
-    seen, truths = several(bert, SINGLE[:2], frozen, noise)
+    frozen: DEFENSE = {"name": "freeze_embeddings"}
+    seen, truths = several(bert, SINGLE[:2], frozen, {"name": "gaussian_noise", "std": 1e-4})
     search = replace(LAMP_COS, tokens="span")
     guesses = attack(bert, search, seen, Job(likely_words=words_of_update))
     for one, guess, truth in zip(seen, guesses, truths, strict=True):
