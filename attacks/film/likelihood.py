@@ -92,7 +92,7 @@ def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftE
     words = shortlist(traces, count)
     special = torch.tensor(task.spec.special_ids, dtype=torch.int64, device=words.device)
     words = words[~torch.isin(words, special)]
-    usable = traces.shown and traces.layers.causal and len(words)
+    usable = traces.first is not None and traces.shown and traces.layers.causal and len(words)
     return SoftEvidence(traces, words, count) if usable else None
 
 

@@ -408,8 +408,11 @@ def test_words_that_the_first_layer_makes_likely(bert: Victim) -> None:
         assert inner <= likely
         assert len(likely & tokens(truth)) > len(tokens(truth)) / 2
     refused(bert, search, seen[0], "this job cannot read them")
+    noise = {name: torch.randn_like(value) for name, value in seen[0].received.items()}
+    hidden = words_of_update(replace(seen[0], received=noise), bert.task)
+    assert len(hidden) > 0.9 * len(bert.task.tokenizer)  # type: ignore[attr-defined]
     block = {name: value for name, value in seen[0].received.items() if ".layer.0." not in name}
-    with pytest.raises(CannotAttack, match="shows no words, or was not sent"):
+    with pytest.raises(CannotAttack, match="which shows the words, is not sent"):
         words_of_update(replace(seen[0], received=block), bert.task)
 
 
