@@ -21,6 +21,7 @@ from attacks.spans.prefix_search import Scored
 from attacks.spans.soft_traces import SoftTraces, soft_traces
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
 
 
@@ -91,7 +92,7 @@ def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftE
     words = shortlist(traces, count)
     special = torch.tensor(task.spec.special_ids, dtype=torch.int64, device=words.device)
     words = words[~torch.isin(words, special)]
-    usable = traces.shown and traces.layers.causal and len(words)
+    usable = traces.first is not None and traces.shown and traces.layers.causal and len(words)
     return SoftEvidence(traces, words, count) if usable else None
 
 
@@ -123,6 +124,7 @@ def likeliest(
     few = first.topk(min(CUTS.likely_words, len(first))).indices
     grammar = replace(grammar, starts=grammar.starts[few])
     evidence.traces.grow(grammar.starts[0].tolist() if len(few) == 1 else [], evidence.count, rng)
+    guess: Certificate = "guess"
     trace, begin = [], time.monotonic()
     for step in (1, 2):
         nats = partial(evidence.of, evidence.traces.ratios, words=grammar.words)
@@ -144,7 +146,7 @@ def likeliest(
         batch_of(lines, task, [-1] * len(lines)),
         objective=trace[-1][2],
         steps=len(trace),
-        confidence=("guess",) * len(lines),
+        confidence=(guess,) * len(lines),
         trace=tuple(trace),
         expired=job.expired,
     )

@@ -98,14 +98,14 @@ def shortlist(traces: SoftTraces, count: int) -> Tensor:
     """Token ids ``(token,)``, ascending: the fewest of which few words of the batch are missing.
 
     ``CUTS.missing_words`` is the share that is expected to be missing. Where noise hides the words,
-    these are nearly all of the vocabulary; none if the first layer says nothing.
+    these are nearly all or all of the vocabulary.
     """
     if traces.first is None:
-        return traces.words[:0]
+        return traces.words
     found = occurrence(traces.statistics[:, traces.words], count)
     values, order = found.sort(descending=True)
     missing = values.flip(0).cumsum(0).flip(0)
-    kept = order[missing > CUTS.missing_words * missing[0]]
+    kept = order[missing >= CUTS.missing_words * missing[0]]
     return traces.words[kept].sort().values
 
 
@@ -113,19 +113,17 @@ def words_of_update(observation: Observation, task: Task) -> Tensor:
     """The ``shortlist`` of an update under any defense.
 
     Raises:
-        CannotAttack: the first layer's gradient was not sent or says nothing.
+        CannotAttack: the gradient of no layer before any attention was sent.
     """
-    count = observation.knowledge.num_examples or 1
-    found = torch.zeros(0)
-    if isinstance(task, TextTask):
-        traces = soft_traces(observation, task, task.model(observation.sent), rows=True)
-        found = shortlist(traces, count)
-    if not len(found):
+    assert isinstance(task, TextTask)
+    traces = soft_traces(observation, task, task.model(observation.sent), rows=True)
+    if not traces.shown:
         raise CannotAttack(
-            "the gradient of the first layer shows no words, or was not sent",
+            f"the gradient of {traces.layers.tokens.name!r}, which shows the words, is not sent, "
+            "zero or not finite",
             "Set tokens = 'vocabulary'.",
         )
-    return found
+    return shortlist(traces, observation.knowledge.num_examples or 1)
 
 
 def occurrence(statistics: Tensor, count: int) -> Tensor:

@@ -398,8 +398,8 @@ def test_rows_that_did_not_move_leave_no_tokens(bert: Victim) -> None:
 
 
 def test_words_that_the_first_layer_makes_likely(bert: Victim) -> None:
-    frozen, noise = {"name": "freeze_embeddings"}, {"name": "gaussian_noise", "std": 1e-4}
-    seen, truths = several(bert, SINGLE[:2], frozen, noise)
+    frozen: DEFENSE = {"name": "freeze_embeddings"}
+    seen, truths = several(bert, SINGLE[:2], frozen, {"name": "gaussian_noise", "std": 1e-4})
     search = replace(LAMP_COS, tokens="span")
     guesses = attack(bert, search, seen, Job(likely_words=words_of_update))
     for one, guess, truth in zip(seen, guesses, truths, strict=True):
@@ -408,8 +408,11 @@ def test_words_that_the_first_layer_makes_likely(bert: Victim) -> None:
         assert inner <= likely
         assert len(likely & tokens(truth)) > len(tokens(truth)) / 2
     refused(bert, search, seen[0], "this job cannot read them")
+    noise = {name: torch.randn_like(value) for name, value in seen[0].received.items()}
+    hidden = words_of_update(replace(seen[0], received=noise), bert.task)
+    assert len(hidden) > 0.9 * len(bert.task.tokenizer)  # type: ignore[attr-defined]
     block = {name: value for name, value in seen[0].received.items() if ".layer.0." not in name}
-    with pytest.raises(CannotAttack, match="shows no words, or was not sent"):
+    with pytest.raises(CannotAttack, match="which shows the words, is not sent"):
         words_of_update(replace(seen[0], received=block), bert.task)
 
 
