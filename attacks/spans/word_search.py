@@ -163,11 +163,11 @@ class WordSearch:
             guess = self._best(guess, new, [row], rest)
             if job.expired:
                 return guess
-        lines = [
+        more = [
             *joint.exchanges(guess.lines[row], _RIVALS * 3),
             *self._resized(guess.lines[row], joint),
         ]
-        return self._best(guess, [guess.with_line(row, one) for one in lines], [row], rest)
+        return self._best(guess, [guess.with_line(row, one) for one in more], [row], rest)
 
     def _resized(self, line: Tensor, joint: JointWords) -> list[Tensor]:
         """The likeliest lines with one word left out or put in."""
