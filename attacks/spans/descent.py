@@ -59,10 +59,10 @@ class Descent:
             if job.expired or self._complete(most):
                 break
             length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
-            one, *twins = self._settle(self._draw(length, rng), job)
+            one, *twins = self._descend(self._draw(length, rng), job)
             kicks = 0
             while kicks < CUTS.kicks and not one.in_span and not job.expired:
-                other, *others = self._settle(self._kick(one.ids, rng), job)
+                other, *others = self._descend(self._kick(one.ids, rng), job)
                 kicks += 1
                 if other.sine < one.sine:
                     one, twins, kicks = other, others, 0
@@ -88,10 +88,9 @@ class Descent:
 
     def _draw(self, length: int, rng: torch.Generator) -> TokenIds:
         """Random tokens, preferably none that a sentence already found has at that position."""
-        used = {place for one in self.found for place in enumerate(one.ids)}
         line = []
-        for position, tokens in enumerate(self._tokens[: length - 1]):
-            fresh = [token for token in tokens if (position, token) not in used] or tokens
+        for position in range(length - 1):
+            fresh = self._fresh(position)
             line.append(fresh[int(torch.randint(len(fresh), (1,), generator=rng))])
         return (*line, self._stop)
 
@@ -114,14 +113,25 @@ class Descent:
         inputs = torch.cat([self._judge.inputs(one.ids) for one in self.found])
         return self._judge.subspace.filled(inputs)
 
-    def _settle(self, line: TokenIds, job: Job) -> list[SpanSentence]:
+    def _descend(self, line: TokenIds, job: Job) -> list[SpanSentence]:
+        """Settle, first among the tokens that no sentence found so far has at their position."""
+        if self.found:
+            line = self._settle(line, job, fresh=True)[0].ids
+        return self._settle(line, job)
+
+    def _fresh(self, position: int) -> list[int]:
+        used = {one.ids[position] for one in self.found if position < len(one.ids)}
+        tokens = self._tokens[position]
+        return [token for token in tokens if token not in used] or tokens
+
+    def _settle(self, line: TokenIds, job: Job, *, fresh: bool = False) -> list[SpanSentence]:
         """The local minimum reached from a line; if it is in the span, also neighbours as near."""
         (score,) = self._score([line])
         while True:
             before = line
             rivals: dict[TokenIds, float] = {}
             for position in range(1, len(line)):
-                near = self._neighbours(line, position)
+                near = self._neighbours(line, position, fresh=fresh)
                 rivals |= zip(near, self._score(near), strict=True)
                 best = min(near, key=rivals.__getitem__, default=line)
                 if best != line and rivals[best] < score:
@@ -138,7 +148,7 @@ class Descent:
         clear = line == before and score <= CUTS.sentence_sine and len(twins) <= CUTS.twins
         return [SpanSentence(line, score, clear), *(twins if clear else [])]
 
-    def _neighbours(self, line: TokenIds, position: int) -> list[TokenIds]:
+    def _neighbours(self, line: TokenIds, position: int, *, fresh: bool) -> list[TokenIds]:
         """Lines with another token at this position, or with another length at the last one."""
         if position == len(line) - 1:
             shorter = [(*line[: n - 1], self._stop) for n in self._lengths if n < len(line)]
@@ -146,7 +156,7 @@ class Descent:
                 return shorter
             return shorter + [(*line[:-1], token, self._stop) for token in self._tokens[position]]
         near = []
-        for token in self._tokens[position]:
+        for token in self._fresh(position) if fresh else self._tokens[position]:
             if token == line[position]:
                 continue
             changed = [*line[:position], token, *line[position + 1 :]]

@@ -117,7 +117,8 @@ class JointWords:
         added = self._energies[place] + (inside * seen).sum(1)
         outside = self._squares[place] - inside.square().sum(1)
         clear = outside > _INDEPENDENT * self._squares[place]
-        return (added / outside.clamp(min=1e-30)).where(clear & self._inner, 0)
+        gained: Tensor = added / outside.clamp(min=1e-30)
+        return gained.where(clear & self._inner, 0)
 
     def energies(self, lines: Tensor, places: Tensor | None = None) -> Tensor:
         """Share of the gradient within the span of each line's inputs ``(line,)``, float64.

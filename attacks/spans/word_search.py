@@ -106,8 +106,17 @@ class WordSearch:
                 break
         return guess
 
-    def _best(self, guess: Guess, others: Sequence[Guess], rows: Sequence[int]) -> Guess:
-        """The nearest of the guess and others that differ from it in these rows alone."""
+    def _best(
+        self,
+        guess: Guess,
+        others: Sequence[Guess],
+        rows: Sequence[int],
+        rest: Tensors | None = None,
+    ) -> Guess:
+        """The nearest of the guess and others that differ from it in these rows alone.
+
+        ``rest`` is the gradient of the other rows, if the caller has it.
+        """
         if not others:
             return guess
         shape = len(others), len(rows), max(len(one.lines[row]) for one in others for row in rows)
@@ -118,7 +127,8 @@ class WordSearch:
                 size = len(one.lines[row])
                 lines[index, number, :size], mask[index, number, :size] = one.lines[row], 1
         labels = lines.new_tensor([[one.labels[row] for row in rows] for one in others])
-        scores = self.match.of_batches(lines, labels, mask, self._rest(others[0], rows))
+        rest = self._rest(others[0], rows) if rest is None else rest
+        scores = self.match.of_batches(lines, labels, mask, rest)
         best = float(scores.max())
         if best <= guess.score + _ROUNDING * abs(guess.score):
             return guess
@@ -138,26 +148,26 @@ class WordSearch:
     def _swept(self, guess: Guess, row: int, job: Job) -> Guess:
         """After one round of changes of each word, and of the order and number of words."""
         line = guess.lines[row]
-        rest = [*guess.lines[:row], *guess.lines[row + 1 :]]
-        joint = self.joint.beside(rest)
+        others = [*guess.lines[:row], *guess.lines[row + 1 :]]
+        joint, rest = self.joint.beside(others), self._rest(guess, [row])
         tried = [guess.with_line(row, line, label) for label in range(self.classes)]
-        guess = self._best(guess, tried, [row])
+        guess = self._best(guess, tried, [row], rest)
         likely = joint.rivals(line, _RIVALS)
         for place in range(1, len(line) - 1):
             line = guess.lines[row]
-            beside = [one[place : place + 1] for one in rest if place < len(one) - 1]
+            beside = [one[place : place + 1] for one in others if place < len(one) - 1]
             tokens = torch.cat([likely[place], *beside]).unique()
             lines = line.repeat(len(tokens), 1)
             lines[:, place] = tokens
             new = [guess.with_line(row, one) for one in lines if not torch.equal(one, line)]
-            guess = self._best(guess, new, [row])
+            guess = self._best(guess, new, [row], rest)
             if job.expired:
                 return guess
-        lines = [
+        more = [
             *joint.exchanges(guess.lines[row], _RIVALS * 3),
             *self._resized(guess.lines[row], joint),
         ]
-        return self._best(guess, [guess.with_line(row, one) for one in lines], [row])
+        return self._best(guess, [guess.with_line(row, one) for one in more], [row], rest)
 
     def _resized(self, line: Tensor, joint: JointWords) -> list[Tensor]:
         """The likeliest lines with one word left out or put in."""

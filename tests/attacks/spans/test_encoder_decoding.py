@@ -67,7 +67,7 @@ def test_as_many_sentences_as_the_batch_has(bert: Victim) -> None:
 
 
 def joint_words(bert: Victim, rows: list[int]) -> tuple[JointWords, list[torch.Tensor]]:
-    seen, truth = bert.capture(rows, FROZEN, NOISE)
+    seen, truth = bert.capture(rows, FROZEN)
     task = bert.task
     assert isinstance(task, TextTask)
     traces = soft_traces(seen, task, task.model(seen.sent), rows=True)
