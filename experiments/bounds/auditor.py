@@ -83,7 +83,7 @@ class Auditor:
             received, _ = host.reply(self.sent(round_), real, [], round_, client)
             products = canaries.products(received) * len(drawn)
             scores.append(_turn(round_) * products / self.defense.clip)
-        return Trial(torch.stack(scores, 1).numpy(), coins)
+        return Trial(torch.stack(scores, 1).numpy(), coins, size / (own + len(planted)))
 
     def _updates(self, canary: Canaries, coins: NDArray[np.bool_], numbers: int) -> Trial:
         """Each coin is a client of its own, which sends one direction, or else its opposite."""

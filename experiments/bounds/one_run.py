@@ -20,6 +20,7 @@ _REFERENCE = 5000  # simulated canaries that the thresholds are taken from
 _RATES = (0.05, 0.005)  # false positive rates of the claim at which a threshold lies
 _STEP = 1.02  # ratio of neighbouring noises that are tried
 _SPAN = 250  # steps to the smallest and to the largest
+_EXPONENTS = np.linspace(0, 20, 401)
 _SHARES = (1, 4, 16)  # one in so many canaries is guessed
 
 
@@ -58,9 +59,7 @@ class Claim:
         """
         if self.rate >= 1:
             return float(norm.cdf(norm.isf(false_positives) - math.sqrt(self.steps) / self.noise))
-        exponents = np.linspace(0, -math.log(max(false_positives, 1e-12)), 100)
-        deltas = np.array(_losses(self).get_delta_for_epsilon(list(exponents)))
-        return float(np.max(1 - deltas - np.exp(exponents) * false_positives))
+        return float(np.max(1 - _profile(self) - np.exp(_EXPONENTS) * false_positives))
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,12 @@ class Trial:
         scores: inner products with each release, in units of the sensitivity: 1 plus noise where
             the canary is in the release, else noise, ``(canary, step)``.
         included: result of the coin, ``(canary,)``.
+        rate: share of the included canaries that each release drew.
     """
 
     scores: Scores
     included: NDArray[np.bool_]
+    rate: float = 1.0
 
     def until(self, steps: int) -> Trial:
         """The trial of the first releases alone."""
@@ -199,13 +200,20 @@ def _likelihood(scores: Scores, claim: Claim) -> Scores:
 
 def _cycle(scores: Scores, claim: Claim) -> Scores:
     """Log-likelihood ratio if a canary comes back every ``1 / rate`` steps, the first unknown."""
-    period = round(1 / claim.rate)
+    period, steps = 1 / claim.rate, scores.shape[1]
     gains = (2 * scores - 1) / (2 * claim.noise**2)
-    padded = np.pad(gains, ((0, 0), (0, -gains.shape[1] % period)))
-    return np.asarray(logsumexp(padded.reshape(len(scores), -1, period).sum(1), axis=1))
+    passes = np.arange(math.ceil(steps / period)) * period
+    visits = [(phase + passes).astype(int) for phase in np.arange(0, period, 0.1)]
+    return np.asarray(logsumexp([gains[:, own[own < steps]].sum(1) for own in visits], axis=0))
 
 
 _STATISTICS = {"sum": _sum, "likelihood": _likelihood, "cycle": _cycle}
+
+
+@lru_cache(maxsize=1024)
+def _profile(claim: Claim) -> Scores:
+    """Delta of the claim for each of ``_EXPONENTS``."""
+    return np.array(_losses(claim).get_delta_for_epsilon(list(_EXPONENTS)))
 
 
 @lru_cache(maxsize=1024)
