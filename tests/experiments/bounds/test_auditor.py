@@ -134,11 +134,11 @@ def test_half_the_noise_on_updates_is_found_each_time() -> None:
         assert gaussian_bound(found, claim) > claim.epsilon
 
 
-def test_batches_without_a_draw_are_found_each_time() -> None:
-    claim, defense = Claim(48, 1 / 12, 1.0, 1e-5), DpSgd(clip=0.5, noise_multiplier=1.0)
-    for seed in range(10):
-        found = trial(defense, seed, size=1, rounds=48, sample=in_order, canaries=400)
-        own = replace(claim, rate=found.rate)
-        assert gaussian_bound(found, own) > claim.epsilon
-    sound = trial(defense, 0, size=1, rounds=48, canaries=400)
-    assert 0 < gaussian_bound(sound, replace(claim, rate=sound.rate)) < claim.epsilon
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 10), marks=pytest.mark.slow)])
+def test_batches_without_a_draw_are_found_each_time(seeds: range) -> None:
+    claim, defense = Claim(60, 1 / 12, 1.2, 1e-5), DpSgd(clip=0.5, noise_multiplier=1.2)
+    for seed in seeds:
+        found = trial(defense, seed, size=1, rounds=60, sample=in_order, canaries=400)
+        assert gaussian_bound(found, replace(claim, rate=found.rate)) > claim.epsilon
+    sound = trial(defense, 0, size=1, rounds=60, canaries=400)
+    assert gaussian_bound(sound, replace(claim, rate=sound.rate)) < claim.epsilon
