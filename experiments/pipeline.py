@@ -81,9 +81,11 @@ def execute(run: Run, stages: Sequence[RunStage], *, quiet: bool, full: bool = F
             names = {cell.name for cell in run.cells}
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
+            from experiments.stages.membership import score_membership
             from experiments.stages.score import score
 
             _timed(run, "score", lambda: score(run))
+            score_membership(run)
         if "report" in stages:
             from experiments.report.report import write_report
 

@@ -89,8 +89,11 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
         deadline=time.monotonic() + spec.demand.budget,
         report=lambda step, objective, text: report(Progress("reconstruct", step, objective, text)),
     )
+    store = CaptureStore(spec.captures)
     if seen.knowledge.auxiliary:
-        job.auxiliary = CaptureStore(spec.captures).auxiliary
+        job.auxiliary = store.auxiliary
+    if (candidates := store.candidates()) is not None:
+        job.candidates = lambda: candidates
     return job
 
 
