@@ -13,6 +13,14 @@ from fedsim.files import Record
 from fedsim.records import ScoreRow
 
 
+METRICS = {
+    "membership_auc": "AUC",
+    "membership_tpr_1": "TPR at FPR 1 %",
+    "membership_tpr_01": "TPR at FPR 0.1 %",
+}
+"""Metric -> its printed name."""
+
+
 class MembershipFinding(Record):
     """One metric of one attack under one defense, with its 95 % interval over clients."""
 
@@ -31,7 +39,7 @@ class MembershipFinding(Record):
         interval = "" if self.low is None else f" [{show(self.low, '1')}, {show(self.high, '1')}]"
         return (
             f"{self.cell}  {self.defense}; {self.attack}; {self.control}: "
-            f"{title(self.metric)} {show(self.mean, '1')}{interval}, {self.members} members"
+            f"{METRICS[self.metric]} {show(self.mean, '1')}{interval}, {self.members} members"
         )
 
 

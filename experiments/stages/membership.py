@@ -70,7 +70,7 @@ class MembershipScorer:
         for example, candidate in self._members[key].items():
             values: dict[str, float | None] = dict.fromkeys(("membership_auc", *RATES))
             if scores is not None:
-                values = {**ranked(float(scores[candidate]), scores[self._fresh])}
+                values = ranked(float(scores[candidate]), scores[self._fresh])
             elif record.status != "skipped":
                 values = {"membership_auc": 0.5, **dict.fromkeys(RATES, 0.0)}
             for metric, value in values.items():
@@ -107,12 +107,17 @@ class MembershipScorer:
         return sorted(set(self._places.values()) - used)
 
 
-def ranked(score: float, fresh: Tensor) -> dict[str, float]:
-    """The metrics of one member, given the scores of the fresh rows."""
-    above, equal = int((fresh > score).sum()), int((fresh == score).sum())
-    chance = (1 + above + equal) / (1 + len(fresh))
-    auc = 1 - (above + equal / 2) / len(fresh)
-    return {"membership_auc": auc, **{m: float(chance <= rate) for m, rate in RATES.items()}}
+def ranked(score: float, fresh: Tensor) -> dict[str, float | None]:
+    """The metrics of one member, given the scores of the fresh rows.
+
+    None for a rate that so few fresh rows cannot show.
+    """
+    above, equal, least = int((fresh > score).sum()), int((fresh == score).sum()), 1 + len(fresh)
+    called = {
+        metric: None if rate * least < 1 else float(1 + above + equal <= rate * least)
+        for metric, rate in RATES.items()
+    }
+    return {"membership_auc": 1 - (above + equal / 2) / len(fresh), **called}
 
 
 def content(batch: Batch, row: int) -> bytes:
