@@ -12,6 +12,7 @@ from attacks.images.dlg import DLG, IDLG
 from attacks.images.gi_gip import GIGIP
 from attacks.images.inverting import Inverting
 from attacks.learned.lti import LTI
+from attacks.membership.membership import Membership
 from attacks.observed.cuts import CUTS as OBSERVED_CUTS
 from attacks.prior_only import PriorOnly
 from attacks.solved.closed_form import ClosedForm
@@ -46,6 +47,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "april": APRIL,
     "embedding_rows": EmbeddingRows,
     "lti": LTI,
+    "membership": Membership,
     "prior_only": PriorOnly,
 }
 

@@ -35,6 +35,8 @@ class Reconstruction:
         trace: (step, seconds, objective).
         expired: whether the time budget ended the attack before its schedule did.
         note: one line of caveats for the reader of the result.
+        scores: of an attack that infers membership, one for each candidate ``(candidate,)``, the
+            higher the likelier it was used; its guess holds no examples.
     """
 
     guess: Batch
@@ -44,6 +46,7 @@ class Reconstruction:
     trace: Trace = ()
     expired: bool = False
     note: str = ""
+    scores: Tensor | None = None
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Job:
             likely to occur; raises ``CannotAttack`` if it says nothing.
         keep: stores a checkpoint of the preparation and replaces the previous one.
         resume: the checkpoint of an interrupted preparation; empty if there is none.
+        candidates: reads the rows among which membership is inferred; raises ``CannotAttack`` if
+            there are none.
         predicted: predictions that ``attacks.observed.labels`` computes once for each set of
             weights.
         prepared: the tensors that ``Attack.prepare`` returned.
@@ -69,6 +74,7 @@ class Job:
     report: Callable[[int, float, str], None] = lambda step, objective, text: None
     auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
     likely_words: Callable[[Observation, Task], Tensor] = lambda seen, task: _no_words()
+    candidates: Callable[[], Batch] = lambda: _no_candidates()
     keep: Callable[[Tensors], object] = lambda tensors: None
     resume: Callable[[], Tensors] = dict
     predicted: dict[int, Tensor] = field(default_factory=dict)
@@ -94,6 +100,13 @@ def _no_words() -> Tensor:
     )
 
 
+def _no_candidates() -> Batch:
+    raise CannotAttack(
+        "it needs candidate rows, and this experiment names none",
+        "Set candidates.fresh = 200, for example.",
+    )
+
+
 @dataclass(frozen=True)
 class Attack:
     """A frozen dataclass whose fields are the attack's options.
@@ -104,6 +117,7 @@ class Attack:
         title: name in tables and figures; if empty, the name in experiment files with spaces.
         requires: facts that the attack needs, checked before any computation.
         modalities: kinds of data that it can reconstruct.
+        infers: the rows of an update, or which of given candidates are among them.
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
             single one, all of one broadcast model, or all of one client by round.
         adaptive: whether it uses the surrogate of the declared defense.
@@ -113,6 +127,7 @@ class Attack:
     requires: ClassVar[frozenset[Fact]] = frozenset()
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image", "text"})
     grouping: ClassVar[Grouping] = "each"
+    infers: ClassVar[Literal["rows", "membership"]] = "rows"
 
     @property
     def is_adaptive(self) -> bool:

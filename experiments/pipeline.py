@@ -109,9 +109,11 @@ def execute(
             names = {cell.name for cell in run.cells}
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
+            from experiments.stages.membership import score_membership
             from experiments.stages.score import score
 
             outcome.interrupted = _timed(run, "score", lambda: score(run))
+            score_membership(run)
         if "report" in stages:
             from experiments.report.headline import headline
             from experiments.report.report import write_report

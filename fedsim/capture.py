@@ -151,6 +151,7 @@ class CaptureStore:
     - ``round-0001/client-0003.safetensors`` and ``.json``: a reply's tensors and its record.
     - ``models/<sha256>.safetensors``: broadcast parameters; equal models are stored once.
     - ``task.json``, ``tokenizer/`` and, if granted, ``auxiliary.safetensors``.
+    - ``candidates.safetensors``, if a membership attack is to choose among rows.
     - ``run.json`` and ``base.safetensors``, of another application: which run it was, and the
       weights that never cross the wire.
     """
@@ -202,6 +203,11 @@ class CaptureStore:
     def auxiliary(self) -> Batch:
         """Public rows that the attacker owns; they share no row with the private ones."""
         return batch_from(load_tensors(self.root / "auxiliary.safetensors"))
+
+    def candidates(self) -> Batch | None:
+        """Rows that may or may not have been used; None if the experiment names none."""
+        path = self.root / "candidates.safetensors"
+        return batch_from(load_tensors(path)) if path.exists() else None
 
 
 def batch_from(tensors: Tensors) -> Batch:

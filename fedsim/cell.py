@@ -178,6 +178,21 @@ class ProbesConfig(ConfigSection):
         return self.member + self.fresh
 
 
+class CandidatesConfig(ConfigSection):
+    """``[candidates]``: rows of which a membership attack says who took part in an update.
+
+    They are shuffled, and the same for all captures; only the evaluator knows which were used.
+
+    Attributes:
+        fresh: number of held-out rows among them, which nobody trains on; 0 for no candidates. A
+            true positive rate at a false positive rate of 1 % needs 99 of them.
+        share: share of the rows used in captured rounds that are among them.
+    """
+
+    fresh: int = Field(default=0, ge=0)
+    share: float = Field(default=0.5, gt=0, le=1)
+
+
 class ServerKnows(ConfigSection):
     """``[server_knows]``: the threat model. The public protocol is known unless it is withheld.
 
@@ -226,6 +241,7 @@ class CellConfig(ConfigSection):
     federation: FederationConfig
     capture: CaptureConfig
     probes: ProbesConfig = ProbesConfig()
+    candidates: CandidatesConfig = CandidatesConfig()
     server_knows: ServerKnows
     defense: tuple[dict[str, Any], ...]
 

@@ -81,7 +81,9 @@ def _told(outcome: Reconstruction) -> dict[str, object]:
 
 def _finite(outcome: Reconstruction) -> Tensors:
     """The guess on the CPU, each tensor with its own memory, as safetensors requires."""
-    tensors = {k: v.detach().cpu().clone() for k, v in batch_tensors(outcome.guess).items()}
+    scores = {} if outcome.scores is None else {"scores": outcome.scores}
+    made = {**batch_tensors(outcome.guess), **scores}
+    tensors = {k: v.detach().cpu().clone() for k, v in made.items()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise _NonFinite("non-finite guess")
     return tensors

@@ -107,8 +107,11 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
         report=lambda step, objective, text: report(Progress("reconstruct", step, objective, text)),
         likely_words=words_of_update,
     )
+    store = CaptureStore(spec.captures)
     if seen.knowledge.auxiliary:
-        job.auxiliary = CaptureStore(spec.captures).auxiliary
+        job.auxiliary = store.auxiliary
+    if (candidates := store.candidates()) is not None:
+        job.candidates = lambda: candidates
     return job
 
 

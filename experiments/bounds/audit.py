@@ -1,8 +1,9 @@
-"""``fedsim audit``: epsilon measured from below by canaries, beside the accountant's upper bound."""
+"""``fedsim audit``: epsilon measured from below by canaries, beside the accountant's bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -130,13 +131,13 @@ def audit_case(case: Case, canaries: int) -> list[AuditRow]:
     trial = auditor.trial(shapes, canaries, 0, federation.clients + config.probes.count)
     found = []
     for steps in sorted({max(1, federation.rounds // share) for share in (4, 2, 1)}):
-        seen, own = trial.until(steps), Claim(steps, claim.turn.chance, claim.noise, defense.delta)
+        seen, own = trial.until(steps), Claim(steps, trial.rate, claim.noise, defense.delta)
         row = AuditRow(
             **case.who,
             unit=claim.unit,
             round=steps,
             canaries=canaries,
-            epsilon=own.epsilon,
+            epsilon=replace(own, rate=claim.turn.chance).epsilon,
             lower=gaussian_bound(seen, own),
             any_mechanism=any_bound(seen, own),
             shift=seen.shift / (steps * own.rate),

@@ -83,7 +83,9 @@ class Auditor:
             received, _ = host.reply(self.sent(round_), real, [], round_, client)
             products = canaries.products(received) * len(drawn)
             scores.append(_turn(round_) * products / self.defense.clip)
-        return Trial(torch.stack(scores, 1).numpy(), coins)
+        places = (own + np.cumsum(coins) - coins) / size
+        rate = size / (own + len(planted))
+        return Trial(torch.stack(scores, 1).numpy(), coins, places, rate)
 
     def _updates(self, canary: Canaries, coins: NDArray[np.bool_], numbers: int) -> Trial:
         """Each coin is a client of its own, which sends one direction, or else its opposite."""
@@ -100,7 +102,7 @@ class Auditor:
                 received, _ = client.reply(sent, batch[:1], [], round_, numbers + number)
                 product = _turn(round_) * canary.products(received)[0] / self.defense.clip
                 scores[number, round_ - 1] = (product - opposite) / (1 - opposite)
-        return Trial(scores.numpy(), coins)
+        return Trial(scores.numpy(), coins, np.zeros(len(coins)))
 
 
 def _turn(round_: int) -> float:

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from scipy.stats import beta, binom, norm
 
 from fedsim import accountant
@@ -20,6 +19,7 @@ _REFERENCE = 5000  # simulated canaries that the thresholds are taken from
 _RATES = (0.05, 0.005)  # false positive rates of the claim at which a threshold lies
 _STEP = 1.02  # ratio of neighbouring noises that are tried
 _SPAN = 250  # steps to the smallest and to the largest
+_EXPONENTS = np.linspace(0, 20, 401)
 _SHARES = (1, 4, 16)  # one in so many canaries is guessed
 
 
@@ -58,9 +58,7 @@ class Claim:
         """
         if self.rate >= 1:
             return float(norm.cdf(norm.isf(false_positives) - math.sqrt(self.steps) / self.noise))
-        exponents = np.linspace(0, -math.log(max(false_positives, 1e-12)), 100)
-        deltas = np.array(_losses(self).get_delta_for_epsilon(list(exponents)))
-        return float(np.max(1 - deltas - np.exp(exponents) * false_positives))
+        return float(np.max(1 - _profile(self) - np.exp(_EXPONENTS) * false_positives))
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,15 @@ class Trial:
         scores: inner products with each release, in units of the sensitivity: 1 plus noise where
             the canary is in the release, else noise, ``(canary, step)``.
         included: result of the coin, ``(canary,)``.
+        places: steps, not rounded, that a first pass through the rows in order would take to reach
+            the canary, ``(canary,)``; of no use if each release has all rows.
+        rate: share of the rows that each release draws.
     """
 
     scores: Scores
     included: NDArray[np.bool_]
+    places: Scores
+    rate: float = 1.0
 
     def until(self, steps: int) -> Trial:
         """The trial of the first releases alone."""
@@ -106,7 +109,7 @@ def gaussian_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> floa
             _most(int(above[~trial.included].sum()), int((~trial.included).sum()), error),
             _most(int((~above)[trial.included].sum()), int(trial.included.sum()), error),
         )
-        for values, threshold in ((_STATISTICS[kind](trial.scores, claim), t) for kind, t in tests)
+        for values, threshold in ((_STATISTICS[kind](trial, claim), t) for kind, t in tests)
         for above in [values > threshold]
     ]
 
@@ -134,7 +137,7 @@ def any_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> float:
     then exceeds a binomial one, of probability ``1 / (1 + exp(-epsilon))``, by little.
     """
     kind = "sum" if claim.rate >= 1 else "likelihood"
-    ranked = trial.included[np.argsort(_STATISTICS[kind](trial.scores, claim))]
+    ranked = trial.included[np.argsort(_STATISTICS[kind](trial, claim))]
     return max(
         _largest(len(ranked), 2 * half, right, claim.delta, (1 - confidence) / len(_SHARES))
         for share in _SHARES
@@ -172,40 +175,50 @@ def _most(hits: int, trials: int, error: float) -> float:
 def _tests(claim: Claim) -> tuple[tuple[str, float], ...]:
     """Statistics and thresholds, from canaries simulated under the claim."""
     rng = np.random.default_rng(0)
-    shape = (_REFERENCE, claim.steps)
-    out = rng.normal(0, claim.noise, shape)
-    inside = rng.normal(0, claim.noise, shape) + (rng.random(shape) < claim.rate)
+    shape = (2 * _REFERENCE, claim.steps)
+    coins = np.arange(shape[0]) < _REFERENCE
+    inside = coins[:, None] & (rng.random(shape) < claim.rate)
+    places = rng.random(shape[0]) / claim.rate
+    reference = Trial(rng.normal(0, claim.noise, shape) + inside, coins, places)
     found = []
     for kind, statistic in _STATISTICS.items():
         if kind != "sum" and claim.rate >= 1:
             continue  # the sum is the likelihood ratio
-        without, among = statistic(out, claim), statistic(inside, claim)
+        values = statistic(reference, claim)
+        among, without = values[coins], values[~coins]
         found.append((kind, float(np.median(without) + np.median(among)) / 2))
         found += [(kind, float(np.quantile(without, 1 - rate))) for rate in _RATES]
     return tuple(found)
 
 
-def _sum(scores: Scores, claim: Claim) -> Scores:
+def _sum(trial: Trial, claim: Claim) -> Scores:
     """Sum over the releases, in which noise that is used again cancels out."""
     del claim
-    return scores.sum(1)
+    return np.asarray(trial.scores.sum(1))
 
 
-def _likelihood(scores: Scores, claim: Claim) -> Scores:
+def _likelihood(trial: Trial, claim: Claim) -> Scores:
     """Log-likelihood ratio of the claim."""
-    inside = math.log(claim.rate) + (2 * scores - 1) / (2 * claim.noise**2)
+    inside = math.log(claim.rate) + (2 * trial.scores - 1) / (2 * claim.noise**2)
     return np.logaddexp(math.log1p(-claim.rate), inside).sum(1)
 
 
-def _cycle(scores: Scores, claim: Claim) -> Scores:
-    """Log-likelihood ratio if a canary comes back every ``1 / rate`` steps, the first unknown."""
-    period = round(1 / claim.rate)
-    gains = (2 * scores - 1) / (2 * claim.noise**2)
-    padded = np.pad(gains, ((0, 0), (0, -gains.shape[1] % period)))
-    return np.asarray(logsumexp(padded.reshape(len(scores), -1, period).sum(1), axis=1))
+def _order(trial: Trial, claim: Claim) -> Scores:
+    """Sum over the steps that a canary would be in if batches went through the rows in order."""
+    steps = trial.scores.shape[1]
+    passes = np.arange(math.ceil(steps * claim.rate)) / claim.rate
+    visits = (trial.places[:, None] + passes).astype(int)
+    scores = np.take_along_axis(trial.scores, visits.clip(max=steps - 1), 1)
+    return np.asarray((scores * (visits < steps)).sum(1))
 
 
-_STATISTICS = {"sum": _sum, "likelihood": _likelihood, "cycle": _cycle}
+_STATISTICS = {"sum": _sum, "likelihood": _likelihood, "order": _order}
+
+
+@lru_cache(maxsize=1024)
+def _profile(claim: Claim) -> Scores:
+    """Delta of the claim for each of ``_EXPONENTS``."""
+    return np.array(_losses(claim).get_delta_for_epsilon(list(_EXPONENTS)))
 
 
 @lru_cache(maxsize=1024)

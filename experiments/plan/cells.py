@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedsim.capture import CaptureStore
     from fedsim.truth import TruthStore
 
-_SWEPT = ("task", "auxiliary", "federation", "server_knows", "capture", "probes")
+_SWEPT = ("task", "auxiliary", "federation", "server_knows", "capture", "probes", "candidates")
 _ENGINE = {"engine", "client_workers", "client_timeout", "client_gpus"}
 
 
@@ -104,6 +104,7 @@ def _cells(experiment: ExperimentConfig, run: Path) -> Iterator[Cell]:
                     federation=settled.federation,
                     capture=capture,
                     probes=settled.probes,
+                    candidates=settled.candidates,
                     server_knows=settled.server_knows,
                     defense=chain,
                 )

@@ -24,6 +24,7 @@ from experiments.plan.toml_source import check_values, read_toml
 from fedsim.build import explain, locate, suggest
 from fedsim.cell import (
     AuxiliaryConfig,
+    CandidatesConfig,
     CaptureConfig,
     ProbesConfig,
     ServerKnows,
@@ -98,6 +99,7 @@ class ExperimentConfig(ConfigSection):
     federation: FederationConfig = FederationConfig()
     capture: CaptureConfig = CaptureConfig()
     probes: ProbesConfig = ProbesConfig()
+    candidates: CandidatesConfig = CandidatesConfig()
     server_knows: ServerKnows = ServerKnows()
     defenses: tuple[dict[str, Any], ...] = ({"name": "none"},)
     attacks: tuple[dict[str, Any], ...] = ()

@@ -24,12 +24,14 @@ class Entry:
         table: name and options as written.
         options: all options as canonical JSON.
         adaptive: whether it uses the declared defense.
+        infers: ``rows`` or ``membership``.
     """
 
     label: str
     table: dict[str, Any]
     options: str
     adaptive: bool
+    infers: str = "rows"
 
     @property
     def key(self) -> AttackKey:
@@ -49,7 +51,7 @@ def entries(experiment: ExperimentConfig) -> list[Entry]:
             label += "-" + hashlib.sha256(options.encode()).hexdigest()[:6]
         if label in {entry.label for entry in found}:
             raise ConfigError(f"{where}: the same attack stands there twice. Remove one.")
-        found.append(Entry(label, table, options, attack.is_adaptive))
+        found.append(Entry(label, table, options, attack.is_adaptive, attack.infers))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from experiments.plan.entries import Entry
 from experiments.stages.attack import guess_folder
@@ -51,15 +52,20 @@ class Matched:
 
 def read_guess(victims: Victims, entry: Entry, key: CaptureKey) -> Guess:
     """Read what one attack made of one capture, checked against its hash."""
-    path = guess_folder(victims.cell, entry.label) / f"{key}.json"
-    if not path.exists():
-        run = victims.cell.folder.parent
-        raise StoreError(f"{path}: not attacked. Run fedsim attack {run} first.")
-    record = read_keyed(path, JobRecord, key)
+    path, record = read_record_of(victims, entry, key)
     if record.sha256 is None:
         return Guess(record, None)
     tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)
     return Guess(record, victims.task.examples(batch_from(tensors)))
+
+
+def read_record_of(victims: Victims, entry: Entry, key: CaptureKey) -> tuple[Path, JobRecord]:
+    """The record of one attack on one capture, and its path."""
+    path = guess_folder(victims.cell, entry.label) / f"{key}.json"
+    if not path.exists():
+        run = victims.cell.folder.parent
+        raise StoreError(f"{path}: not attacked. Run fedsim attack {run} first.")
+    return path, read_keyed(path, JobRecord, key)
 
 
 def matched(guess: Guess, truth: Examples, modality: Modality) -> Matched:

@@ -25,7 +25,15 @@ from fedsim.build import registry
 from fedsim.capture import CaptureKey
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Examples, Metric
-from fedsim.records import MAIN, PRIOR_ONLY, SECOND_CLIENT, UNSCORED, ScoreRow, UtilityRow
+from fedsim.records import (
+    MAIN,
+    PRIOR_ONLY,
+    SECOND_CLIENT,
+    UNSCORED,
+    JobRecord,
+    ScoreRow,
+    UtilityRow,
+)
 from fedsim.threads import one_thread
 
 
@@ -69,6 +77,8 @@ class Scorer:
         truths = {key: victims.examples(key) for key in victims.keys}
         others = controls(victims.records)
         for entry in entries(victims.cell.experiment):
+            if entry.infers != "rows":
+                continue
             guesses = {key: read_guess(victims, entry, key) for key in victims.keys}
             for key, truth in truths.items():
                 yield from self._compare(entry, key, guesses[key], truth, "none")
@@ -81,7 +91,7 @@ class Scorer:
     ) -> Iterator[ScoreRow]:
         """One row for each metric and example."""
         found = matched(guess, truth, self.victims.task.modality)
-        common = self._columns(entry, key, guess, control)
+        common = self.columns(entry, key, guess.record, control)
         rows = self.victims.records[key].rows
         for metric in self._metrics(control):
             values = metric.score(found.aligned, truth).tolist()
@@ -97,9 +107,11 @@ class Scorer:
                     certified=found.certified(example),
                 )
 
-    def _columns(self, entry: Entry, key: CaptureKey, guess: Guess, control: str) -> dict[str, Any]:
+    def columns(
+        self, entry: Entry, key: CaptureKey, job: JobRecord, control: str
+    ) -> dict[str, Any]:
         """What all rows of one comparison have in common."""
-        record, job = self.victims.records[key], guess.record
+        record = self.victims.records[key]
         return {
             **self._cell_columns,
             **asdict(entry.key),

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from experiments.plan.cells import Cell
+from experiments.stages.candidates import write_candidates
 from experiments.stages.integrity import seal_truth
 
 _APP = "clients.app:app"
@@ -46,6 +47,7 @@ class Simulator:
 
         for name in ("captures", "truth"):
             shutil.rmtree(cell.folder / name, ignore_errors=True)
+        write_candidates(cell)
         federation = cell.config.federation
         nodes = federation.clients + cell.config.probes.count
         run_config: dict[str, bool | float | int | str] = {"cell": str(cell.folder.resolve())}

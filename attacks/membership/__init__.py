@@ -1,0 +1,1 @@
+"""Attacks that infer which of given rows were used, instead of the rows."""

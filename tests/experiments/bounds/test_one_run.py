@@ -1,0 +1,69 @@
+"""Lower bounds on epsilon against closed forms and simulated mechanisms."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.bounds.one_run import Claim, Trial, any_bound, gaussian_bound
+from fedsim.accountant import noise_multiplier
+
+DELTA = 1e-5
+
+
+def simulated(claim: Claim, canaries: int, seed: int, noise: float = 1.0) -> Trial:
+    rng = np.random.default_rng(seed)
+    coins = rng.random(canaries) < 0.5
+    shape = (canaries, claim.steps)
+    inside = coins[:, None] & (rng.random(shape) < claim.rate)
+    places = rng.random(canaries) / claim.rate
+    return Trial(rng.normal(0, noise * claim.noise, shape) + inside, coins, places)
+
+
+def claim_of(epsilon: float, steps: int = 4, rate: float = 1.0) -> Claim:
+    noise = noise_multiplier(steps=steps, rate=rate, target=epsilon, delta=DELTA)
+    return Claim(steps, rate, noise, DELTA)
+
+
+@pytest.mark.parametrize("alarms", [0.01, 0.3])
+def test_the_trade_off_curve_has_its_closed_form_where_every_step_samples(alarms: float) -> None:
+    whole = Claim(4, 1.0, 2.0, DELTA)
+    almost = Claim(4, 1 - 1e-9, 2.0, DELTA)
+    assert almost.misses(alarms) == pytest.approx(whole.misses(alarms), abs=2e-3)
+    assert Claim(4, 0.1, 2.0, DELTA).misses(alarms) > whole.misses(alarms)
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(1.0, 4), (0.1, 20)])
+def test_bounds_hold_in_200_simulations(rate: float, steps: int) -> None:
+    claim = claim_of(4.0, steps, rate)
+    for bound in (gaussian_bound, any_bound):
+        found = [bound(simulated(claim, 300, seed), claim) for seed in range(200)]
+        assert sum(one > claim.epsilon for one in found) <= 10  # 5 % of them
+        assert max(found) > 0.1 * claim.epsilon
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0, 16.0])
+def test_at_least_half_of_epsilon_is_found(epsilon: float) -> None:
+    claim = claim_of(epsilon)
+    found = [gaussian_bound(simulated(claim, 6000, seed), claim) for seed in range(10)]
+    assert np.median(found) > epsilon / 2
+
+
+def test_null_scores_give_no_bound() -> None:
+    claim = claim_of(4.0)
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(100):
+        scores = rng.normal(0, claim.noise, (200, claim.steps))
+        trial = Trial(scores, rng.random(200) < 0.5, np.zeros(200))
+        found.append(max(gaussian_bound(trial, claim), any_bound(trial, claim)))
+    assert sum(one > 0 for one in found) <= 10  # 5 % for each of the two
+
+
+def test_all_guesses_right_without_delta() -> None:
+    coins = np.arange(100) % 2 == 0
+    trial = Trial(np.where(coins, 1.0, 0.0)[:, None], coins, np.zeros(100))
+    claim = Claim(1, 1.0, 1e-3, 1e-30)
+    # The probability that all guesses are right is (1 + exp(-epsilon)) ** -guesses.
+    error = 0.05 / 3
+    assert any_bound(trial, claim) == pytest.approx(-math.log(error ** (-1 / 100) - 1), rel=1e-6)
