@@ -64,7 +64,7 @@ class APRIL(Attack):
             reason = f"a reply holds {most} examples, and the attack handles one"
             return Feasibility("red", "examples", prospect.examples, 1, reason)
         if names.position is None or names.position not in prospect.sent:
-            reason = "the position embeddings are not sent"
+            reason = "no position embeddings are sent"
             return Feasibility("red", "tokens", prospect.tokens, None, reason)
         width = network.get_parameter(names.position).shape[1]
         halved = names.word in prospect.sent and is_tied(network)

@@ -37,14 +37,16 @@ class Span(Attack):
     its column space, and the query, key and value of the first block reveal the tokens. No labels,
     lengths, embedding gradients or priors are needed, and the update may have any positive scale.
 
-    We differ from DAGER in five points. (1) Sentences are tested at the layers behind the first
+    We differ from DAGER in six points. (1) Sentences are tested at the layers behind the first
     attention, preferably at the feed-forward output: being four times as wide, it separates right
     from wrong for as many tokens as the model's width, where the query of the second block fails.
     The last block of a classifier, whose gradient covers the pooled token alone, is never used.
     (2) Ranks and tokens are cut at gaps instead of absolute thresholds. (3) All next tokens of a
     causal model's prefix are tested in one forward pass. (4) Sentences of an encoder are found by
     descent on the mean sine instead of enumeration. (5) Classes follow from the head's gradient by
-    least squares, and the gradient of the whole batch proves the result.
+    least squares, and the gradient of the whole batch proves the result. (6) Where positions are
+    rotary or relative, words are tested once for all positions; their order follows behind the
+    attention.
 
     Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
     accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -34,6 +35,7 @@ from fedsim.types import Batch
 
 _FIRST = 3  # row from which sentences are taken
 _BUDGET = 120.0  # seconds of one attack
+_FEW: dict[str, Any] = {"steps": 2, "hypotheses": 4}
 _FILM = FILM(evidence="span", phrase_steps=1, token_steps=1)
 _LTI = LTI(bins=0.01, width=16, channels=16, epochs=1, updates=32)
 
@@ -87,7 +89,7 @@ def family_table(families: tuple[str, ...] = tuple(SHAPES)) -> Iterator[FamilyRo
         yield attacked(FamilyCase.of(family, 64), Span(), 1, "span, LoRA r = 64")
         yield attacked(case, APRIL(), 1, "april")
         yield attacked(case, _FILM, 1, "film with spans")
-        for attack in (LAMP(prior="", steps=2), TAG(steps=2), DLGText(steps=2)):
+        for attack in (LAMP(prior="", **_FEW), TAG(**_FEW), DLGText(**_FEW)):
             yield attacked(case, attack, 1, type(attack).__name__, exact=False)
         yield attacked(case, _LTI, 1, "LTI", exact=False)
 

@@ -65,6 +65,7 @@ def test_kinds() -> None:
         "lenet": "image-classification",
         "resnet20": "image-classification",
         "mlp": "image-classification",
+        "vit": "image-classification",
         "tiny-bert": "text-classification",
         "tiny-gpt2": "language-modelling",
         "transformer3": "language-modelling",

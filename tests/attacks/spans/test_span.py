@@ -281,10 +281,10 @@ def test_extensions_run_side_by_side(gpt2: Victim) -> None:
                 torch.testing.assert_close(beside[i, j], alone, atol=1e-5, rtol=1e-4)
 
 
-def hub(model: str, data: str, **options: Any) -> Victim:
+def hub(model: str, data: str, split: str = "train[:600]", **options: Any) -> Victim:
     if "FEDSIM_HUB" not in os.environ:
         pytest.skip(f"FEDSIM_HUB is not set: no {model} here")
-    rows = load_rows(data, "train[:600]", modality="text")
+    rows = load_rows(data, split, modality="text")
     config = TaskConfig(model=model, dataset=data, **options)
     task = make_task(config, rows)
     return Victim(task, rows, initial_weights(task, config, 0))
@@ -307,5 +307,16 @@ def test_gpt2_on_sentences(data: str) -> None:
     for rows in ([7], list(range(50, 58))):
         seen, truth = gpt2.capture(rows, FROZEN)
         guess = run(gpt2, replace(seen, knowledge=Knowledge()))
+        assert sentences(guess.guess) == sentences(truth)
+        assert guess.confidence == ("certified",) * len(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defenses", [(), ({"name": "freeze_embeddings"},)])
+def test_llama_on_sentences(defenses: tuple[dict[str, object], ...]) -> None:
+    llama = hub("fedsim/llama-8k", "film/enron-sentences", "validation[:60]", max_length=32)
+    for rows in ([2], [3], list(range(50, 58))):
+        seen, truth = llama.capture(rows, *defenses)
+        guess = run(llama, replace(seen, knowledge=Knowledge()))
         assert sentences(guess.guess) == sentences(truth)
         assert guess.confidence == ("certified",) * len(rows)
