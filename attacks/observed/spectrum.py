@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from attacks.observed.cuts import CUTS
 from attacks.observed.readings import Reading
@@ -50,8 +51,8 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     matrix = matrix.double()
     rows, columns = matrix.shape
     longer, ratio = max(rows, columns), min(rows, columns) / max(rows, columns)
-    values, vectors = _eigh(matrix @ matrix.T)
-    values, vectors = values.flip(0).clamp(min=0)[: min(rows, columns)], vectors.flip(1)
+    values, vectors = _eigh(matrix @ matrix.T if rows <= columns else matrix.T @ matrix)
+    values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
     most = min(most, len(values) - 1)
     variance = float(values.median()) / (longer * _median(ratio))
     strength, seen = _spikes(values, variance, longer, ratio)
@@ -63,7 +64,9 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     strength, variance = strength[seen], max(variance, 1e-300)
     side = ratio if rows <= columns else 1.0
     cosines = ((1 - ratio / strength**2) / (1 + side / strength)).clamp(1e-6, 1)
-    basis = vectors[:, : len(values)][:, seen]
+    basis = vectors[:, seen]
+    if rows > columns:
+        basis = normalize(matrix @ basis, dim=0)
     return Spectrum(basis, cosines, strength * longer * variance, variance**0.5)
 
 

@@ -125,9 +125,8 @@ def rematched(
     if told is not None:
         scores[1:] += told.along(line)
     rivals = scores.topk(min(CUTS.rivals, scores.shape[1]), dim=1).indices
-    best = scores.topk(2, dim=1)
-    sure = best.values[:, 0] - best.values[:, 1] > CUTS.sure
-    rivals[sure & (best.indices[:, 0] == line)] = -1
+    leader = scores.gather(1, line[:, None]).maximum(scores.amax(1, keepdim=True))
+    rivals[scores.gather(1, rivals) < leader - CUTS.sure] = -1
     rivals[0] = -1
     if end is not None and int(line[-1]) == end:
         rivals[-1] = -1

@@ -48,11 +48,38 @@ class UpdatedModel:
                     if name in moves and sign:
                         value.add_(moves[name], alpha=sign * _STEP * size / total)
             self._networks.append(moved)
+        self._prefixes = torch.zeros(0, 0, dtype=torch.int64)
+        self._caches: list[Any] = [None] * len(self._networks)
 
     @torch.no_grad()
     def next_tokens(self, prefixes: Tensor) -> Tensor:
-        """Log-probability plus weighted shift of each next token, ``(prefix, vocabulary)``."""
-        return self._told([self._states(net, prefixes)[:, -1] for net in self._networks])
+        """Log-probability plus weighted shift of each next token, ``(prefix, vocabulary)``.
+
+        Prefixes that are one token longer than those of the call before take one token's time.
+        """
+        rows = self._parents(prefixes)
+        mask, states = torch.ones_like(prefixes), []
+        for index, network in enumerate(self._networks):
+            cache = None
+            if rows is not None:
+                cache = self._caches[index]
+                cache.reorder_cache(rows)
+            out = network.base_model(
+                input_ids=prefixes if rows is None else prefixes[:, -1:],
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            self._caches[index] = out.past_key_values
+            states.append(out.last_hidden_state[:, -1])
+        self._prefixes = prefixes
+        return self._told(states)
+
+    def _parents(self, prefixes: Tensor) -> Tensor | None:
+        """The row of each prefix but its last token in the call before; None if one is new."""
+        places = {tuple(line): row for row, line in enumerate(self._prefixes.tolist())}
+        rows = [places.get(tuple(line[:-1])) for line in prefixes.tolist()]
+        return None if None in rows else torch.tensor(rows, device=prefixes.device)
 
     @torch.no_grad()
     def along(self, line: Tensor) -> Tensor:
