@@ -29,6 +29,10 @@ class Reading:
         """Whether every entry was sent, so that nothing has to be imputed."""
         return torch.equal(self.lower, self.upper)
 
+    def less(self, part: Tensor) -> Reading:
+        """What is known of the gradient without a part of it, in the same scale."""
+        return Reading(self.value - part, self.lower - part, self.upper - part)
+
 
 def read(value: Tensor, optimizer: str | None = None) -> Reading:
     """Tell signs, the largest entries, random entries and whole tensors from one another.

@@ -70,7 +70,9 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     return Spectrum(basis, cosines, strength * longer * variance, variance**0.5)
 
 
-def completed(reading: Reading, most: int) -> Tensor:
+def completed(
+    reading: Reading, most: int, rounds: int = CUTS.completion_rounds
+) -> Tensor:
     """The matrix with the entries that were not sent imputed from a low rank, float64.
 
     Expectation-maximisation: shrink the singular values (Gavish and Donoho 2017) of the present
@@ -87,7 +89,7 @@ def completed(reading: Reading, most: int) -> Tensor:
     rows, columns = value.shape
     longer, ratio = max(rows, columns), min(rows, columns) / max(rows, columns)
     most = min(most, min(rows, columns) - 1)
-    for _ in range(CUTS.completion_rounds):
+    for _ in range(rounds):
         gram = value @ value.T if rows <= columns else value.T @ value
         gram.diagonal().add_(1e-7 * gram.diagonal().mean())
         values, vectors = _eigh(gram)

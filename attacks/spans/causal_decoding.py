@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.spans.consistency import Consistency
 from attacks.spans.cuts import CUTS
+from attacks.spans.exchange import improved
 from attacks.spans.explained import choose
 from attacks.spans.prefix_search import PrefixSearch, Scored
 from attacks.spans.rematch import Rematch
@@ -30,39 +32,86 @@ def decode(
         rng: draws the words that each layer is fitted to.
         job: ends the search when its time is up.
     """
-    network = traces.layers.network
     count = observation.knowledge.num_examples or 1
-    update = {name: value.float() for name, value in observation.update().items()}
     writes = task.spec.kind == "language-modelling"
-    told = UpdatedModel(network, update, count * task.max_length) if writes else None
     edges = task.tokens([""])[0]
     start = edges[:1] if len(edges) > 1 else []
     end = edges[-1] if edges and writes else None
-    found = search(traces, told, start, end, count, rng, job)
+    update = {name: value.float() for name, value in observation.update().items()}
+    told = UpdatedModel(traces.layers.network, update, count * task.max_length) if writes else None
+    if traces.first is not None:
+        traces.grow(start, count, rng)
+    found = search(traces, told, start, end, count, job)
     if told is None:  # a classifier, whose labels are not known
+        found = _refitted(traces, found, told, start, end, count, rng, job)
         return [list(one.ids) for one in spread(found, count)]
     device = traces.words.device
     match = Rematch.of(observation, task, device, signs=traces.signs)
-    candidates = [
-        torch.tensor(_closed(list(one.ids), end, task.max_length), device=device)
-        for one in varied(found, len(start), count)
-    ]
-    taken, alone = choose(match, candidates, count)
+    test = Consistency.of(observation, task, traces.layers.network)
+
+    def closed(found: Sequence[Scored], words: int) -> list[Tensor]:
+        lines = (_closed(list(one.ids), end, task.max_length) for one in found)
+        kept = varied(list(found), len(start), words)
+        lines = (_closed(list(one.ids), end, task.max_length) for one in kept)
+        return [torch.tensor(line, device=device) for line in lines]
+
+    def done() -> bool:
+        lines = [line.tolist() for line in best.lines]
+        return (
+            len(lines) == count
+            and test is not None
+            and test.p_value(lines, [-1] * count) >= CUTS.consistency_level
+        )
+
+    def again(index: int) -> list[Tensor]:
+        left = best.left(index)
+        own = traces.without(best.part(index), best.part(), task.max_length)
+        own.fit([best.lines[index].tolist()], rng)
+        own_told = UpdatedModel(traces.layers.network, left, task.max_length)
+        return closed(search(own, own_told, start, end, 1, job), 1)
+
+    best = choose(match, closed(found, count), count)
+    if count == 1 and not done():
+        found += _refitted(traces, found, told, start, end, count, rng, job)
+        best = choose(match, closed(found, count), count)
+    if count > 1:
+        improved(best, again, CUTS.exchanges, done, job)
+    if job.expired or done():
+        return [line.tolist() for line in best.lines]
     lines = []
-    for line, left in zip(taken, alone, strict=True):
-        own = match if count == 1 else match.against(left)
+    for index, line in enumerate(best.lines):
+        own = match if count == 1 else match.against(best.left(index))
         lines.append(rematched(line, traces, told, own, end, job))
     return lines
 
 
+def _refitted(
+    traces: SoftTraces,
+    found: list[Scored],
+    told: UpdatedModel | None,
+    start: Sequence[int],
+    end: int | None,
+    count: int,
+    rng: torch.Generator,
+    job: Job,
+) -> list[Scored]:
+    """A search with distributions fitted to the result of another; that result if it is empty."""
+    lines = [one.ids for one in spread(found, count) if len(one.ids) > 4]
+    if job.expired or traces.first is None or not lines:
+        return found
+    traces.fit(lines, rng)
+    return search(traces, told, start, end, count, job)
+
+
 def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:
-    """The likeliest sentence of each first word and each length, at most so many in all."""
-    kept: dict[tuple[int, int], Scored] = {}
-    for one in found:
+    """The likeliest sentences of each first word, of different lengths, for some first words."""
+    kept: dict[int, dict[int, Scored]] = {}
+    for one in sorted(found, key=lambda one: -one.score):
         if len(one.ids) > start + 1:
-            kept.setdefault((one.ids[start], len(one.ids)), one)
-    words = list(dict.fromkeys(word for word, _ in kept))[: 2 * count]
-    return [one for (word, _), one in kept.items() if word in words]
+            own = kept.setdefault(one.ids[start], {})
+            if len(own) < CUTS.lines:
+                own.setdefault(len(one.ids), one)
+    return [one for own in list(kept.values())[: 2 * count] for one in own.values()]
 
 
 def search(
@@ -71,29 +120,19 @@ def search(
     start: Sequence[int],
     end: int | None,
     count: int,
-    rng: torch.Generator,
     job: Job,
 ) -> list[Scored]:
-    """Two searches, the second with distributions fitted to the result of the first."""
-    if traces.first is not None:
-        traces.grow(start, count, rng)
-    found: list[Scored] = []
-    for last in (False, True):
-        first = traces.ratios
-        if start:
-            starts = torch.tensor([start], device=first.device)
-        else:
-            starts = first[0].topk(min(CUTS.next_tokens, first.shape[1])).indices[:, None]
-        near = [e for e in traces.near if e.tells]
-        later = [e for e in traces.later if e.tells]
-        beam = CUTS.prefixes * count
-        tree = PrefixSearch(traces.layers, near, later, first, told, end, beam, count)
-        found = tree.run(starts, job)
-        lines = [one.ids for one in spread(found, count) if len(one.ids) > 4]
-        if last or job.expired or traces.first is None or not lines:
-            break
-        traces.fit(lines, rng)
-    return found
+    """Sentences by beam search over the traces as they are fitted."""
+    first = traces.ratios
+    if start:
+        starts = torch.tensor([start], device=first.device)
+    else:
+        starts = first[0].topk(min(CUTS.next_tokens, first.shape[1])).indices[:, None]
+    near = [e for e in traces.near if e.tells]
+    later = [e for e in traces.later if e.tells]
+    beam = CUTS.prefixes * count
+    tree = PrefixSearch(traces.layers, near, later, first, told, end, beam, count)
+    return tree.run(starts, job)
 
 
 def spread(found: Sequence[Scored], count: int) -> list[Scored]:

@@ -55,6 +55,13 @@ class SpanCuts:
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.
         prefixes: prefixes kept for each sentence of the batch.
+        begin_tokens: first tokens that tell sentences of a batch from one another.
+        hopeless: log-probability below a sentence with the same begin from which a prefix is given
+            up.
+        lines: candidates kept of each first word.
+        residual_rounds: rounds of imputation of what found sentences leave of an update.
+        residual_words: words tried at each position in it, the likeliest in the whole update.
+        exchanges: most rounds in which every sentence is decoded again.
         rivals: tokens tried at each place of a decoded sentence by its gradient.
         sure: lead of a token in nats from which no other is tried.
         sweeps: most rounds of that.
@@ -118,9 +125,15 @@ class SpanCuts:
     next_tokens: int = 48
     near_tokens: int = 8
     prefixes: int = 8
-    rivals: int = 12
-    sure: float = 8.0
-    sweeps: int = 3
+    begin_tokens: int = 4
+    hopeless: float = 12.0
+    lines: int = 8
+    residual_rounds: int = 8
+    residual_words: int = 1024
+    exchanges: int = 2
+    rivals: int = 8
+    sure: float = 6.0
+    sweeps: int = 2
     consistency_level: float = 0.01
     rival_level: float = 1e-6
     consistency_rivals: int = 8

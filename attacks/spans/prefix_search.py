@@ -61,6 +61,7 @@ class PrefixSearch:
         """
         prefixes, score = starts, self.first.new_zeros(len(starts))
         found: list[Scored] = []
+        best: dict[tuple[int, ...], float] = {}
         longest = len(self.first)
         for position in range(1, longest + 1):
             lines, ends = prefixes.tolist(), score
@@ -73,6 +74,15 @@ class PrefixSearch:
             ]
             if last:
                 break
+            for line, own in zip(lines, ends.tolist(), strict=True):
+                best[_begin(line)] = max(own, best.get(_begin(line), -torch.inf))
+            # A prefix never becomes likelier, so that some are beyond hope.
+            rivals = score.new_tensor([best[_begin(line)] for line in lines])
+            alive = score >= rivals - CUTS.hopeless
+            if not alive.any():
+                break
+            prefixes, score = prefixes[alive], score[alive]
+            gain, tokens = gain[alive], tokens[alive]
             total = (score[:, None] + gain.log_softmax(1)).flatten()
             index = self._kept(total, tokens.flatten())
             score, row, column = total[index], index // tokens.shape[1], index % tokens.shape[1]
@@ -119,3 +129,7 @@ class PrefixSearch:
             gain, index = gain.topk(min(few, gain.shape[1]), dim=1)
             tokens = tokens.gather(1, index)
         return gain, tokens, over + CUTS.end_gain
+
+
+def _begin(line: Sequence[int]) -> tuple[int, ...]:
+    return tuple(line[: CUTS.begin_tokens])

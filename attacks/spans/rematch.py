@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.observed.factored import Factored
 from attacks.observed.factors import Products
+from attacks.observed.readings import read
 from attacks.observed.replay import Replay, replay
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.language_modelling import IGNORED
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 
@@ -34,11 +36,13 @@ class Rematch:
         measure: "whole" is the inner product with the update over the gradient's norm: the root of
             the part of the update that the gradient explains at its best scale. "each" normalises
             every tensor first, since signs have lost their scale.
+        sent: masks of the entries that were sent, of tensors that were pruned.
     """
 
     model: Replay
     update: Tensors
     measure: Measure
+    sent: Tensors = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -47,7 +51,8 @@ class Rematch:
         """Of an observation; ``signs`` if the update has lost its scale."""
         measure: Measure = "each" if signs else "whole"
         update = {name: value.float().to(device) for name, value in observation.update().items()}
-        return cls(replay(observation, task, device), update, measure)
+        sent = {} if signs else {n: v != 0 for n, v in update.items() if not read(v).complete}
+        return cls(replay(observation, task, device), update, measure, sent)
 
     def __post_init__(self) -> None:
         """Prepare the factored gradient."""
@@ -77,6 +82,10 @@ class Rematch:
         network.requires_grad_(False)
         return found
 
+    def shown(self, gradient: Tensors) -> Tensors:
+        """The gradient as far as its entries were sent."""
+        return {n: v * self.sent[n] if n in self.sent else v for n, v in gradient.items()}
+
     def similarities(self, lines: Sequence[Tensor]) -> Tensor:
         """Similarity of lines of a language model of any lengths, ``(line,)``."""
         found = self._table.new_zeros(len(lines))
@@ -93,11 +102,34 @@ class Rematch:
         """
         size = max(1, _TOKENS // lines.shape[1])
         pairs = zip(lines.split(size), labels.split(size), strict=True)
-        return torch.cat([self._similarity(part, own) for part, own in pairs])
+        return torch.cat(
+            [
+                self._similarity(part[:, None], Batch(part, own, torch.ones_like(part)))
+                for part, own in pairs
+            ]
+        )
 
-    def _similarity(self, lines: Tensor, labels: Tensor) -> Tensor:
-        batch = Batch(lines, labels, torch.ones_like(lines))
-        groups = self._factored(self._table[lines][:, None], batch, create_graph=False)
+    def pairs(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Similarity ``(pair,)`` of pairs of lines of a language model, in a batch of their own.
+
+        All pairs have equally many tokens.
+        """
+        longest = max(len(line) for pair in pairs for line in pair)
+        blank = pairs[0][0].new_full((len(pairs), 2, longest), -1)
+        for row, pair in enumerate(pairs):
+            for column, line in enumerate(pair):
+                blank[row, column, : len(line)] = line
+        size = max(1, _TOKENS // (2 * longest))
+        found = []
+        for part in blank.split(size):
+            flat = part.flatten(0, 1)
+            batch = Batch(flat.clamp(min=0), flat.masked_fill(flat < 0, IGNORED), (flat >= 0).long())
+            found.append(self._similarity(part.clamp(min=0), batch))
+        return torch.cat(found)
+
+    def _similarity(self, lines: Tensor, batch: Batch) -> Tensor:
+        """Of lanes of lines ``(lane, line, token)``."""
+        groups = self._factored(self._table[lines], batch, create_graph=False)
         seen, inner, square = [], [], []
         for group in groups:
             for index, name in enumerate(group.names):

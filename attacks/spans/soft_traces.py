@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from attacks.spans.first_layers import FirstLayers, Layer
 from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter
 from fedsim.tasks.text import TextTask
+from fedsim.types import Tensors
 
 _CHUNK = 4096  # tokens in one forward pass
 
@@ -33,6 +34,7 @@ class SoftTraces:
         words: token ids that may occur.
         statistics: of ``first`` for each position and token, infinite for ids that may not occur,
             ``(position, vocabulary)``.
+        readings: of each layer's gradient, with entries that were not sent imputed.
         signs: whether the update arrived as signs.
         shown: whether the weights before any attention were sent, are finite and have changed.
     """
@@ -43,6 +45,7 @@ class SoftTraces:
     later: Sequence[Evidence]
     words: Tensor
     statistics: Tensor
+    readings: Mapping[Layer, Reading]
     signs: bool
     shown: bool
 
@@ -120,6 +123,40 @@ class SoftTraces:
                     samples.add(index, nothing, false, found[few:])
         samples.fit(every)
 
+    def without(self, others: Tensors, every: Tensors, most: int) -> SoftTraces:
+        """What is left without some sentences, to be fitted anew.
+
+        Args:
+            others: part of the update that those sentences explain.
+            every: part of it that all sentences explain, as known so far.
+            most: tokens of the rest.
+        """
+        found = {}
+        for layer, reading in self.readings.items():
+            part, whole = (self.layers.side(layer, one).to(reading.value) for one in (others, every))
+            scale = 1.0
+            if not reading.complete:  # imputed values have a scale of their own
+                scale = float((whole * reading.value).sum() / whole.square().sum().clamp(min=1e-30))
+            left = reading.less(scale * part)
+            found[layer] = _spikes(completed(left, most, CUTS.residual_rounds), layer, most)
+        first = found.get(self.layers.tokens)
+        size = min(CUTS.residual_words, self.statistics.shape[1])
+        near = self.statistics.topk(size, dim=1, largest=False)
+        statistics = torch.full_like(self.statistics, torch.inf)
+        for position, (ids, values) in enumerate(zip(near.indices, near.values, strict=True)):
+            ids = ids[values.isfinite()]
+            statistics[position, ids] = 0
+            if first is not None:
+                inputs = self.layers.of_tokens(ids, position)
+                statistics[position, ids] = first.statistic(inputs)
+        return replace(
+            self,
+            first=first,
+            near=[one for layer in self.layers.contexts if (one := found.get(layer))],
+            later=[one for layer in self.layers.later if (one := found.get(layer))],
+            statistics=statistics,
+        )
+
     @property
     def _every(self) -> list[Evidence]:
         return [one for one in (self.first, *self.near, *self.later) if one is not None]
@@ -165,11 +202,13 @@ def soft_traces(
     layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
     count = observation.knowledge.num_examples or 1
     most = count * task.max_length
-    first, *behind = (
-        _evidence(observation, layers, layer, most)
-        for layer in (layers.tokens, *layers.contexts, *layers.later)
-    )
-    split = len(layers.contexts)
+    readings = {}
+    for layer in (layers.tokens, *layers.contexts, *layers.later):
+        reading = _reading(observation, layers, layer, most)
+        if reading is not None:
+            readings[layer] = reading
+    found = {layer: _spikes(reading.value, layer, most) for layer, reading in readings.items()}
+    first = found.get(layers.tokens)
     size = network.get_input_embeddings().num_embeddings  # type: ignore[operator]
     statistics = words.new_full((task.max_length, size), torch.inf, dtype=torch.float32)
     for position in range(task.max_length):
@@ -181,19 +220,20 @@ def soft_traces(
     return SoftTraces(
         layers,
         first,
-        [one for one in behind[:split] if one is not None],
-        [one for one in behind[split:] if one is not None],
+        [one for layer in layers.contexts if (one := found.get(layer))],
+        [one for layer in layers.later if (one := found.get(layer))],
         words,
         statistics,
+        readings,
         _are_signs(observation),
         _shown(observation, layers.tokens),
     )
 
 
-def _evidence(
+def _reading(
     observation: Observation, layers: FirstLayers, layer: Layer, most: int
-) -> Evidence | None:
-    """None if the layer's gradient was not sent, is not finite or has too few directions."""
+) -> Reading | None:
+    """None if the layer's gradient was not sent or is not finite."""
     names = layer.weights(observation.received)
     if not names or is_adapter(names[0]):
         return None
@@ -207,8 +247,13 @@ def _evidence(
     if not value.isfinite().all() or not value.any():
         return None
     device = next(layers.network.parameters()).device
-    whole = completed(Reading(*(part.to(device) for part in parts)), most)
-    seen = spectrum(whole, most)
+    sent = Reading(*(part.double().to(device) for part in parts))
+    return replace(sent, value=completed(sent, most))
+
+
+def _spikes(matrix: Tensor, layer: Layer, most: int) -> Evidence | None:
+    """None if the layer has too few directions."""
+    seen = spectrum(matrix, most)
     return None if seen.rank < CUTS.fewest_directions else Evidence(layer, seen)
 
 
