@@ -51,6 +51,7 @@ class SpanCuts:
         fewest_directions: spikes below which a layer says nothing.
         told_weight: weight of a language model's log-probability.
         told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
+        feed_forward: least ratio of the sides of a feed-forward weight.
         end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.
@@ -120,7 +121,8 @@ class SpanCuts:
     grown_places: int = 7
     fewest_directions: int = 3
     told_weight: float = 0.5
-    told_shift: float = 1.5
+    told_shift: float = 3.0
+    feed_forward: float = 4.0
     end_gain: float = 1.0
     next_tokens: int = 48
     near_tokens: int = 8

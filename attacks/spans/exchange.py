@@ -31,18 +31,23 @@ def improved(
         done: whether the sentences explain the whole update.
         job: ends the rounds when its time is up.
     """
+    tried: dict[int, set[Tensor]] = {}
     for _ in range(rounds):
-        before = list(map(tuple, (line.tolist() for line in found.lines)))
         cross(found, job)
+        before = list(found.lines)
         for index in _weakest(found):
+            others = {line for i, line in enumerate(found.lines) if i != index}
+            if tried.get(index) == others:
+                continue
             if job.expired or done():
                 return
+            tried[index] = others
             lines = [found.lines[index], *again(index)]
             own = found.match.against(found.left(index))
             best = lines[int(own.similarities(lines).argmax())]
             if not torch.equal(best, found.lines[index]):
                 found.exchange({index: best})
-        if before == list(map(tuple, (line.tolist() for line in found.lines))):
+        if all(a is b for a, b in zip(before, found.lines, strict=True)):
             return
 
 

@@ -31,7 +31,7 @@ def choose(match: Rematch, lines: Sequence[Tensor], count: int) -> Explained:
     while len(found.lines) < count:
         scores = match.against(found.left()).similarities(lines)
         if not found.lines:
-            best = scores.topk(min(len(lines), 16 * count)).indices.tolist()
+            best = scores.topk(min(len(lines), 8 * count)).indices.tolist()
             lines, scores = [lines[i] for i in best], scores[best]
         known = {tuple(line.tolist()) for line in found.lines}
         for index, line in enumerate(lines):

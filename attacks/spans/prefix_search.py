@@ -74,11 +74,7 @@ class PrefixSearch:
             ]
             if last:
                 break
-            for line, own in zip(lines, ends.tolist(), strict=True):
-                best[_begin(line)] = max(own, best.get(_begin(line), -torch.inf))
-            # A prefix never becomes likelier, so that some are beyond hope.
-            rivals = score.new_tensor([best[_begin(line)] for line in lines])
-            alive = score >= rivals - CUTS.hopeless
+            alive = self._hopeful(score, lines, ends.tolist(), best)
             if not alive.any():
                 break
             prefixes, score = prefixes[alive], score[alive]
@@ -88,6 +84,26 @@ class PrefixSearch:
             score, row, column = total[index], index // tokens.shape[1], index % tokens.shape[1]
             prefixes = torch.cat([prefixes[row], tokens[row, column][:, None]], 1)
         return sorted(found, key=lambda one: -one.score)
+
+    def _hopeful(
+        self,
+        score: Tensor,
+        lines: list[list[int]],
+        ends: list[float],
+        best: dict[tuple[int, ...], float],
+    ) -> Tensor:
+        """Which prefixes may yet become sentences, since none becomes likelier as it grows.
+
+        ``best`` is of the sentences so far, by their first tokens, and is brought up to date.
+        """
+        begins = [tuple(line[: CUTS.begin_tokens]) for line in lines]
+        for begin, own in zip(begins, ends, strict=True):
+            best[begin] = max(own, best.get(begin, -torch.inf))
+        rank = 1 if self.count == 1 else 2 * self.count
+        least = sorted(best.values(), reverse=True)[rank - 1] if len(best) >= rank else -torch.inf
+        rivals = score.new_tensor([max(least, best[begin]) for begin in begins])
+        hopeful: Tensor = score >= rivals - CUTS.hopeless
+        return hopeful
 
     def _kept(self, total: Tensor, tokens: Tensor) -> Tensor:
         """The likeliest prefixes, at most ``CUTS.prefixes`` with the same last token.
@@ -119,7 +135,10 @@ class PrefixSearch:
         And what speaks for its end, ``(prefix,)``, in the same unit.
         """
         told = self._told(prefixes)
-        over = told.new_zeros(len(told)) if self.end is None else told[:, self.end]
+        over = told.new_zeros(len(told))
+        if self.end is not None:
+            over = told[:, self.end].clone()
+            told[:, self.end] = -torch.inf
         size = min(CUTS.next_tokens, self.first.shape[1])
         gain, tokens = (self.first[position] + told).topk(size, dim=1)
         for evidence, few in ((self.near, CUTS.near_tokens), (self.later, CUTS.near_tokens)):
@@ -130,6 +149,3 @@ class PrefixSearch:
             tokens = tokens.gather(1, index)
         return gain, tokens, over + CUTS.end_gain
 
-
-def _begin(line: Sequence[int]) -> tuple[int, ...]:
-    return tuple(line[: CUTS.begin_tokens])
