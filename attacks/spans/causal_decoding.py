@@ -75,7 +75,7 @@ def decode(
         found += _refitted(traces, found, told, start, end, count, rng, job)
         best = choose(match, closed(found, count), count)
     if count > 1:
-        improved(best, again, CUTS.exchanges, done, job)
+        improved(best, again, told.along, CUTS.exchanges, done, job)
     if job.expired or done():
         return [line.tolist() for line in best.lines]
     lines = []

@@ -63,6 +63,7 @@ class SpanCuts:
         residual_rounds: rounds of imputation of what found sentences leave of an update.
         residual_words: words tried at each position in it, the likeliest in the whole update.
         exchanges: most rounds in which every sentence is decoded again.
+        swaps: ends and words of two sentences that are tried in each other's place.
         rivals: tokens tried at each place of a decoded sentence by its gradient.
         sure: lead of a token in nats from which no other is tried.
         sweeps: most rounds of that.
@@ -128,11 +129,12 @@ class SpanCuts:
     near_tokens: int = 8
     prefixes: int = 8
     begin_tokens: int = 4
-    hopeless: float = 12.0
+    hopeless: float = 10.0
     lines: int = 8
     residual_rounds: int = 8
     residual_words: int = 1024
     exchanges: int = 2
+    swaps: int = 8
     rivals: int = 8
     sure: float = 6.0
     sweeps: int = 2

@@ -68,7 +68,8 @@ class PrefixSearch:
             last = position == longest or job.expired
             if not last:
                 gain, tokens, over = self._extensions(prefixes, position)
-                ends = score + torch.cat([gain, over[:, None]], 1).log_softmax(1)[:, -1]
+                gain = torch.cat([gain, over[:, None]], 1).log_softmax(1)
+                gain, ends = gain[:, :-1], score + gain[:, -1]
             found += [
                 Scored(tuple(line), own) for line, own in zip(lines, ends.tolist(), strict=True)
             ]
@@ -79,7 +80,7 @@ class PrefixSearch:
                 break
             prefixes, score = prefixes[alive], score[alive]
             gain, tokens = gain[alive], tokens[alive]
-            total = (score[:, None] + gain.log_softmax(1)).flatten()
+            total = (score[:, None] + gain).flatten()
             index = self._kept(total, tokens.flatten())
             score, row, column = total[index], index // tokens.shape[1], index % tokens.shape[1]
             prefixes = torch.cat([prefixes[row], tokens[row, column][:, None]], 1)
