@@ -55,6 +55,7 @@ class SpanCuts:
         end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.
+        first_words: factor on both behind a single prefix, the start of every sentence.
         prefixes: prefixes kept for each sentence of the batch.
         begin_tokens: first tokens that tell sentences of a batch from one another.
         hopeless: log-probability below a sentence with the same begin from which a prefix is given
@@ -127,14 +128,15 @@ class SpanCuts:
     end_gain: float = 1.0
     next_tokens: int = 48
     near_tokens: int = 8
+    first_words: int = 4
     prefixes: int = 8
     begin_tokens: int = 4
-    hopeless: float = 10.0
+    hopeless: float = 12.0
     lines: int = 8
     residual_rounds: int = 8
     residual_words: int = 1024
     exchanges: int = 2
-    swaps: int = 8
+    swaps: int = 6
     rivals: int = 8
     sure: float = 6.0
     sweeps: int = 2
