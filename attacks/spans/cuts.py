@@ -48,9 +48,11 @@ class SpanCuts:
         least_ratio: most that one layer can say against a token.
         largest_ratio: most that one layer can say for a token.
         grown_places: places of the greedy growth that fits the layers first.
+        grown_starts: first tokens that it tries in excess of the sentences.
         fewest_directions: spikes below which a layer says nothing.
         told_weight: weight of a language model's log-probability.
         told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
+        told_start: factor on that for the first word, where all sentences show in each other's.
         feed_forward: least ratio of the sides of a feed-forward weight.
         end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
         next_tokens: tokens tried behind each prefix.
@@ -121,9 +123,11 @@ class SpanCuts:
     least_ratio: float = -8.0
     largest_ratio: float = 6.0
     grown_places: int = 7
+    grown_starts: int = 6
     fewest_directions: int = 3
     told_weight: float = 0.5
     told_shift: float = 3.0
+    told_start: float = 0.2
     feed_forward: float = 4.0
     end_gain: float = 1.0
     next_tokens: int = 48

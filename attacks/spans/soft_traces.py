@@ -58,7 +58,7 @@ class SoftTraces:
         return found.masked_fill(~self.statistics.isfinite(), -torch.inf)
 
     def grow(self, start: Sequence[int], count: int, rng: torch.Generator) -> None:
-        """Fit every layer by a few greedy steps from the likeliest first tokens.
+        """Fit every layer by a few greedy steps from the likeliest first tokens, the best of them.
 
         Without any fit, the sum over the layers of the distance from random words, in their spread,
         finds most next tokens of a causal model.
@@ -71,10 +71,12 @@ class SoftTraces:
         every = self._every
         kinds = [one.layer for one in every]
         places = range(len(start), min(len(start) + CUTS.grown_places, len(self.statistics) - 1))
-        first = self.statistics[places[0]].topk(count, largest=False).indices
-        ids = torch.tensor(start, device=first.device).expand(count, len(start))
+        tried = min(count + CUTS.grown_starts, self.statistics.shape[1])
+        first = self.statistics[places[0]].topk(tried, largest=False).indices
+        ids = torch.tensor(start, device=first.device).expand(tried, len(start))
         prefixes = torch.cat([ids, first[:, None]], 1)
-        samples = _Samples(len(every))
+        grown: list[list[tuple[Tensor, Tensor, Tensor]]] = []
+        total = torch.zeros(tried, device=first.device)
         for place in places[1:]:
             few = self.statistics[place].topk(2 * count + 6, largest=False).indices
             tokens = torch.cat([few, self._draws(rng)])
@@ -86,12 +88,22 @@ class SoftTraces:
                 for one, own in zip(far, found, strict=True)
             )
             assert isinstance(apart, Tensor)
-            best = apart.argmax(1)
-            chosen = torch.zeros_like(apart, dtype=torch.bool).scatter_(1, best[:, None], True)
-            for index, own in enumerate(found):
-                near = own[:, : len(few)]
-                samples.add(index, near[chosen], near[~chosen], own[:, len(few) :].flatten())
+            most, best = apart.max(1)
+            total += most
+            false = torch.ones_like(apart, dtype=torch.bool).scatter_(1, best[:, None], False)
+            grown.append(
+                [
+                    (near[~false], near[false].view(tried, -1), own[:, len(few) :])
+                    for own in found
+                    for near in (own[:, : len(few)],)
+                ]
+            )
             prefixes = torch.cat([prefixes, few[best][:, None]], 1)
+        kept = total.topk(count).indices
+        samples = _Samples(len(every))
+        for step in grown:
+            for index, parts in enumerate(step):
+                samples.add(index, *(part[kept].flatten() for part in parts))
         samples.fit(every)
 
     def fit(self, lines: Sequence[Sequence[int]], rng: torch.Generator) -> None:

@@ -72,7 +72,7 @@ class UpdatedModel:
             self._caches[index] = out.past_key_values
             states.append(out.last_hidden_state[:, -1])
         self._prefixes = prefixes
-        return self._told(states)
+        return self._told(states, 1.0 if prefixes.shape[1] > 1 else CUTS.told_start)
 
     def _parents(self, prefixes: Tensor) -> Tensor | None:
         """The row of each prefix but its last token in the call before; None if one is new."""
@@ -90,7 +90,7 @@ class UpdatedModel:
         states: Tensor = network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
         return states
 
-    def _told(self, states: list[Tensor]) -> Tensor:
+    def _told(self, states: list[Tensor], trust: float = 1.0) -> Tensor:
         heads = [net.get_output_embeddings() for net in self._networks]
         logs: list[Tensor] = [
             head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)
@@ -100,7 +100,7 @@ class UpdatedModel:
             shift = logs[0] - logs[1]
             shift = shift - shift.median(-1, keepdim=True).values
             spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
-            told = told + CUTS.told_shift * (shift / spread).clamp(-3, 12)
+            told = told + trust * CUTS.told_shift * (shift / spread).clamp(-3, 12)
         return told * CUTS.told_weight
 
 
