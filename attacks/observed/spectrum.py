@@ -70,9 +70,7 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     return Spectrum(basis, cosines, strength * longer * variance, variance**0.5)
 
 
-def completed(
-    reading: Reading, most: int, rounds: int = CUTS.completion_rounds
-) -> Tensor:
+def completed(reading: Reading, most: int, rounds: int = CUTS.completion_rounds) -> Tensor:
     """The matrix with the entries that were not sent imputed from a low rank, float64.
 
     Expectation-maximisation: shrink the singular values (Gavish and Donoho 2017) of the present

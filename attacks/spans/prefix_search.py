@@ -142,7 +142,7 @@ class PrefixSearch:
         if self.end is not None:
             over = told[:, self.end].clone()
             told[:, self.end] = -torch.inf
-            if position == 1:  # a sentence has a word
+            if position == len(prefixes) == 1:  # a sentence has a word
                 over.fill_(-torch.inf)
         size = min(wider * CUTS.next_tokens, self.first.shape[1])
         gain, tokens = (self.first[position] + told).topk(size, dim=1)
@@ -153,4 +153,3 @@ class PrefixSearch:
             gain, index = gain.topk(min(wider * few, gain.shape[1]), dim=1)
             tokens = tokens.gather(1, index)
         return gain, tokens, over + CUTS.end_gain
-

@@ -123,7 +123,9 @@ class Rematch:
         found = []
         for part in blank.split(size):
             flat = part.flatten(0, 1)
-            batch = Batch(flat.clamp(min=0), flat.masked_fill(flat < 0, IGNORED), (flat >= 0).long())
+            batch = Batch(
+                flat.clamp(min=0), flat.masked_fill(flat < 0, IGNORED), (flat >= 0).long()
+            )
             found.append(self._similarity(part.clamp(min=0), batch))
         return torch.cat(found)
 

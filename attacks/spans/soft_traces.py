@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from attacks.observed.readings import Reading, read
-from attacks.observed.spectrum import completed, spectrum
+from attacks.observed.readings import Reading
+from attacks.observed.spectrum import completed
 from attacks.spans.candidates import vocabulary
 from attacks.spans.cuts import CUTS
 from attacks.spans.evidence import Evidence, Normal
 from attacks.spans.first_layers import FirstLayers, Layer
+from attacks.spans.layer_readings import are_signs, is_shown, layer_reading, spikes
 from fedsim.capture import Observation
-from fedsim.models.lora import is_adapter
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
@@ -145,12 +145,14 @@ class SoftTraces:
         """
         found = {}
         for layer, reading in self.readings.items():
-            part, whole = (self.layers.side(layer, one).to(reading.value) for one in (others, every))
+            part, whole = (
+                self.layers.side(layer, one).to(reading.value) for one in (others, every)
+            )
             scale = 1.0
             if not reading.complete:  # imputed values have a scale of their own
                 scale = float((whole * reading.value).sum() / whole.square().sum().clamp(min=1e-30))
             left = reading.less(scale * part)
-            found[layer] = _spikes(completed(left, most, CUTS.residual_rounds), layer, most)
+            found[layer] = spikes(completed(left, most, CUTS.residual_rounds), layer, most)
         first = found.get(self.layers.tokens)
         size = min(CUTS.residual_words, self.statistics.shape[1])
         near = self.statistics.topk(size, dim=1, largest=False)
@@ -216,10 +218,10 @@ def soft_traces(
     most = count * task.max_length
     readings = {}
     for layer in (layers.tokens, *layers.contexts, *layers.later):
-        reading = _reading(observation, layers, layer, most)
+        reading = layer_reading(observation, layers, layer, most)
         if reading is not None:
             readings[layer] = reading
-    found = {layer: _spikes(reading.value, layer, most) for layer, reading in readings.items()}
+    found = {layer: spikes(reading.value, layer, most) for layer, reading in readings.items()}
     first = found.get(layers.tokens)
     size = network.get_input_embeddings().num_embeddings  # type: ignore[operator]
     statistics = words.new_full((task.max_length, size), torch.inf, dtype=torch.float32)
@@ -237,54 +239,6 @@ def soft_traces(
         words,
         statistics,
         readings,
-        _are_signs(observation),
-        _shown(observation, layers.tokens),
-    )
-
-
-def _reading(
-    observation: Observation, layers: FirstLayers, layer: Layer, most: int
-) -> Reading | None:
-    """None if the layer's gradient was not sent or is not finite."""
-    names = layer.weights(observation.received)
-    if not names or is_adapter(names[0]):
-        return None
-    optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
-    readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
-    parts = [
-        layers.side(layer, {name: getattr(one, part) for name, one in readings.items()})
-        for part in ("value", "lower", "upper")
-    ]
-    value = parts[0]
-    if not value.isfinite().all() or not value.any():
-        return None
-    device = next(layers.network.parameters()).device
-    sent = Reading(*(part.double().to(device) for part in parts))
-    return replace(sent, value=completed(sent, most))
-
-
-def _spikes(matrix: Tensor, layer: Layer, most: int) -> Evidence | None:
-    """None if the layer has too few directions."""
-    seen = spectrum(matrix, most)
-    return None if seen.rank < CUTS.fewest_directions else Evidence(layer, seen)
-
-
-def _shown(observation: Observation, layer: Layer) -> bool:
-    names = layer.weights(observation.received)
-    if not names or is_adapter(names[0]):
-        return False
-    update = observation.update()
-    return all(bool(v.isfinite().all()) for v in update.values()) and any(
-        bool(update[name].any()) for name in names
-    )
-
-
-def _are_signs(observation: Observation) -> bool:
-    """Whether the matrices of the update are signs, or stem from Adam."""
-    known = observation.knowledge
-    if observation.kind == "weights" and known.optimizer in {"adam", "adamw"}:
-        return True
-    sides = [read(v) for v in observation.update().values() if v.dim() == 2 and v.any()]
-    return bool(sides) and all(
-        not one.complete and bool((one.value.abs() <= 1).all()) for one in sides[:4]
+        are_signs(observation),
+        is_shown(observation, layers.tokens),
     )
