@@ -169,7 +169,8 @@ def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:
             own = kept.setdefault(one.ids[start], {})
             if len(own) < CUTS.lines:
                 own.setdefault(len(one.ids), one)
-    return [one for own in list(kept.values())[: 2 * count] for one in own.values()]
+    lines = [one for own in list(kept.values())[: 2 * count] for one in own.values()]
+    return lines or list(found[:1])
 
 
 def spread(found: Sequence[Scored], count: int) -> list[Scored]:

@@ -91,11 +91,12 @@ class SoftTraces:
             most, best = apart.max(1)
             total += most
             false = torch.ones_like(apart, dtype=torch.bool).scatter_(1, best[:, None], False)
+            near = [own[:, : len(few)] for own in found]
+            draws = [own[:, len(few) :] for own in found]
             grown.append(
                 [
-                    (near[~false], near[false].view(tried, -1), own[:, len(few) :])
-                    for own in found
-                    for near in (own[:, : len(few)],)
+                    (own[~false], own[false].view(tried, -1), random)
+                    for own, random in zip(near, draws, strict=True)
                 ]
             )
             prefixes = torch.cat([prefixes, few[best][:, None]], 1)
