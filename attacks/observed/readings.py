@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,6 +54,12 @@ class Reading:
                 if torch.equal(self.value.to(dtype).to(self.value), self.value):
                     return _spacing(self.value, dtype) / 2
         return _spacing(received.to(self.value), received.dtype) / 2
+
+    def less(self, part: Tensor) -> Reading:
+        """What is known of the gradient without a part of it, in the same scale."""
+        return replace(
+            self, value=self.value - part, lower=self.lower - part, upper=self.upper - part
+        )
 
 
 def read(value: Tensor, optimizer: str | None = None) -> Reading:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from attacks.observed.cuts import CUTS
 from attacks.observed.readings import Reading
@@ -27,14 +28,14 @@ class Spectrum:
         cosines: estimated squared cosine of each with the true direction, in (0, 1].
         strengths: squared singular values of ``S``.
         noise: standard deviation ``sigma`` of an entry.
-        gram: ``Y Y^T``, float64 ``(n, n)``.
+        matrix: ``Y``, float64.
     """
 
     basis: Tensor
     cosines: Tensor
     strengths: Tensor
     noise: float
-    gram: Tensor
+    matrix: Tensor
 
     @property
     def rank(self) -> int:
@@ -52,9 +53,8 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     matrix = matrix.double()
     rows, columns = matrix.shape
     longer, ratio = max(rows, columns), min(rows, columns) / max(rows, columns)
-    gram = matrix @ matrix.T
-    values, vectors = _eigh(gram)
-    values, vectors = values.flip(0).clamp(min=0)[: min(rows, columns)], vectors.flip(1)
+    values, vectors = _eigh(matrix @ matrix.T if rows <= columns else matrix.T @ matrix)
+    values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
     most = min(most, len(values) - 1)
     variance = float(values.median()) / (longer * _median(ratio))
     strength, seen = _spikes(values, variance, longer, ratio)
@@ -66,11 +66,13 @@ def spectrum(matrix: Tensor, most: int) -> Spectrum:
     strength, variance = strength[seen], max(variance, 1e-300)
     side = ratio if rows <= columns else 1.0
     cosines = ((1 - ratio / strength**2) / (1 + side / strength)).clamp(1e-6, 1)
-    basis = vectors[:, : len(values)][:, seen]
-    return Spectrum(basis, cosines, strength * longer * variance, variance**0.5, gram)
+    basis = vectors[:, seen]
+    if rows > columns:
+        basis = normalize(matrix @ basis, dim=0)
+    return Spectrum(basis, cosines, strength * longer * variance, variance**0.5, matrix)
 
 
-def completed(reading: Reading, most: int) -> Tensor:
+def completed(reading: Reading, most: int, rounds: int = CUTS.completion_rounds) -> Tensor:
     """The matrix with the entries that were not sent imputed from a low rank, float64.
 
     Expectation-maximisation: shrink the singular values (Gavish and Donoho 2017) of the present
@@ -87,7 +89,7 @@ def completed(reading: Reading, most: int) -> Tensor:
     rows, columns = value.shape
     longer, ratio = max(rows, columns), min(rows, columns) / max(rows, columns)
     most = min(most, min(rows, columns) - 1)
-    for _ in range(CUTS.completion_rounds):
+    for _ in range(rounds):
         gram = value @ value.T if rows <= columns else value.T @ value
         gram.diagonal().add_(1e-7 * gram.diagonal().mean())
         values, vectors = _eigh(gram)

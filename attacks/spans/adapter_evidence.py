@@ -14,7 +14,7 @@ from attacks.spans.cuts import CUTS
 from attacks.spans.evidence import Evidence
 from attacks.spans.first_layers import Layer
 from fedsim.capture import Observation
-from fedsim.models.lora import second_factor
+from fedsim.models.lora import is_adapter, second_factor
 
 
 @dataclass
@@ -37,11 +37,16 @@ class AdapterEvidence(Evidence):
         ]
         return torch.stack(found).mean(0)
 
+    def gram(self) -> Tensor:
+        """Sum of those of the parts, in the space of ``x``."""
+        parts = ((part.gram(), a) for part, a in self.parts)
+        return sum((g if a is None else a.T.to(g) @ g @ a.to(g) for g, a in parts), torch.zeros(()))
+
 
 def adapter_evidence(
-    observation: Observation, layer: Layer, names: Sequence[str], most: int, network: nn.Module
+    observation: Observation, layer: Layer, most: int, network: nn.Module
 ) -> Evidence | None:
-    """None if the layer's adapters did not move, are not finite or show too few directions.
+    """None if the layer has no adapters, they did not move or show too few directions.
 
     The updates of all ``A`` of the layer lie side by side, as one gradient of a layer with as many
     outputs as all ranks together. Those of each ``B`` are read where no ``A`` has moved, as in a
@@ -51,10 +56,10 @@ def adapter_evidence(
     Args:
         observation: of any optimizer and defense.
         layer: the layer.
-        names: names of the ``A`` of its adapters.
         most: most tokens of the batch.
         network: as broadcast; on the device of the result.
     """
+    names = [name for name in layer.weights(observation.received) if is_adapter(name)]
     update = observation.update([each for a in names for each in (a, second_factor(a))])
     if not all(value.isfinite().all() for value in update.values()):
         return None

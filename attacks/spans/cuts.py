@@ -48,13 +48,25 @@ class SpanCuts:
         least_ratio: most that one layer can say against a token.
         largest_ratio: most that one layer can say for a token.
         grown_places: places of the greedy growth that fits the layers first.
+        grown_starts: first tokens that it tries in excess of the sentences.
         fewest_directions: spikes below which a layer says nothing.
         told_weight: weight of a language model's log-probability.
         told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
+        told_start: factor on that for the first word, where all sentences show in each other's.
+        feed_forward: least ratio of the sides of a feed-forward weight.
         end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.
+        first_words: factor on both behind a single prefix, the start of every sentence.
         prefixes: prefixes kept for each sentence of the batch.
+        begin_tokens: first tokens that tell sentences of a batch from one another.
+        hopeless: log-probability below a sentence with the same begin from which a prefix is given
+            up.
+        lines: candidates kept of each first word.
+        residual_rounds: rounds of imputation of what found sentences leave of an update.
+        residual_words: words tried at each position in it, the likeliest in the whole update.
+        exchanges: most rounds in which every sentence is decoded again.
+        swaps: ends and words of two sentences that are tried in each other's place.
         rivals: tokens tried at each place of a decoded sentence by its gradient.
         sure: lead of a token in nats from which no other is tried.
         sweeps: most rounds of that.
@@ -111,16 +123,27 @@ class SpanCuts:
     least_ratio: float = -8.0
     largest_ratio: float = 6.0
     grown_places: int = 7
+    grown_starts: int = 6
     fewest_directions: int = 3
     told_weight: float = 0.5
-    told_shift: float = 1.5
+    told_shift: float = 3.0
+    told_start: float = 0.2
+    feed_forward: float = 4.0
     end_gain: float = 1.0
     next_tokens: int = 48
     near_tokens: int = 8
+    first_words: int = 4
     prefixes: int = 8
-    rivals: int = 12
-    sure: float = 8.0
-    sweeps: int = 3
+    begin_tokens: int = 4
+    hopeless: float = 12.0
+    lines: int = 8
+    residual_rounds: int = 8
+    residual_words: int = 1024
+    exchanges: int = 2
+    swaps: int = 6
+    rivals: int = 8
+    sure: float = 6.0
+    sweeps: int = 2
     consistency_level: float = 0.01
     rival_level: float = 1e-6
     consistency_rivals: int = 8

@@ -79,6 +79,10 @@ class Evidence:
         predicted = inside @ self._weights.to(inputs) + CUTS.model_error * total
         return (residual / predicted.clamp(min=1e-30)).log()
 
+    def gram(self) -> Tensor:
+        """``Y Y^T``, ``(width, width)``."""
+        return self.seen.matrix @ self.seen.matrix.T
+
     def ratio(self, statistic: Tensor) -> Tensor:
         """Log-likelihood ratio of a token at its place against any other, clamped."""
         if not self.tells:

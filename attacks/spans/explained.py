@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,10 +11,8 @@ from attacks.spans.rematch import Rematch
 from fedsim.types import Tensors
 
 
-def choose(
-    match: Rematch, lines: Sequence[Tensor], count: int
-) -> tuple[list[Tensor], list[Tensors]]:
-    """At most ``count`` lines of a language model, and the update without all but each.
+def choose(match: Rematch, lines: Sequence[Tensor], count: int) -> Explained:
+    """At most ``count`` lines of a language model that explain the update.
 
     Orthogonal matching pursuit: take the line whose gradient explains most of what is left, fit the
     weights of all lines taken, and subtract (Pati et al. 1993; for federated text, SOMP, 2026).
@@ -23,40 +21,70 @@ def choose(
         match: compares with the whole update.
         lines: candidates, each with its end token if it has one.
         count: sentences of the batch.
-
-    Returns:
-        The lines, and for each of them the update less what the others explain.
     """
     whole = match.update
     if match.measure == "each":
         # Give each tensor the size that it has in the gradient of the nearest line.
         size = match.gradient(lines[int(match.similarities(lines).argmax())])
         whole = {n: v * (size[n].norm() / v.norm().clamp(min=1e-30)) for n, v in whole.items()}
-    taken: list[Tensor] = []
-    made: list[Tensors] = []
-    weights = torch.zeros(0)
-    left = whole
-    while len(taken) < count:
-        scores = match.against(left).similarities(lines)
-        if not taken:
-            best = scores.topk(min(len(lines), 16 * count)).indices.tolist()
+    found = Explained(match, whole)
+    while len(found.lines) < count:
+        scores = match.against(found.left()).similarities(lines)
+        if not found.lines:
+            best = scores.topk(min(len(lines), 8 * count)).indices.tolist()
             lines, scores = [lines[i] for i in best], scores[best]
-        known = {tuple(line.tolist()) for line in taken}
+        known = {tuple(line.tolist()) for line in found.lines}
         for index, line in enumerate(lines):
             if tuple(line.tolist()) in known:
                 scores[index] = -torch.inf
         if float(scores.max()) <= 0:
             break
-        taken.append(lines[int(scores.argmax())])
-        made.append(match.gradient(taken[-1]))
-        weights = fitted(whole, made)
-        left = less(whole, made, weights)
-    alone = []
-    for index in range(len(taken)):
-        others = weights.clone()
-        others[index] = 0
-        alone.append(less(whole, made, others))
-    return taken, alone
+        found.add(lines[int(scores.argmax())])
+    return found
+
+
+class Explained:
+    """Lines of a language model whose gradients, at fitted weights, explain the update.
+
+    Attributes:
+        match: compares with the update.
+        whole: the update, each tensor of it in the size of a gradient.
+        lines: the sentences.
+    """
+
+    def __init__(self, match: Rematch, whole: Tensors) -> None:
+        self.match, self.whole = match, whole
+        self.lines: list[Tensor] = []
+        self._made: list[Tensors] = []
+        self._weights = torch.zeros(0)
+
+    def add(self, line: Tensor) -> None:
+        """Take one more line."""
+        self.lines.append(line)
+        self._made.append(self.match.gradient(line))
+        self._fit()
+
+    def exchange(self, lines: Mapping[int, Tensor]) -> None:
+        """Take other lines in place of some."""
+        for index, line in lines.items():
+            self.lines[index], self._made[index] = line, self.match.gradient(line)
+        self._fit()
+
+    def left(self, *but: int) -> Tensors:
+        """The update less what the lines but some explain."""
+        weights = self._weights.clone()
+        weights[list(but)] = 0
+        return less(self.whole, [self.match.shown(own) for own in self._made], weights)
+
+    def part(self, *but: int) -> Tensors:
+        """What the lines but some explain, whether or not it was sent."""
+        weights = self._weights.clone()
+        weights[list(but)] = 0
+        nothing = {name: torch.zeros_like(value) for name, value in self.whole.items()}
+        return less(nothing, self._made, -weights)
+
+    def _fit(self) -> None:
+        self._weights = fitted(self.whole, [self.match.shown(own) for own in self._made])
 
 
 def fitted(whole: Tensors, parts: Sequence[Tensors]) -> Tensor:

@@ -72,7 +72,7 @@ class JointWords:
         ).unique()
         tokens = tokens[near[:, tokens].isfinite().any(0)]
         inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
-        gram = traces.first.seen.gram.to(inputs)
+        gram = traces.first.gram().to(inputs)
         return cls(gram / gram.trace(), tokens, inputs, edges)
 
     def beside(self, lines: Sequence[Tensor]) -> JointWords:

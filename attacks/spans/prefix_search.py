@@ -61,25 +61,53 @@ class PrefixSearch:
         """
         prefixes, score = starts, self.first.new_zeros(len(starts))
         found: list[Scored] = []
+        best: dict[tuple[int, ...], float] = {}
         longest = len(self.first)
         for position in range(1, longest + 1):
             lines, ends = prefixes.tolist(), score
             last = position == longest or job.expired
             if not last:
                 gain, tokens, over = self._extensions(prefixes, position)
-                ends = score + torch.cat([gain, over[:, None]], 1).log_softmax(1)[:, -1]
+                shares = torch.cat([gain, over[:, None]], 1).log_softmax(1)
+                ends = score + shares[:, -1]
+                total = score[:, None] + shares[:, :-1]
             found += [
                 Scored(tuple(line), own) for line, own in zip(lines, ends.tolist(), strict=True)
             ]
             if last:
                 break
-            total = (score[:, None] + gain.log_softmax(1)).flatten()
-            index = self._kept(total, tokens.flatten())
-            score, row, column = total[index], index // tokens.shape[1], index % tokens.shape[1]
+            alive = self._hopeful(score, lines, ends.tolist(), best)
+            if not alive.any():
+                break
+            prefixes, tokens, total = prefixes[alive], tokens[alive], total[alive].flatten()
+            beam = max(self.beam, CUTS.first_words * CUTS.near_tokens if len(prefixes) == 1 else 0)
+            index = self._kept(total, tokens.flatten(), beam)
+            row, column = index // tokens.shape[1], index % tokens.shape[1]
+            score = total[index]
             prefixes = torch.cat([prefixes[row], tokens[row, column][:, None]], 1)
         return sorted(found, key=lambda one: -one.score)
 
-    def _kept(self, total: Tensor, tokens: Tensor) -> Tensor:
+    def _hopeful(
+        self,
+        score: Tensor,
+        lines: list[list[int]],
+        ends: list[float],
+        best: dict[tuple[int, ...], float],
+    ) -> Tensor:
+        """Which prefixes may yet become sentences, since none becomes likelier as it grows.
+
+        ``best`` is of the sentences so far, by their first tokens, and is brought up to date.
+        """
+        begins = [tuple(line[: CUTS.begin_tokens]) for line in lines]
+        for begin, own in zip(begins, ends, strict=True):
+            best[begin] = max(own, best.get(begin, -torch.inf))
+        rank = 1 if self.count == 1 else 2 * self.count
+        least = sorted(best.values(), reverse=True)[rank - 1] if len(best) >= rank else -torch.inf
+        rivals = score.new_tensor([max(least, best[begin]) for begin in begins])
+        hopeful: Tensor = score >= rivals - CUTS.hopeless
+        return hopeful
+
+    def _kept(self, total: Tensor, tokens: Tensor, beam: int) -> Tensor:
         """The likeliest prefixes, at most ``CUTS.prefixes`` with the same last token.
 
         The sentences of a batch differ in how strongly they show, and a weak one must not lose its
@@ -87,14 +115,14 @@ class PrefixSearch:
         """
         order = total.argsort(descending=True)
         if self.count == 1:
-            return order[: self.beam]
+            return order[:beam]
         seen: dict[int, int] = {}
         kept = []
         for index, token in zip(order.tolist(), tokens[order].tolist(), strict=True):
             seen[token] = seen.get(token, 0) + 1
             if seen[token] <= CUTS.prefixes:
                 kept.append(index)
-            if len(kept) == self.beam:
+            if len(kept) == beam:
                 break
         return torch.tensor(kept, device=total.device)
 
@@ -109,13 +137,19 @@ class PrefixSearch:
         And what speaks for its end, ``(prefix,)``, in the same unit.
         """
         told = self._told(prefixes)
-        over = told.new_zeros(len(told)) if self.end is None else told[:, self.end]
-        size = min(CUTS.next_tokens, self.first.shape[1])
+        wider = CUTS.first_words if len(prefixes) == 1 else 1
+        over = told.new_zeros(len(told))
+        if self.end is not None:
+            over = told[:, self.end].clone()
+            told[:, self.end] = -torch.inf
+            if position == len(prefixes) == 1:  # a sentence has a word
+                over.fill_(-torch.inf)
+        size = min(wider * CUTS.next_tokens, self.first.shape[1])
         gain, tokens = (self.first[position] + told).topk(size, dim=1)
         for evidence, few in ((self.near, CUTS.near_tokens), (self.later, CUTS.near_tokens)):
             if evidence:
                 inputs = self.layers.of_extensions([e.layer for e in evidence], prefixes, tokens)
                 gain = gain + total_ratio(evidence, inputs)
-            gain, index = gain.topk(min(few, gain.shape[1]), dim=1)
+            gain, index = gain.topk(min(wider * few, gain.shape[1]), dim=1)
             tokens = tokens.gather(1, index)
         return gain, tokens, over + CUTS.end_gain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.observed.factored import Factored
 from attacks.observed.factors import Products, Vectors
+from attacks.observed.readings import read
 from attacks.observed.replay import Replay, replay
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.language_modelling import IGNORED
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 
@@ -34,11 +36,13 @@ class Rematch:
         measure: "whole" is the inner product with the update over the gradient's norm: the root of
             the part of the update that the gradient explains at its best scale. "each" normalises
             every tensor first, since signs have lost their scale.
+        sent: masks of the entries that were sent, of tensors that were pruned.
     """
 
     model: Replay
     update: Tensors
     measure: Measure
+    sent: Tensors = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -47,7 +51,8 @@ class Rematch:
         """Of an observation; ``signs`` if the update has lost its scale."""
         measure: Measure = "each" if signs else "whole"
         update = {name: value.float().to(device) for name, value in observation.update().items()}
-        return cls(replay(observation, task, device), update, measure)
+        sent = {} if signs else {n: v != 0 for n, v in update.items() if not read(v).complete}
+        return cls(replay(observation, task, device), update, measure, sent)
 
     def __post_init__(self) -> None:
         """Prepare the factored gradient."""
@@ -81,6 +86,10 @@ class Rematch:
         network.requires_grad_(False)
         return found
 
+    def shown(self, gradient: Tensors) -> Tensors:
+        """The gradient as far as its entries were sent."""
+        return {n: v * self.sent[n] if n in self.sent else v for n, v in gradient.items()}
+
     def similarities(self, lines: Sequence[Tensor]) -> Tensor:
         """Similarity of lines of a language model of any lengths, ``(line,)``."""
         found = self._table.new_zeros(len(lines))
@@ -112,6 +121,19 @@ class Rematch:
         size = max(1, _TOKENS // lines[0].numel())
         parts = zip(lines.split(size), labels.split(size), mask.split(size), strict=True)
         return torch.cat([self._similarity(*part, rest or {}) for part in parts])
+
+    def pairs(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Similarity ``(pair,)`` of pairs of lines of a language model, in a batch of their own.
+
+        All pairs have equally many tokens.
+        """
+        longest = max(len(line) for pair in pairs for line in pair)
+        blank = pairs[0][0].new_full((len(pairs), 2, longest), -1)
+        for row, pair in enumerate(pairs):
+            for column, line in enumerate(pair):
+                blank[row, column, : len(line)] = line
+        labels = blank.masked_fill(blank < 0, IGNORED)
+        return self.of_batches(blank.clamp(min=0), labels, (blank >= 0).long())
 
     def _similarity(self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Tensors) -> Tensor:
         batch = Batch(lines.flatten(0, 1), labels.flatten(0, 1), mask.flatten(0, 1))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from attacks.observed.readings import Reading, read
-from attacks.observed.spectrum import completed, spectrum
+from attacks.observed.readings import Reading
+from attacks.observed.spectrum import completed
 from attacks.spans.adapter_evidence import adapter_evidence
 from attacks.spans.candidates import vocabulary
 from attacks.spans.cuts import CUTS
 from attacks.spans.evidence import Evidence, Normal
 from attacks.spans.first_layers import FirstLayers, Layer
+from attacks.spans.layer_readings import are_signs, is_shown, layer_reading, spikes
 from fedsim.capture import Observation
-from fedsim.models.lora import is_adapter, second_factor
 from fedsim.tasks.text import TextTask
+from fedsim.types import Tensors
 
 _CHUNK = 4096  # tokens in one forward pass
 
@@ -34,6 +35,7 @@ class SoftTraces:
         words: token ids that may occur.
         statistics: of ``first`` for each position and token, infinite for ids that may not occur,
             ``(position, vocabulary)``.
+        readings: of each layer's gradient, with entries that were not sent imputed.
         signs: whether the update arrived as signs.
         shown: whether the weights before any attention were sent, are finite and have changed.
     """
@@ -44,6 +46,7 @@ class SoftTraces:
     later: Sequence[Evidence]
     words: Tensor
     statistics: Tensor
+    readings: Mapping[Layer, Reading]
     signs: bool
     shown: bool
 
@@ -56,7 +59,7 @@ class SoftTraces:
         return found.masked_fill(~self.statistics.isfinite(), -torch.inf)
 
     def grow(self, start: Sequence[int], count: int, rng: torch.Generator) -> None:
-        """Fit every layer by a few greedy steps from the likeliest first tokens.
+        """Fit every layer by a few greedy steps from the likeliest first tokens, the best of them.
 
         Without any fit, the sum over the layers of the distance from random words, in their spread,
         finds most next tokens of a causal model.
@@ -69,10 +72,12 @@ class SoftTraces:
         every = self._every
         kinds = [one.layer for one in every]
         places = range(len(start), min(len(start) + CUTS.grown_places, len(self.statistics) - 1))
-        first = self.statistics[places[0]].topk(count, largest=False).indices
-        ids = torch.tensor(start, device=first.device).expand(count, len(start))
+        tried = min(count + CUTS.grown_starts, self.statistics.shape[1])
+        first = self.statistics[places[0]].topk(tried, largest=False).indices
+        ids = torch.tensor(start, device=first.device).expand(tried, len(start))
         prefixes = torch.cat([ids, first[:, None]], 1)
-        samples = _Samples(len(every))
+        grown: list[list[tuple[Tensor, Tensor, Tensor]]] = []
+        total = torch.zeros(tried, device=first.device)
         for place in places[1:]:
             few = self.statistics[place].topk(2 * count + 6, largest=False).indices
             tokens = torch.cat([few, self._draws(rng)])
@@ -84,12 +89,23 @@ class SoftTraces:
                 for one, own in zip(far, found, strict=True)
             )
             assert isinstance(apart, Tensor)
-            best = apart.argmax(1)
-            chosen = torch.zeros_like(apart, dtype=torch.bool).scatter_(1, best[:, None], True)
-            for index, own in enumerate(found):
-                near = own[:, : len(few)]
-                samples.add(index, near[chosen], near[~chosen], own[:, len(few) :].flatten())
+            most, best = apart.max(1)
+            total += most
+            false = torch.ones_like(apart, dtype=torch.bool).scatter_(1, best[:, None], False)
+            near = [own[:, : len(few)] for own in found]
+            draws = [own[:, len(few) :] for own in found]
+            grown.append(
+                [
+                    (own[~false], own[false].view(tried, -1), random)
+                    for own, random in zip(near, draws, strict=True)
+                ]
+            )
             prefixes = torch.cat([prefixes, few[best][:, None]], 1)
+        kept = total.topk(count).indices
+        samples = _Samples(len(every))
+        for step in grown:
+            for index, parts in enumerate(step):
+                samples.add(index, *(part[kept].flatten() for part in parts))
         samples.fit(every)
 
     def fit(self, lines: Sequence[Sequence[int]], rng: torch.Generator) -> None:
@@ -120,6 +136,42 @@ class SoftTraces:
                     false = found[: len(own)] if one is self.first else found[:few]
                     samples.add(index, nothing, false, found[few:])
         samples.fit(every)
+
+    def without(self, others: Tensors, every: Tensors, most: int) -> SoftTraces:
+        """What is left without some sentences, to be fitted anew.
+
+        Args:
+            others: part of the update that those sentences explain.
+            every: part of it that all sentences explain, as known so far.
+            most: tokens of the rest.
+        """
+        found = {}
+        for layer, reading in self.readings.items():
+            part, whole = (
+                self.layers.side(layer, one).to(reading.value) for one in (others, every)
+            )
+            scale = 1.0
+            if not reading.complete:  # imputed values have a scale of their own
+                scale = float((whole * reading.value).sum() / whole.square().sum().clamp(min=1e-30))
+            left = reading.less(scale * part)
+            found[layer] = spikes(completed(left, most, CUTS.residual_rounds), layer, most)
+        first = found.get(self.layers.tokens)
+        size = min(CUTS.residual_words, self.statistics.shape[1])
+        near = self.statistics.topk(size, dim=1, largest=False)
+        statistics = torch.full_like(self.statistics, torch.inf)
+        for position, (ids, values) in enumerate(zip(near.indices, near.values, strict=True)):
+            ids = ids[values.isfinite()]
+            statistics[position, ids] = 0
+            if first is not None:
+                inputs = self.layers.of_tokens(ids, position)
+                statistics[position, ids] = first.statistic(inputs)
+        return replace(
+            self,
+            first=first,
+            near=[one for layer in self.layers.contexts if (one := found.get(layer))],
+            later=[one for layer in self.layers.later if (one := found.get(layer))],
+            statistics=statistics,
+        )
 
     @property
     def _every(self) -> list[Evidence]:
@@ -168,10 +220,16 @@ def soft_traces(
     most = count * task.max_length
     # An encoder's layers behind the attention say nothing of a token without its sentence.
     behind = (*layers.contexts, *layers.later) if layers.causal else ()
-    first, *others = (
-        _evidence(observation, layers, layer, most) for layer in (layers.tokens, *behind)
-    )
-    split = len(layers.contexts)
+    readings: dict[Layer, Reading] = {}
+    found: dict[Layer, Evidence | None] = {}
+    for layer in (layers.tokens, *behind):
+        reading = layer_reading(observation, layers, layer, most)
+        if reading is None:
+            found[layer] = adapter_evidence(observation, layer, most, network)
+        else:
+            readings[layer] = reading
+            found[layer] = spikes(reading.value, layer, most)
+    first = found[layers.tokens]
     size = network.get_input_embeddings().num_embeddings  # type: ignore[operator]
     statistics = words.new_full((task.max_length, size), torch.inf, dtype=torch.float32)
     for position in range(task.max_length):
@@ -186,54 +244,11 @@ def soft_traces(
     return SoftTraces(
         layers,
         first,
-        [one for one in others[:split] if one is not None],
-        [one for one in others[split:] if one is not None],
+        [one for layer in layers.contexts if (one := found.get(layer))],
+        [one for layer in layers.later if (one := found.get(layer))],
         words,
         statistics,
-        _are_signs(observation),
-        _shown(observation, layers.tokens),
-    )
-
-
-def _evidence(
-    observation: Observation, layers: FirstLayers, layer: Layer, most: int
-) -> Evidence | None:
-    """None if the layer's gradient was not sent, is not finite or has too few directions."""
-    names = layer.weights(observation.received)
-    if not names:
-        return None
-    if is_adapter(names[0]):
-        return adapter_evidence(observation, layer, names, most, layers.network)
-    optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
-    readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
-    parts = [
-        layers.side(layer, {name: getattr(one, part) for name, one in readings.items()})
-        for part in ("value", "lower", "upper")
-    ]
-    if not parts[0].isfinite().all() or not parts[0].any():
-        return None
-    device = next(layers.network.parameters()).device
-    value, lower, upper = (part.to(device) for part in parts)
-    whole = completed(Reading(value, lower, upper), most)
-    seen = spectrum(whole, most)
-    return None if seen.rank < CUTS.fewest_directions else Evidence(layer, seen)
-
-
-def _shown(observation: Observation, layer: Layer) -> bool:
-    names = layer.weights(observation.received)
-    names += [second_factor(name) for name in names if is_adapter(name)]
-    update = observation.update()
-    return all(bool(v.isfinite().all()) for v in update.values()) and any(
-        bool(update[name].any()) for name in names
-    )
-
-
-def _are_signs(observation: Observation) -> bool:
-    """Whether the matrices of the update are signs, or stem from Adam."""
-    known = observation.knowledge
-    if observation.kind == "weights" and known.optimizer in {"adam", "adamw"}:
-        return True
-    sides = sorted((v for v in observation.update().values() if v.dim() == 2 and v.any()), key=len)
-    return bool(sides) and all(
-        not one.complete and bool((one.value.abs() <= 1).all()) for one in map(read, sides[:8])
+        readings,
+        are_signs(observation),
+        is_shown(observation, layers.tokens),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,9 +25,8 @@ class UpdatedModel:
     the next token alone. The derivative of ``-log p(v | prefix)`` along the update ``Y`` is
     ``<Y, grad l(prefix, v)>``, so two forward passes, at ``W - eps Y`` and ``W + eps Y``, give the
     inner product of the observed gradient with that of every next token of the vocabulary: a step
-    along the update makes the private text likelier. Each tensor's singular values are set to one
-    where they stand out of the noise (and to zero elsewhere), which takes away the few directions
-    that all tokens share.
+    along the update makes the private text likelier. In place of the update its pseudo-inverse is
+    taken, so that the tokens of the batch do not speak for one another.
     """
 
     def __init__(self, network: nn.Module, update: Tensors, most: int) -> None:
@@ -34,9 +34,8 @@ class UpdatedModel:
         table = embedding_names(network).word
         own = dict(network.named_parameters())
         moves: Tensors = {}
-        for name, value in update.items():
-            if name != table and value.dim() == 2 and value.any() and name in own:
-                moves[name] = _flattened(value, most).to(own[name])
+        for name, value in _widest({k: v for k, v in update.items() if k in own and k != table}):
+            moves[name] = _inverse(value, most).to(own[name])
         total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
         size = sum(float(own[name].detach().square().sum()) for name in moves) ** 0.5
         self.shifts = total > 0
@@ -48,11 +47,38 @@ class UpdatedModel:
                     if name in moves and sign:
                         value.add_(moves[name], alpha=sign * _STEP * size / total)
             self._networks.append(moved)
+        self._prefixes = torch.zeros(0, 0, dtype=torch.int64)
+        self._caches: list[Any] = [None] * len(self._networks)
 
     @torch.no_grad()
     def next_tokens(self, prefixes: Tensor) -> Tensor:
-        """Log-probability plus weighted shift of each next token, ``(prefix, vocabulary)``."""
-        return self._told([self._states(net, prefixes)[:, -1] for net in self._networks])
+        """Log-probability plus weighted shift of each next token, ``(prefix, vocabulary)``.
+
+        Prefixes that are one token longer than those of the call before take one token's time.
+        """
+        rows = self._parents(prefixes)
+        mask, states = torch.ones_like(prefixes), []
+        for index, network in enumerate(self._networks):
+            cache = None
+            if rows is not None:
+                cache = self._caches[index]
+                cache.reorder_cache(rows)
+            out = network.base_model(
+                input_ids=prefixes if rows is None else prefixes[:, -1:],
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            self._caches[index] = out.past_key_values
+            states.append(out.last_hidden_state[:, -1])
+        self._prefixes = prefixes
+        return self._told(states, 1.0 if prefixes.shape[1] > 1 else CUTS.told_start)
+
+    def _parents(self, prefixes: Tensor) -> Tensor | None:
+        """The row of each prefix but its last token in the call before; None if one is new."""
+        places = {tuple(line): row for row, line in enumerate(self._prefixes.tolist())}
+        rows = [places.get(tuple(line[:-1])) for line in prefixes.tolist()]
+        return None if None in rows else torch.tensor(rows, device=prefixes.device)
 
     @torch.no_grad()
     def along(self, line: Tensor) -> Tensor:
@@ -64,7 +90,7 @@ class UpdatedModel:
         states: Tensor = network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
         return states
 
-    def _told(self, states: list[Tensor]) -> Tensor:
+    def _told(self, states: list[Tensor], trust: float = 1.0) -> Tensor:
         heads = [net.get_output_embeddings() for net in self._networks]
         logs: list[Tensor] = [
             head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)
@@ -74,16 +100,31 @@ class UpdatedModel:
             shift = logs[0] - logs[1]
             shift = shift - shift.median(-1, keepdim=True).values
             spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
-            told = told + CUTS.told_shift * (shift / spread).clamp(-3, 8)
+            told = told + trust * CUTS.told_shift * (shift / spread).clamp(-3, 12)
         return told * CUTS.told_weight
 
 
-def _flattened(value: Tensor, most: int) -> Tensor:
-    """``U diag(c) V^T`` of a weight's update, with the squared cosines ``c`` of its spikes."""
+def _widest(update: Tensors) -> Iterator[tuple[str, Tensor]]:
+    """The weights of the feed-forward parts, which hold more tokens apart than those of attention.
+
+    All matrices of a network without any.
+    """
+    alive = {k: v for k, v in update.items() if v.dim() == 2 and v.any() and v.isfinite().all()}
+    wide = {k: v for k, v in alive.items() if max(v.shape) >= CUTS.feed_forward * min(v.shape)}
+    yield from (wide or alive).items()
+
+
+def _inverse(value: Tensor, most: int) -> Tensor:
+    """The transposed pseudo-inverse of a weight's gradient, of its spikes at their true strength.
+
+    If ``G = X^T D`` holds independent tokens, ``x_s G^+ d_t`` is one for ``s = t`` and zero
+    otherwise: the right next token behind a prefix is told from all others of the batch.
+    """
     wide = value.double() if value.shape[0] <= value.shape[1] else value.double().T
     seen = spectrum(wide, most)
     if not seen.rank:
         return torch.zeros_like(value)
-    scale = (seen.basis.T @ wide).norm(dim=1).clamp(min=OBSERVED.spike_floor)
-    flat: Tensor = (seen.basis * (seen.cosines / scale)) @ (seen.basis.T @ wide)
-    return flat if value.shape[0] <= value.shape[1] else flat.T
+    right = seen.basis.T @ wide
+    scale = right.norm(dim=1).clamp(min=OBSERVED.spike_floor) * seen.strengths.sqrt()
+    found: Tensor = (seen.basis * (seen.cosines / scale)) @ right
+    return found if value.shape[0] <= value.shape[1] else found.T

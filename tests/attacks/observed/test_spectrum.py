@@ -105,3 +105,14 @@ def test_many_equal_eigenvalues_are_no_error() -> None:
     value[0, 0] = 1.0
     reading = Reading(value, value - 1.0, value + 1.0)
     assert bool(completed(reading, 8).isfinite().all())
+
+
+def test_a_tall_matrix_has_the_directions_of_a_wide_one() -> None:
+    rng = torch.Generator().manual_seed(0)
+    tall = torch.randn(90, 4, generator=rng) @ torch.randn(4, 30, generator=rng)
+    tall = tall + 0.1 * torch.randn(90, 30, generator=rng)
+    found, wide = spectrum(tall, 10), spectrum(tall.T, 10)
+    left = torch.linalg.svd(tall.double()).U[:, : found.rank]
+    assert found.rank == wide.rank == 4
+    torch.testing.assert_close((left.T @ found.basis).abs(), torch.eye(4, dtype=torch.float64))
+    assert bool((found.cosines < wide.cosines).all())

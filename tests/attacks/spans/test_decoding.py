@@ -10,9 +10,11 @@ import torch
 from attacks.base import Job, Reconstruction
 from attacks.observed.spectrum import Spectrum, spectrum
 from attacks.spans.evidence import Evidence, Normal
-from attacks.spans.explained import choose, fitted, less
+from attacks.spans.exchange import cross
+from attacks.spans.explained import Explained, choose, fitted, less
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.rematch import Rematch
+from attacks.spans.soft_traces import soft_traces
 from attacks.spans.span import Span
 from attacks.spans.told import UpdatedModel
 from fedsim.tasks.text import TextTask
@@ -36,6 +38,10 @@ def overlap(guess: Reconstruction, truth: list[list[int]]) -> float:
     found = Counter(token for line in lines(guess.guess) for token in line[1:-1])
     real = Counter(token for line in truth for token in line[1:-1])
     return (found & real).total() / max(1, real.total())
+
+
+def listed(found: Explained) -> list[list[int]]:
+    return [line.tolist() for line in found.lines]
 
 
 @pytest.mark.parametrize("defense", [NOISE, SIGNS, TOP, HALF])
@@ -103,7 +109,7 @@ def test_the_statistic_of_a_true_input_is_what_noise_predicts() -> None:
 def test_a_layer_that_does_not_tell_has_no_strong_opinion() -> None:
     basis = torch.linalg.qr(torch.randn(16, 4)).Q.double()
     one = Evidence(
-        Layer(("layer",)), Spectrum(basis, torch.ones(4), torch.ones(4), 0.1, basis @ basis.T)
+        Layer(("layer",)), Spectrum(basis, torch.ones(4), torch.ones(4), 0.1, basis)
     )
     one.true = one.moved = one.absent = Normal(1.0, 0.5)
     assert not one.tells
@@ -120,14 +126,63 @@ def test_a_batch_is_explained_by_its_own_sentences(gpt2: Victim) -> None:
     assert isinstance(task, TextTask)
     candidates = [torch.tensor(line) for line in (*lines(others), *lines(truth))]
     match = Rematch.of(seen, task, torch.device("cpu"), signs=False)
-    taken, alone = choose(match, candidates, 2)
-    assert Counter(tuple(line.tolist()) for line in taken) == Counter(map(tuple, lines(truth)))
-    for line, left in zip(taken, alone, strict=True):
+    found = choose(match, candidates, 2)
+    assert Counter(map(tuple, listed(found))) == Counter(map(tuple, lines(truth)))
+    for index, line in enumerate(found.lines):
+        left = found.left(index)
         own = match.gradient(line)
         weight = fitted(left, [own])
         rest = less(left, [own], weight)
         size = sum(float(value.square().sum()) for value in left.values())
         assert sum(float(value.square().sum()) for value in rest.values()) < 1e-4 * size
+
+
+def test_sentences_that_changed_over_to_each_other_are_put_right(gpt2: Victim) -> None:
+    seen, truth = gpt2.capture([3, 4], FROZEN)
+    task = gpt2.task
+    assert isinstance(task, TextTask)
+    match = Rematch.of(seen, task, torch.device("cpu"), signs=False)
+    update = {name: value.float() for name, value in seen.update().items()}
+    told = UpdatedModel(task.model(seen.sent), update, 64)
+    one, other = (torch.tensor(line) for line in lines(truth))
+    false = [torch.cat([one[:6], other[6:]]), torch.cat([other[:6], one[6:]])]
+    found = choose(match, false, 2)
+    cross(found, told.along, Job())
+    assert Counter(map(tuple, listed(found))) == Counter(map(tuple, lines(truth)))
+
+
+@pytest.mark.parametrize(("defense", "apart"), [(NOISE, 0.5), (HALF, 0.2)])
+def test_a_sentence_shows_in_what_the_others_leave(
+    gpt2: Victim, defense: dict[str, object], apart: float
+) -> None:
+    seen, truth = gpt2.capture([3, 4], FROZEN, defense)
+    task = gpt2.task
+    assert isinstance(task, TextTask)
+    match = Rematch.of(seen, task, torch.device("cpu"), signs=False)
+    found = choose(match, [torch.tensor(line) for line in lines(truth)], 2)
+    network = task.model(seen.sent)
+    traces = soft_traces(seen, task, network, rows=True)
+    index = listed(found).index(lines(truth)[0])
+    own = traces.without(found.part(index), found.part(), task.max_length)
+    assert own.first is not None
+    one, other = (
+        own.first.statistic(traces.layers.of_lines([own.first.layer], line[None])[0])[0, 1:-1]
+        for line in (found.lines[index], found.lines[1 - index])
+    )
+    assert float(one.median()) < float(other.median()) - apart
+
+
+def test_words_told_of_longer_prefixes_are_those_of_a_fresh_start(gpt2: Victim) -> None:
+    seen, truth = gpt2.capture([5], FROZEN)
+    network = gpt2.task.model(seen.sent)
+    update = {name: value.float() for name, value in seen.update().items()}
+    told, fresh = (UpdatedModel(network, update, 32) for _ in range(2))
+    prefixes = truth.inputs[:, :3].repeat(2, 1)
+    prefixes[1, 2] += 1
+    told.next_tokens(prefixes)
+    longer = torch.cat([prefixes[[1, 0, 1]], torch.tensor([[7], [8], [9]])], 1)
+    expected = fresh.next_tokens(longer)
+    torch.testing.assert_close(told.next_tokens(longer), expected, atol=0.05, rtol=0.01)
 
 
 def test_layers_of_the_second_block_are_found(gpt2: Victim) -> None:
