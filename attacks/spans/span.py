@@ -47,7 +47,8 @@ class Span(Attack):
     Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
     accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are
     decoded by beam search over it, with what the model says of the next word before and after the
-    update, and improved by the gradient of the whole model. Nothing needs to be declared.
+    update, and improved by the gradient of the whole model: sentences of a batch swap their ends,
+    and each is decoded again from what the others leave. Nothing needs to be declared.
 
     Confidence is ``certified`` for all sentences of a batch whose gradient equals the observed one
     up to rounding. In a batch that is not proven (because of a missing sentence, dropout, several
