@@ -51,7 +51,8 @@ class Span(Attack):
     Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
     accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are
     decoded by beam search over it, with what the model says of the next word before and after the
-    update, and improved by the gradient of the whole model. An encoder's words are chosen together,
+    update, and improved by the gradient of the whole model: sentences of a batch swap their ends,
+    and each is decoded again from what the others leave. An encoder's words are chosen together,
     for the energy of the first layer's gradient in the span of all their inputs (``JointWords``).
     Nothing needs to be declared.
 

@@ -31,10 +31,13 @@ class UpdatedModel:
 
     def __init__(self, network: nn.Module, update: Tensors, most: int) -> None:
         """Take the broadcast network, the update and its largest rank."""
-        table = embedding_names(network).word
+        tables = embedding_names(network)
         own = dict(network.named_parameters())
         moves: Tensors = {}
-        for name, value in _widest({k: v for k, v in update.items() if k in own and k != table}):
+        known = {k: v for k, v in update.items() if k in own}
+        for name in (tables.word, tables.position):
+            known.pop(name or "", None)
+        for name, value in _widest(known):
             moves[name] = _inverse(value, most).to(own[name])
         total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
         size = sum(float(own[name].detach().square().sum()) for name in moves) ** 0.5
@@ -72,7 +75,8 @@ class UpdatedModel:
             self._caches[index] = out.past_key_values
             states.append(out.last_hidden_state[:, -1])
         self._prefixes = prefixes
-        return self._told(states, 1.0 if prefixes.shape[1] > 1 else CUTS.told_start)
+        trust = 1.0 if prefixes.shape[1] > 1 else CUTS.told_start
+        return self._told(states, states[0].new_full((len(prefixes), 1), trust))
 
     def _parents(self, prefixes: Tensor) -> Tensor | None:
         """The row of each prefix but its last token in the call before; None if one is new."""
@@ -83,14 +87,17 @@ class UpdatedModel:
     @torch.no_grad()
     def along(self, line: Tensor) -> Tensor:
         """The same for each place of a line but the first, ``(place, vocabulary)``."""
-        return self._told([self._states(net, line[None])[0, :-1] for net in self._networks])
+        states = [self._states(net, line[None])[0, :-1] for net in self._networks]
+        trust = states[0].new_ones(len(line) - 1, 1)
+        trust[0] = CUTS.told_start
+        return self._told(states, trust)
 
     def _states(self, network: Any, ids: Tensor) -> Tensor:  # noqa: ANN401
         mask = torch.ones_like(ids)
         states: Tensor = network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
         return states
 
-    def _told(self, states: list[Tensor], trust: float = 1.0) -> Tensor:
+    def _told(self, states: list[Tensor], trust: Tensor) -> Tensor:
         heads = [net.get_output_embeddings() for net in self._networks]
         logs: list[Tensor] = [
             head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)
