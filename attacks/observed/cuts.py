@@ -23,7 +23,8 @@ class ObservedCuts:
         living_gradient: smallest gradient norm of a tensor that is more than float64 rounding, as
             a share of the largest; the others are left out.
         equal_magnitude: relative spread of magnitudes that are one number, as of signs.
-        full_share: share of nonzero entries from which zeros are no pruning.
+        full_share: share of nonzero entries from which zeros are no pruning; of those in living
+            rows and columns, or of a whole update.
         kept_largest: smallest kept magnitude of a pruned tensor, as a share of the median one, from
             which the largest entries were kept and not random ones.
         grid_share: share of entries on a grid from which a tensor was rounded to it.
