@@ -30,7 +30,7 @@ class ObservedCuts:
         grid_share: share of entries on a grid from which a tensor was rounded to it.
         grid_error: largest distance of an entry from a grid, in steps.
         most_steps: steps from zero to the largest entry of a grid, below which it is one.
-        fewest_on_grid: entries of a tensor below which no grid shows.
+        fewest_on_grid: entries of a tensor that are not zero, below which no grid shows.
         float_sums: error of a client's own float32 sums, as a share of a tensor's rms.
         spike: eigenvalue that counts as signal, as a multiple of the Marchenko-Pastur edge.
         spike_floor: eigenvalue that is more than float64 rounding, as a share of the largest.
