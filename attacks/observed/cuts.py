@@ -23,13 +23,14 @@ class ObservedCuts:
         living_gradient: smallest gradient norm of a tensor that is more than float64 rounding, as
             a share of the largest; the others are left out.
         equal_magnitude: relative spread of magnitudes that are one number, as of signs.
-        full_share: share of nonzero entries from which zeros are no pruning.
+        full_share: share of nonzero entries from which zeros are no pruning; of those in living
+            rows and columns, or of a whole update.
         kept_largest: smallest kept magnitude of a pruned tensor, as a share of the median one, from
             which the largest entries were kept and not random ones.
         grid_share: share of entries on a grid from which a tensor was rounded to it.
         grid_error: largest distance of an entry from a grid, in steps.
         most_steps: steps from zero to the largest entry of a grid, below which it is one.
-        fewest_on_grid: entries of a tensor below which no grid shows.
+        fewest_on_grid: entries of a tensor that are not zero, below which no grid shows.
         float_sums: error of a client's own float32 sums, as a share of a tensor's rms.
         spike: eigenvalue that counts as signal, as a multiple of the Marchenko-Pastur edge.
         spike_floor: eigenvalue that is more than float64 rounding, as a share of the largest.

@@ -65,12 +65,13 @@ def read_distortion(gradient: Tensors, received: Tensors, length: float, head: H
     }
     values, known = _flat(gradient), _flat(rounding)
     sizes = tuple(value.numel() for value in gradient.values())
-    living = [one for one in readings.values() if one.value.any()]
-    pruned = any(not bool(one.sent.all()) for one in living)
-    kept = values != 0 if pruned else torch.ones_like(values, dtype=torch.bool)
-    # A zero on a grid was rounded, and one of a tensor that came whole is none.
-    kept |= torch.cat([(one.sent & one.value.any()).flatten() for one in readings.values()])
-    if all(one.signs or int(one.sent.sum()) < 2 for one in living):
+    pairs = [(readings[name], value) for name, value in gradient.items()]
+    grid = torch.cat([value.new_full((value.numel(),), one.step) for one, value in pairs]) > 0
+    # Other zeros were pruned: every input of the layers is alive.
+    zeros = (values == 0) & ~grid
+    pruned = float(zeros.double().mean()) > 1 - CUTS.full_share
+    kept = ~zeros if pruned else torch.ones_like(zeros)
+    if all(one.signs or int(one.sent.sum()) < 2 for one, value in pairs if value.any()):
         return Distortion(values, known, sizes, kept, signs=True)
     noise = 0.0 if pruned else _beyond_rank_one(gradient, rounding, head)
     return Distortion(values, known + noise, sizes, kept, signs=False)
@@ -82,6 +83,8 @@ def _flat(tensors: Tensors) -> Tensor:
 
 def _rounding(seen: Reading, received: Tensor) -> Tensor:
     """Variance of what the wire's format or a grid takes from each coordinate."""
+    if seen.signs:
+        return torch.zeros_like(seen.value)
     # Twice as much on a grid, since rounding to it may be random.
     return seen.half_step(received).square() * (2 if seen.step else 1) / 3
 

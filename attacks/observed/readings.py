@@ -85,7 +85,7 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
         low, high = torch.zeros_like(value), torch.zeros_like(value)
         low, high = low.masked_fill(sign < 0, -torch.inf), high.masked_fill(sign > 0, torch.inf)
         return Reading(sign, low, high, signs=True)
-    step = _step(value, sizes, least, largest)
+    step = _step(sizes, least, largest)
     alive = sent.any(-1, keepdim=True) & sent.any(0, keepdim=True)
     share = float(sent[alive.expand_as(sent)].double().mean())
     if step or not len(sizes) or share >= CUTS.full_share:
@@ -96,9 +96,9 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     return Reading(value, torch.where(unknown, -bound, value), torch.where(unknown, bound, value))
 
 
-def _step(value: Tensor, sizes: Tensor, least: float, largest: float) -> float:
-    """Distance of the grid that the entries lie on; 0 if they do not."""
-    if value.numel() < CUTS.fewest_on_grid or not 0 < largest < CUTS.most_steps * least:
+def _step(sizes: Tensor, least: float, largest: float) -> float:
+    """Distance of the grid that entries of these sizes lie on; 0 if they do not."""
+    if len(sizes) < CUTS.fewest_on_grid or not 0 < largest < CUTS.most_steps * least:
         return 0.0
     levels = sizes.unique()
     gaps = levels.diff(prepend=levels.new_zeros(1))

@@ -98,11 +98,17 @@ def shortlist(traces: SoftTraces, count: int) -> Tensor:
     """Token ids ``(token,)``, ascending: the fewest of which few words of the batch are missing.
 
     ``CUTS.missing_words`` is the share that is expected to be missing. Where noise hides the words,
-    these are nearly all or all of the vocabulary.
+    these are nearly all or all of the vocabulary. In an encoder the words of the batch are nearest
+    at every place, as a word outweighs its place; there it is ``CUTS.nearest_words`` for each.
     """
     if traces.first is None:
         return traces.words
-    found = occurrence(traces.statistics[:, traces.words], count)
+    statistics = traces.statistics[:, traces.words]
+    if not traces.layers.causal:
+        size = min(CUTS.nearest_words * count * len(statistics), len(traces.words))
+        nearest = _scores(statistics).amax(0).topk(size).indices
+        return traces.words[nearest].sort().values
+    found = occurrence(statistics, count)
     values, order = found.sort(descending=True)
     missing = values.flip(0).cumsum(0).flip(0)
     kept = order[missing >= CUTS.missing_words * missing[0]]
@@ -133,18 +139,23 @@ def occurrence(statistics: Tensor, count: int) -> Tensor:
         statistics: log-distances from the span ``(position, token)``.
         count: sentences of the batch.
     """
-    values = statistics.double()
     # The first layer of a model with rotary positions sees words without their places.
-    bare = len(values) > 1 and torch.equal(values[0], values[-1])
+    bare = len(statistics) > 1 and torch.equal(statistics[0], statistics[-1])
     if bare:
-        values, count = values[:1], count * len(values)
-    low, middle, high = values.quantile(values.new_tensor([0.25, 0.5, 0.75]), dim=1)[:, :, None]
-    scores = (middle - values) / ((high - low) / 1.349).clamp(min=1e-6)
+        statistics, count = statistics[:1], count * len(statistics)
+    scores = _scores(statistics)
     # Some tokens are near at every position, whatever the batch.
     if not bare:
         scores = scores - scores.median(0, keepdim=True).values.clamp(min=0)
     found = Mixture(scores, count).probabilities()
     return 1 - (1 - found).clamp(min=1e-12).log().sum(0).exp()
+
+
+def _scores(statistics: Tensor) -> Tensor:
+    """How much nearer each token is than the usual one at a place, in standard deviations."""
+    values = statistics.double()
+    low, middle, high = values.quantile(values.new_tensor([0.25, 0.5, 0.75]), dim=1)[:, :, None]
+    return (middle - values) / ((high - low) / 1.349).clamp(min=1e-6)
 
 
 def note_of(words: Sequence[tuple[int, float]], task: TextTask) -> str:

@@ -88,6 +88,7 @@ class SpanCuts:
         bag_tail: share of the vocabulary that the tail of false tokens is measured on.
         least_probability: smallest probability of a word that is worth a mention.
         missing_words: share of a batch's words that may be missing from a shortlist.
+        nearest_words: words of an encoder's shortlist for each place of a sentence.
     """
 
     singular_value: float = 1e-7
@@ -161,6 +162,7 @@ class SpanCuts:
     bag_tail: float = 0.01
     least_probability: float = 0.1
     missing_words: float = 0.02
+    nearest_words: int = 8
 
 
 CUTS = SpanCuts()

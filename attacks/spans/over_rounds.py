@@ -79,9 +79,8 @@ def joined(rounds: Sequence[Observation]) -> Observation:
 
 
 def _mean(values: Sequence[Tensor], optimizer: str | None) -> Tensor:
-    """Of the entries that were sent; of all where none tells its size."""
-    readings = [read(value, optimizer) for value in values]
-    known = torch.stack([one.lower == one.upper for one in readings])
+    """Of the entries that were sent; of all where none was."""
+    known = torch.stack([read(value, optimizer).sent for value in values])
     known |= ~known.any(0)
     return (torch.stack(list(values)) * known).sum(0) / known.sum(0)
 
