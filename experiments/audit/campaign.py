@@ -28,7 +28,7 @@ from fedsim.truth import TruthStore
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULTS = {"text": ("span", "embedding_rows"), "image": ("closed_form", "dlg")}
+DEFAULTS = {"text": ("span", "embedding_rows"), "image": ("closed_form", "inverting")}
 """The attacks that are run where none is named."""
 _GUESSES = "guesses"
 
