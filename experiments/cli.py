@@ -14,6 +14,7 @@ import typer.core
 
 from experiments.audit.options import attack_foreign, is_captures, score_foreign
 from experiments.invocation import Invocation
+from experiments.lookup import describe_, list_
 from experiments.options import (
     DryRun,
     Engine,
@@ -104,6 +105,8 @@ for _name, _chosen, _sentence in (
     app.command(_name, help=_sentence)(_command(_chosen, _FOREIGN.get(_name)))
 app.command()(ls)
 app.command()(check)
+app.command("list")(list_)
+app.command("describe")(describe_)
 
 
 @app.command()
@@ -207,39 +210,6 @@ def bench(
             print(each.text(), flush=True)
     if as_json:
         print(json.dumps(measures))
-
-
-@app.command(name="list")
-def list_(
-    what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
-    as_json: Json = False,
-) -> None:
-    """List attacks, defenses, metrics, models, datasets or experiments, or count each."""
-    from experiments.preview.catalog import CATALOGS, counts
-
-    if what and what not in CATALOGS:
-        raise ConfigError(f"list {what!r}: there is no such list. {suggest(what, CATALOGS)}")
-    entries = CATALOGS[what]() if what else counts()
-    if as_json:
-        print(json.dumps(entries))
-        return
-    width = max(len(name) for name in entries)
-    for name, sentence in entries.items():
-        print(f"{name:<{width}}  {sentence}")
-
-
-@app.command(name="describe")
-def describe_(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="e.g. lamp, dp_sgd, psnr or federation")
-    ],
-    as_json: Json = False,
-) -> None:
-    """Explain an attack, defense, metric or section of an experiment, with its options."""
-    from experiments.preview.describe import manual
-
-    found = manual(name)
-    print(json.dumps(found.table()) if as_json else found.text())
 
 
 def main() -> None:
