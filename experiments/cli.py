@@ -94,7 +94,7 @@ def _command(
     return command
 
 
-_FOREIGN = {"attack": attack_foreign, "score": score_foreign}
+_FOREIGN: dict[str, Callable[..., int]] = {"attack": attack_foreign, "score": score_foreign}
 for _name, _chosen, _sentence in (
     ("run", STAGES, "Run all stages: simulate, attack, score, report. Finished work is kept."),
     ("simulate", STAGES[:1], "Train with Flower and capture the updates the server receives."),

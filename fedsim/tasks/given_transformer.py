@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fedsim.build import suggest
-from fedsim.cell import KINDS, TaskConfig, TaskKind
+from fedsim.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, TEXT_MODELS, transformer
 from fedsim.models.lora import LoRA
@@ -129,7 +129,8 @@ def _tokenizer(model: nn.Module | str, tokenizer: Any) -> PreTrainedTokenizerBas
 
 
 def _kind(model: nn.Module | str, task: str) -> TaskKind:
-    known = {"classification": KINDS[1], **{kind: kind for kind in _CLASSES}}
+    known: dict[str, TaskKind] = {"classification": "text-classification"}
+    known |= {kind: kind for kind in _CLASSES}
     if task:
         if task not in known:
             raise ConfigError(f"task: {task!r} is not known. {suggest(task, known)}")
@@ -150,7 +151,8 @@ def _kind(model: nn.Module | str, task: str) -> TaskKind:
 
 def _classes(model: nn.Module | str, arrays: Mapping[str, tuple[int, ...]]) -> int:
     if not isinstance(model, str):
-        return int(model.config.num_labels)
+        config: Any = model.config
+        return int(config.num_labels)
     last = [shape[0] for shape in arrays.values() if shape]
     return last[-1] if last else 2
 

@@ -59,9 +59,10 @@ def federate(held: Held, trained: Any, arrays: Arrays, root: Path, **described: 
             optimizer.zero_grad()
             trained(batch["input_ids"], labels=batch["input_ids"]).loss.backward()
             optimizer.step()
-        content = {"trained": arrays(trained), "numbers": MetricRecord({"num-examples": 7})}
+        numbers = MetricRecord({"num-examples": 7})
+        content = RecordDict({"trained": arrays(trained), "numbers": numbers})
         trained.load_state_dict(start)
-        return Message(RecordDict(content), reply_to=message)
+        return Message(content, reply_to=message)
 
     app = ServerApp()
 
