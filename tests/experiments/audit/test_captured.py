@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch.utils.data import DataLoader
 
 import fedsim
+from attacks import ATTACKS
 from experiments import cli
 from experiments.audit.campaign import score_captures
 from fedsim.capture import CaptureStore
@@ -75,6 +76,10 @@ def federate(held: Held, trained: Any, arrays: Arrays, root: Path, **described: 
     run_server(app, InProcessGrid(client, 2, {}), {})
 
 
+def broken(*_: object) -> None:
+    raise IndexError("out of range")
+
+
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     def run(*arguments: object) -> str:
@@ -88,17 +93,20 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_state_dict_is_attacked_and_scored_by_commands(
-    held: Held, tmp_path: Path, said: Any
+    held: Held, tmp_path: Path, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federate(held, held.model, by_name, tmp_path, model=held.model, tokenizer=held.tokenizer)
     captures = tmp_path / "captures"
     store = CaptureStore(captures)
     assert [key.client for key in store.keys()] == [1000, 1001]
     assert store.load("round-0001-client-1001").knowledge.num_examples is None
-    text = said("attack", captures, "--attacks", "span")
+    monkeypatch.setattr(ATTACKS["tag"], "reconstruct", broken)
+    text = said("attack", captures, "--attacks", "span,tag,lti")
+    assert "round-0001-client-1000: tag: IndexError: out of range" in text
+    assert "round-0001-client-1001: lti: refuses: it learns from public rows" in text
     assert f"certified           {SENTENCE}" in text
     assert "lm_head.weight is tied to transformer.wte.weight" in text
-    assert "certified examples in 2 captures: span 2" in text
+    assert "certified examples in 2 captures: span 2, tag 0, lti 0" in text
     assert "No score is possible" in text
     assert SENTENCE in (captures / "guesses" / "index.html").read_text()
     scored = json.loads(said("score", captures, "--truth", tmp_path / "private", "--json"))
