@@ -14,7 +14,7 @@ import typer.core
 
 from experiments.audit.options import attack_foreign, is_captures, score_foreign
 from experiments.invocation import Invocation
-from experiments.lookup import describe_, list_
+from experiments.lookup import describe_, prepare, prior, show
 from experiments.options import (
     DryRun,
     Engine,
@@ -103,9 +103,8 @@ for _name, _chosen, _sentence in (
     ("report", STAGES[3:], "Write the tables, figures and HTML page."),
 ):
     app.command(_name, help=_sentence)(_command(_chosen, _FOREIGN.get(_name)))
-app.command()(ls)
-app.command()(check)
-app.command("list")(list_)
+for _extra in (show, prepare, prior, ls, check):
+    app.command()(_extra)
 app.command("describe")(describe_)
 
 
@@ -141,51 +140,6 @@ def limits(
 
 
 @app.command()
-def show(
-    experiment: Target,
-    sets: Sets = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    as_json: Json = False,
-) -> None:
-    """Print the resolved experiment, its cells, threat model and cost; run nothing."""
-    plan = Invocation(experiment, sets or [], None, seed, workers).resolved()
-    from experiments.preview.show import describe
-
-    description = describe(plan)
-    print(json.dumps(description.table()) if as_json else description.text())
-
-
-@app.command()
-def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed = None) -> None:
-    """Create the run folder and print its cells, to simulate with flwr run or your own engine."""
-    for cell in Invocation(experiment, sets or [], out, seed).run(("simulate",)).cells:
-        print(cell.folder.resolve())
-
-
-@app.command()
-def prior(
-    experiment: Target,
-    sets: Sets = None,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for the prior; default: priors/<name>")
-    ] = None,
-    seed: Seed = None,
-    epochs: Annotated[int, typer.Option(min=1, help="passes over the rows, at most")] = 30,
-    width: Annotated[int, typer.Option(min=32, help="width of each layer, a multiple of 32")] = 128,
-    layers: Annotated[int, typer.Option(min=1, help="number of layers")] = 2,
-    quiet: Quiet = False,
-) -> None:
-    """Train a language model on the auxiliary rows, as a prior for text attacks."""
-    plan = Invocation(experiment, sets or [], None, seed).resolved()
-    from experiments.priors.prior import train_prior
-
-    folder = out or Path("priors") / plan.name
-    trained = train_prior(plan, folder, width=width, layers=layers, epochs=epochs, quiet=quiet)
-    print(trained.line(folder))
-
-
-@app.command()
 def bench(
     what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
     sets: Sets = None,
@@ -210,6 +164,25 @@ def bench(
             print(each.text(), flush=True)
     if as_json:
         print(json.dumps(measures))
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
+    as_json: Json = False,
+) -> None:
+    """List attacks, defenses, metrics, models, datasets or experiments, or count each."""
+    from experiments.preview.catalog import CATALOGS, counts
+
+    if what and what not in CATALOGS:
+        raise ConfigError(f"list {what!r}: there is no such list. {suggest(what, CATALOGS)}")
+    entries = CATALOGS[what]() if what else counts()
+    if as_json:
+        print(json.dumps(entries))
+        return
+    width = max(len(name) for name in entries)
+    for name, sentence in entries.items():
+        print(f"{name:<{width}}  {sentence}")
 
 
 def main() -> None:

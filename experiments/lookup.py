@@ -1,33 +1,57 @@
-"""Commands that look up what experiments can name."""
+"""Commands that look up what an experiment is, or prepare for it, and attack nothing."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.options import Json
-from fedsim.build import suggest
-from fedsim.errors import ConfigError
+from experiments.invocation import Invocation
+from experiments.options import Json, Out, Seed, Sets, Target, Workers
 
 
-def list_(
-    what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
+def show(
+    experiment: Target,
+    sets: Sets = None,
+    seed: Seed = None,
+    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
-    """List attacks, defenses, metrics, models, datasets or experiments, or count each."""
-    from experiments.preview.catalog import CATALOGS, counts
+    """Print the resolved experiment, its cells, threat model and cost; run nothing."""
+    plan = Invocation(experiment, sets or [], None, seed, workers).resolved()
+    from experiments.preview.show import describe
 
-    if what and what not in CATALOGS:
-        raise ConfigError(f"list {what!r}: there is no such list. {suggest(what, CATALOGS)}")
-    entries = CATALOGS[what]() if what else counts()
-    if as_json:
-        print(json.dumps(entries))
-        return
-    width = max(len(name) for name in entries)
-    for name, sentence in entries.items():
-        print(f"{name:<{width}}  {sentence}")
+    description = describe(plan)
+    print(json.dumps(description.table()) if as_json else description.text())
+
+
+def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed = None) -> None:
+    """Create the run folder and print its cells, to simulate with flwr run or your own engine."""
+    for cell in Invocation(experiment, sets or [], out, seed).run(("simulate",)).cells:
+        print(cell.folder.resolve())
+
+
+def prior(
+    experiment: Target,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder for the prior; default: priors/<name>")
+    ] = None,
+    seed: Seed = None,
+    epochs: Annotated[int, typer.Option(min=1, help="passes over the rows, at most")] = 30,
+    width: Annotated[int, typer.Option(min=32, help="width of each layer, a multiple of 32")] = 128,
+    layers: Annotated[int, typer.Option(min=1, help="number of layers")] = 2,
+    quiet: Quiet = False,
+) -> None:
+    """Train a language model on the auxiliary rows, as a prior for text attacks."""
+    plan = Invocation(experiment, sets or [], None, seed).resolved()
+    from experiments.priors.prior import train_prior
+
+    folder = out or Path("priors") / plan.name
+    trained = train_prior(plan, folder, width=width, layers=layers, epochs=epochs, quiet=quiet)
+    print(trained.line(folder))
 
 
 def describe_(
