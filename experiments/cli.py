@@ -14,7 +14,6 @@ import typer.core
 
 from experiments.audit.options import attack_foreign, is_captures, score_foreign
 from experiments.invocation import Invocation
-from experiments.lookup import describe_, prepare, prior, show
 from experiments.options import (
     DryRun,
     Engine,
@@ -30,6 +29,7 @@ from experiments.options import (
 )
 from experiments.origin import check_origin
 from experiments.plan.folder import STAGES, RunStage
+from experiments.preparations import describe_, prepare, prior
 from experiments.upkeep import check, ls
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
@@ -103,7 +103,7 @@ for _name, _chosen, _sentence in (
     ("report", STAGES[3:], "Write the tables, figures and HTML page."),
 ):
     app.command(_name, help=_sentence)(_command(_chosen, _FOREIGN.get(_name)))
-for _extra in (show, prepare, prior, ls, check):
+for _extra in (prepare, prior, ls, check):
     app.command()(_extra)
 app.command("describe")(describe_)
 
@@ -137,6 +137,22 @@ def limits(
 
     found = limit_tables(run, examine(run, victims))
     print(json.dumps(found.table()) if as_json else found.text())
+
+
+@app.command()
+def show(
+    experiment: Target,
+    sets: Sets = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """Print the resolved experiment, its cells, threat model and cost; run nothing."""
+    plan = Invocation(experiment, sets or [], None, seed, workers).resolved()
+    from experiments.preview.show import describe
+
+    description = describe(plan)
+    print(json.dumps(description.table()) if as_json else description.text())
 
 
 @app.command()

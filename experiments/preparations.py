@@ -1,4 +1,4 @@
-"""Commands that look up what an experiment is, or prepare for it, and attack nothing."""
+"""Commands that explain or prepare an experiment, and attack nothing."""
 
 from __future__ import annotations
 
@@ -9,22 +9,7 @@ from typing import Annotated
 import typer
 
 from experiments.invocation import Invocation
-from experiments.options import Json, Out, Seed, Sets, Target, Workers
-
-
-def show(
-    experiment: Target,
-    sets: Sets = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    as_json: Json = False,
-) -> None:
-    """Print the resolved experiment, its cells, threat model and cost; run nothing."""
-    plan = Invocation(experiment, sets or [], None, seed, workers).resolved()
-    from experiments.preview.show import describe
-
-    description = describe(plan)
-    print(json.dumps(description.table()) if as_json else description.text())
+from experiments.options import Json, Out, Quiet, Seed, Sets, Target
 
 
 def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed = None) -> None:
