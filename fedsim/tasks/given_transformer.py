@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -13,7 +13,7 @@ from fedsim.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, TEXT_MODELS, transformer
 from fedsim.models.lora import LoRA
-from fedsim.tasks.base import TaskSpec
+from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
 from fedsim.tasks.text import TextTask, most_tokens, padding, special_ids
@@ -22,9 +22,27 @@ from fedsim.tasks.text_classification import TextClassification
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+
+class GivenLanguageModelling(LanguageModelling):
+    """Language modelling of texts as applications encode them: by the tokenizer, and an end token.
+
+    Unlike in fedsim's own experiments, a start token is there only if the tokenizer adds one.
+    """
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text as the tokenizer gives them, and the end token, if it has one."""
+        eos = self.tokenizer.eos_token_id
+        end = [] if eos is None else [int(eos)]
+        found = []
+        for line in TextTask.tokens(self, texts):
+            ended = line[-1:] == end
+            found.append(line if ended else [*line[: self.max_length - len(end)], *end])
+        return found
+
+
 _CLASSES: dict[TaskKind, type[TextTask]] = {
     "text-classification": TextClassification,
-    "language-modelling": LanguageModelling,
+    "language-modelling": GivenLanguageModelling,
     "masked-language-modelling": MaskedLanguageModelling,
 }
 _HEADS: dict[str, TaskKind] = {
@@ -37,6 +55,13 @@ _ADAPTER = re.compile(r"(\w+)\.lora_A\.(?:\w+\.)?weight$")
 _LONGEST = 64
 _FEWEST = 0.9
 """Share of the embedding's rows that a tokenizer of the same model uses at least."""
+
+
+def as_given(task: Task) -> Task:
+    """A task read from the captures of another application, with the application's encoding."""
+    if type(task) is LanguageModelling:
+        return GivenLanguageModelling(task.spec, task.tokenizer)
+    return task
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
