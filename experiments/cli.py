@@ -30,6 +30,7 @@ from experiments.options import (
 )
 from experiments.origin import check_origin
 from experiments.plan.folder import STAGES, RunStage
+from experiments.preparations import describe_, prepare, prior
 from experiments.upkeep import check, ls
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
@@ -96,7 +97,7 @@ def _command(
     return command
 
 
-_FOREIGN = {"attack": attack_foreign, "score": score_foreign}
+_FOREIGN: dict[str, Callable[..., int]] = {"attack": attack_foreign, "score": score_foreign}
 for _name, _chosen, _sentence in (
     ("run", STAGES, "Run all stages: simulate, attack, score, report. Finished work is kept."),
     ("simulate", STAGES[:1], "Train with Flower and capture the updates the server receives."),
@@ -105,8 +106,9 @@ for _name, _chosen, _sentence in (
     ("report", STAGES[3:], "Write the tables, figures and HTML page."),
 ):
     app.command(_name, help=_sentence)(_command(_chosen, _FOREIGN.get(_name)))
-app.command()(ls)
-app.command()(check)
+for _extra in (prepare, prior, ls, check):
+    app.command()(_extra)
+app.command("describe")(describe_)
 
 
 @app.command()
@@ -175,35 +177,6 @@ def show(
 
 
 @app.command()
-def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed = None) -> None:
-    """Create the run folder and print its cells, to simulate with flwr run or your own engine."""
-    for cell in Invocation(experiment, sets or [], out, seed).run(("simulate",)).cells:
-        print(cell.folder.resolve())
-
-
-@app.command()
-def prior(
-    experiment: Target,
-    sets: Sets = None,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for the prior; default: priors/<name>")
-    ] = None,
-    seed: Seed = None,
-    epochs: Annotated[int, typer.Option(min=1, help="passes over the rows, at most")] = 30,
-    width: Annotated[int, typer.Option(min=32, help="width of each layer, a multiple of 32")] = 128,
-    layers: Annotated[int, typer.Option(min=1, help="number of layers")] = 2,
-    quiet: Quiet = False,
-) -> None:
-    """Train a language model on the auxiliary rows, as a prior for text attacks."""
-    plan = Invocation(experiment, sets or [], None, seed).resolved()
-    from experiments.priors.prior import train_prior
-
-    folder = out or Path("priors") / plan.name
-    trained = train_prior(plan, folder, width=width, layers=layers, epochs=epochs, quiet=quiet)
-    print(trained.line(folder))
-
-
-@app.command()
 def bench(
     what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
     sets: Sets = None,
@@ -245,20 +218,6 @@ def list_(
     width = max(len(name) for name in entries)
     lines = (f"{name:<{width}}  {sentence}" for name, sentence in entries.items())
     print(json.dumps(entries) if as_json else "\n".join(lines))
-
-
-@app.command(name="describe")
-def describe_(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="e.g. lamp, dp_sgd, psnr or federation")
-    ],
-    as_json: Json = False,
-) -> None:
-    """Explain an attack, defense, metric or section of an experiment, with its options."""
-    from experiments.preview.describe import manual
-
-    found = manual(name)
-    print(json.dumps(found.table()) if as_json else found.text())
 
 
 def main() -> None:

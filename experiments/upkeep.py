@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from experiments.audit.runs import load
+from experiments.options import Json
 from fedsim.build import suggest
 from fedsim.errors import ConfigError
 
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 _STAGES = (("summary.json", "reported"), ("scores.parquet", "scored"), ("jobs.sqlite", "attacked"))
 
 

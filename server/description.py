@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from fedsim.capture import CaptureStore
-from fedsim.errors import FedsimError
 from fedsim.files import save_tensors
 from fedsim.tasks import save_task
 from fedsim.tasks.base import Task
@@ -65,7 +64,7 @@ class Description:
             elif lacking:
                 note = f"; {len(lacking)} never cross the wire, and attacks will ask for them"
             self._say(f"the broadcast holds {found.how}{note}")
-        except FedsimError as error:
+        except Exception as error:  # whatever is wrong with a description, the training goes on
             self._say(f"attacks will ask for the model: {error}")
 
 

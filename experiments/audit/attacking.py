@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ _SHARE = 0.5
 _TRIALS = 2
 """Numbers of examples by which it is judged whether an attack refuses."""
 _LEVELS: tuple[Certificate, ...] = ("guess", "in_span", "consistent", "certified")
+_GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
+"""What an experiment file is told to do."""
+_PASS = "If the attacker knows it, pass it (Update.of(..., fact=value), or --knows fact=value)"
 _SAID_EVERY = 10.0
 
 
@@ -155,7 +159,10 @@ def _run(chosen: Attack, label: str, victim: Update, job: Job, seed: int) -> Rec
         rng = generator(seed, "attack", seen.key.round, seen.key.client, label)
         if type(chosen).prepare is not Attack.prepare:
             job.prepared = chosen.prepare(seen, task, job, derive(seed, "prepare", label))
-        (found,) = chosen.reconstruct([seen], task, [rng], job)
+        try:
+            (found,) = chosen.reconstruct([seen], task, [rng], job)
+        except CannotAttack as error:
+            raise CannotAttack(error.reason, _GRANT.sub(_PASS, error.advice)) from None
     return found
 
 

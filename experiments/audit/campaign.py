@@ -19,7 +19,7 @@ from fedsim.build import suggest
 from fedsim.capture import CaptureKey, CaptureStore, batch_from, batch_tensors
 from fedsim.errors import CannotAttack, ConfigError, StoreError
 from fedsim.files import load_tensors, read_record, save_tensors, write_bytes, write_json
-from fedsim.records import MAIN, JobRecord
+from fedsim.records import MAIN, JobRecord, Status
 from fedsim.tasks import load_task, save_task
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification
@@ -28,7 +28,7 @@ from fedsim.truth import TruthStore
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULTS = {"text": ("span", "embedding_rows"), "image": ("closed_form", "dlg")}
+DEFAULTS = {"text": ("span", "embedding_rows"), "image": ("closed_form", "inverting")}
 """The attacks that are run where none is named."""
 _GUESSES = "guesses"
 
@@ -40,7 +40,7 @@ class Campaign:
     Attributes:
         folder: where the guesses lie, ``<attack>/<capture>.safetensors`` and ``.json``.
         guesses: by capture and attack.
-        refusals: reasons, by capture and attack.
+        refusals: why there is no guess, by capture and attack.
     """
 
     folder: Path
@@ -50,7 +50,7 @@ class Campaign:
     def said(self, key: str, name: str) -> str:
         """What became of one attack on one capture."""
         refusal = self.refusals.get((key, name))
-        return f"{name}: refuses: {refusal}" if refusal else str(self.guesses[key, name])
+        return f"{name}: {refusal}" if refusal else str(self.guesses[key, name])
 
     def line(self) -> str:
         """The answer in one line."""
@@ -85,7 +85,7 @@ class Campaign:
             for (key, _), guess in self.guesses.items()
         ]
         parts += [
-            f"<p>{html.escape(f'{key}: {name} refused. {reason}')}</p>"
+            f"<p>{html.escape(f'{key}: {name}: {reason}')}</p>"
             for (key, name), reason in self.refusals.items()
         ]
         return f"<!doctype html><meta charset=utf-8><title>guesses</title><p>{NO_SCORE}</p>" + (
@@ -119,9 +119,13 @@ def attack_captures(found: Captured, names: Sequence[str], budget: float, quiet:
         for name in chosen:
             try:
                 guess = attack(victim, name, budget=budget, quiet=quiet)
-            except CannotAttack as error:
-                done.refusals[str(key), name] = str(error)
-                _keep(done.folder, name, JobRecord(attack=name, key=key, status="skipped"), None)
+            except Exception as error:  # a fault of one attack leaves the others their turn
+                refused = isinstance(error, CannotAttack)
+                said = f"refuses: {error}" if refused else f"{type(error).__name__}: {error}"
+                done.refusals[str(key), name] = said
+                status: Status = "skipped" if refused else "failed"
+                record = JobRecord(attack=name, key=key, status=status, reason=said)
+                _keep(done.folder, name, record, None)
             else:
                 done.guesses[str(key), name] = guess
                 _keep(done.folder, name, _record(key, guess), guess)

@@ -19,6 +19,7 @@ from fedsim.models.lora import HEADS
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.given import Model, task_of
+from fedsim.tasks.given_transformer import as_given
 from fedsim.tensor_names import Given
 from fedsim.types import Tensors
 
@@ -120,7 +121,8 @@ def _task(
                 f"{store.root}: does not say which model it is about. Pass it: --model, or "
                 "Eavesdropper(strategy, folder, model=model) while capturing."
             )
-        return load_task(store.root)
+        task = load_task(store.root)
+        return as_given(task) if (store.root / "run.json").exists() else task
     given = {name: value for name, value in description.items() if value}
     if written.exists():
         spec = read_record(written, TaskSpec)

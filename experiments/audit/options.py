@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,6 +59,7 @@ def attack_foreign(
     from experiments.audit.campaign import attack_captures
     from experiments.audit.captured import captured
 
+    sys.path.append(os.getcwd())  # where the application's own modules are, behind all others
     found = captured(
         folder,
         model,

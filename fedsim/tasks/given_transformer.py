@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from fedsim.build import suggest
-from fedsim.cell import KINDS, TaskConfig, TaskKind
+from fedsim.cell import TaskConfig, TaskKind
 from fedsim.errors import ConfigError
 from fedsim.models import MODELS, TEXT_MODELS, transformer
 from fedsim.models.families import family
 from fedsim.models.lora import LoRA
-from fedsim.tasks.base import TaskSpec
+from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
 from fedsim.tasks.text import TextTask, most_tokens, padding, special_ids
@@ -23,9 +23,27 @@ from fedsim.tasks.text_classification import TextClassification
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+
+class GivenLanguageModelling(LanguageModelling):
+    """Language modelling of texts as applications encode them: by the tokenizer, and an end token.
+
+    Unlike in fedsim's own experiments, a start token is there only if the tokenizer adds one.
+    """
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text as the tokenizer gives them, and the end token, if it has one."""
+        eos = self.tokenizer.eos_token_id
+        end = [] if eos is None else [int(eos)]
+        found = []
+        for line in TextTask.tokens(self, texts):
+            ended = line[-1:] == end
+            found.append(line if ended else [*line[: self.max_length - len(end)], *end])
+        return found
+
+
 _CLASSES: dict[TaskKind, type[TextTask]] = {
     "text-classification": TextClassification,
-    "language-modelling": LanguageModelling,
+    "language-modelling": GivenLanguageModelling,
     "masked-language-modelling": MaskedLanguageModelling,
 }
 _HEADS: dict[str, TaskKind] = {
@@ -38,6 +56,13 @@ _ADAPTER = re.compile(r"(\w+)\.lora_A\.(?:\w+\.)?weight$")
 _LONGEST = 64
 _FEWEST = 0.9
 """Share of the embedding's rows that a tokenizer of the same model uses at least."""
+
+
+def as_given(task: Task) -> Task:
+    """A task read from the captures of another application, with the application's encoding."""
+    if type(task) is LanguageModelling:
+        return GivenLanguageModelling(task.spec, task.tokenizer)
+    return task
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
@@ -130,7 +155,8 @@ def _tokenizer(model: nn.Module | str, tokenizer: Any) -> PreTrainedTokenizerBas
 
 
 def _kind(model: nn.Module | str, task: str) -> TaskKind:
-    known = {"classification": KINDS[1], **{kind: kind for kind in _CLASSES}}
+    known: dict[str, TaskKind] = {"classification": "text-classification"}
+    known |= {kind: kind for kind in _CLASSES}
     if task:
         if task not in known:
             raise ConfigError(f"task: {task!r} is not known. {suggest(task, known)}")
@@ -148,7 +174,8 @@ def _kind(model: nn.Module | str, task: str) -> TaskKind:
 
 def _classes(model: nn.Module | str, arrays: Mapping[str, tuple[int, ...]]) -> int:
     if not isinstance(model, str):
-        return int(model.config.num_labels)
+        config: Any = model.config
+        return int(config.num_labels)
     last = [shape[0] for shape in arrays.values() if shape]
     return last[-1] if last else 2
 

@@ -141,7 +141,7 @@ def padding(tokenizer: PreTrainedTokenizerBase) -> int:
 def most_tokens(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> int:
     """Number of tokens that the model and its tokenizer take."""
     positions = architecture.get("n_positions") or architecture["max_position_embeddings"]
-    return min(int(positions), tokenizer.model_max_length)
+    return min(int(positions), int(tokenizer.model_max_length))
 
 
 def special_ids(model: str, kind: TaskKind, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fedsim
-from fedsim.errors import ConfigError
+from fedsim.errors import CannotAttack, ConfigError
 from fedsim.types import Batch
 from tests.experiments.audit.conftest import SENTENCE, Held, Net, loss
 
@@ -48,6 +48,16 @@ def test_training_on_does_not_change_an_update(held: Held) -> None:
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     assert victim.observation.sent["transformer.wte.weight"].any()
+
+
+def test_a_refusal_names_what_a_program_can_pass() -> None:
+    net = Net()
+    after = {name: value * 0.9 for name, value in net.state_dict().items()}
+    victim = fedsim.Update.of(
+        net, before=net.state_dict(), after=after, loss=loss, image_shape=(1, 8, 8)
+    )
+    with pytest.raises(CannotAttack, match=r"pass it \(Update.of\(..., fact=value\)"):
+        fedsim.attack(victim, "dlg", quiet=True)
 
 
 def test_a_wrong_claim_is_tried_and_given_up(victim: Any) -> None:

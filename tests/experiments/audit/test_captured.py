@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch.utils.data import DataLoader
 
 import fedsim
+from attacks import ATTACKS
 from experiments import cli
 from experiments.audit.campaign import score_captures
 from fedsim.capture import CaptureStore
@@ -59,9 +60,10 @@ def federate(held: Held, trained: Any, arrays: Arrays, root: Path, **described: 
             optimizer.zero_grad()
             trained(batch["input_ids"], labels=batch["input_ids"]).loss.backward()
             optimizer.step()
-        content = {"trained": arrays(trained), "numbers": MetricRecord({"num-examples": 7})}
+        numbers = MetricRecord({"num-examples": 7})
+        content = RecordDict({"trained": arrays(trained), "numbers": numbers})
         trained.load_state_dict(start)
-        return Message(RecordDict(content), reply_to=message)
+        return Message(content, reply_to=message)
 
     app = ServerApp()
 
@@ -72,6 +74,10 @@ def federate(held: Held, trained: Any, arrays: Arrays, root: Path, **described: 
         strategy.start(grid, arrays(trained), num_rounds=1)
 
     run_server(app, InProcessGrid(client, 2, {}), {})
+
+
+def broken(*_: object) -> None:
+    raise IndexError("out of range")
 
 
 @pytest.fixture
@@ -87,17 +93,20 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_state_dict_is_attacked_and_scored_by_commands(
-    held: Held, tmp_path: Path, said: Any
+    held: Held, tmp_path: Path, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federate(held, held.model, by_name, tmp_path, model=held.model, tokenizer=held.tokenizer)
     captures = tmp_path / "captures"
     store = CaptureStore(captures)
     assert [key.client for key in store.keys()] == [1000, 1001]
     assert store.load("round-0001-client-1001").knowledge.num_examples is None
-    text = said("attack", captures, "--attacks", "span")
+    monkeypatch.setattr(ATTACKS["tag"], "reconstruct", broken)
+    text = said("attack", captures, "--attacks", "span,tag,lti")
+    assert "round-0001-client-1000: tag: IndexError: out of range" in text
+    assert "round-0001-client-1001: lti: refuses: it learns from public rows" in text
     assert f"certified           {SENTENCE}" in text
     assert "lm_head.weight is tied to transformer.wte.weight" in text
-    assert "certified examples in 2 captures: span 2" in text
+    assert "certified examples in 2 captures: span 2, tag 0, lti 0" in text
     assert "No score is possible" in text
     assert SENTENCE in (captures / "guesses" / "index.html").read_text()
     scored = json.loads(said("score", captures, "--truth", tmp_path / "private", "--json"))
