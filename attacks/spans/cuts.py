@@ -54,6 +54,8 @@ class SpanCuts:
         told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
         told_start: factor on that for the first word, where all sentences show in each other's.
         feed_forward: least ratio of the sides of a feed-forward weight.
+        even_ranks: median over largest number of directions of such weights, below which all
+            matrices are taken.
         end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.
@@ -130,6 +132,7 @@ class SpanCuts:
     told_shift: float = 3.0
     told_start: float = 0.2
     feed_forward: float = 4.0
+    even_ranks: float = 0.33
     end_gain: float = 1.0
     next_tokens: int = 48
     near_tokens: int = 8

@@ -37,8 +37,8 @@ class UpdatedModel:
         known = {k: v for k, v in update.items() if k in own}
         for name in (tables.word, tables.position):
             known.pop(name or "", None)
-        for name, value in _widest(known):
-            moves[name] = _inverse(value, most).to(own[name])
+        for name, value in _telling(known, most):
+            moves[name] = value.to(own[name])
         total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
         size = sum(float(own[name].detach().square().sum()) for name in moves) ** 0.5
         self.shifts = total > 0
@@ -111,18 +111,25 @@ class UpdatedModel:
         return told * CUTS.told_weight
 
 
-def _widest(update: Tensors) -> Iterator[tuple[str, Tensor]]:
-    """The weights of the feed-forward parts, which hold more tokens apart than those of attention.
+def _telling(update: Tensors, most: int) -> Iterator[tuple[str, Tensor]]:
+    """The inverses of the feed-forward weights' updates, which hold more tokens apart than others.
 
-    All matrices of a network without any.
+    Those of all matrices in a network without feed-forward weights, or where most of these show far
+    fewer directions than one of them, as under strong noise and pruning.
     """
     alive = {k: v for k, v in update.items() if v.dim() == 2 and v.any() and v.isfinite().all()}
-    wide = {k: v for k, v in alive.items() if max(v.shape) >= CUTS.feed_forward * min(v.shape)}
-    yield from (wide or alive).items()
+    wide = [k for k, v in alive.items() if max(v.shape) >= CUTS.feed_forward * min(v.shape)]
+    found = {name: _inverse(alive[name], most) for name in wide}
+    ranks = sorted(rank for _, rank in found.values())
+    if not ranks or ranks[len(ranks) // 2] < CUTS.even_ranks * ranks[-1]:
+        found |= {k: _inverse(v, most) for k, v in alive.items() if k not in found}
+    yield from ((name, move) for name, (move, _) in found.items())
 
 
-def _inverse(value: Tensor, most: int) -> Tensor:
+def _inverse(value: Tensor, most: int) -> tuple[Tensor, int]:
     """The transposed pseudo-inverse of a weight's gradient, of its spikes at their true strength.
+
+    Beside it the number of spikes.
 
     If ``G = X^T D`` holds independent tokens, ``x_s G^+ d_t`` is one for ``s = t`` and zero
     otherwise: the right next token behind a prefix is told from all others of the batch.
@@ -130,8 +137,8 @@ def _inverse(value: Tensor, most: int) -> Tensor:
     wide = value.double() if value.shape[0] <= value.shape[1] else value.double().T
     seen = spectrum(wide, most)
     if not seen.rank:
-        return torch.zeros_like(value)
+        return torch.zeros_like(value), 0
     right = seen.basis.T @ wide
     scale = right.norm(dim=1).clamp(min=OBSERVED.spike_floor) * seen.strengths.sqrt()
     found: Tensor = (seen.basis * (seen.cosines / scale)) @ right
-    return found if value.shape[0] <= value.shape[1] else found.T
+    return found if value.shape[0] <= value.shape[1] else found.T, seen.rank
