@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,15 @@ def test_a_group_that_the_memory_does_not_hold_is_halved(
 ) -> None:
     (together, _), (halved, _) = jobs("fake_weights"), jobs("fake_weights", cell="halved")
     expected = run_job(together)
-    inner = fake_reconstruct()
+    inner = import_module("fake_attacks").Fake.reconstruct
     sizes: list[int] = []
 
     def small(self: Attack, group: Sequence[Observation], *given: Any) -> list[Reconstruction]:
         sizes.append(len(group))
         if len(group) > 1 or group[0].key.client == 2:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return inner(self, group, *given)
+        made: list[Reconstruction] = inner(self, group, *given)
+        return made
 
     monkeypatch.setattr("fake_attacks.Fake.reconstruct", small)
     records = run_job(halved)
@@ -93,12 +95,6 @@ def test_a_group_that_the_memory_does_not_hold_is_halved(
     assert [r.status for r in records] == ["done", "done", "interrupted"]
     assert [r.reason for r in records[:2]] == [HALVED, HALVED]
     assert [r.objective for r in records[:2]] == [r.objective for r in expected[:2]]
-
-
-def fake_reconstruct() -> Callable[..., list[Reconstruction]]:
-    import fake_attacks
-
-    return fake_attacks.Fake.reconstruct
 
 
 def test_a_full_disk_is_named_and_costs_nothing(
