@@ -84,6 +84,9 @@ def _open(path: Path) -> sqlite3.Connection:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:  # of the disk: the file itself may be whole
+        connection.close()
+        raise unwritable(path, str(error)) from None
     except sqlite3.DatabaseError as error:
         connection.close()
         raise StoreError(_broken(path, str(error))) from None
