@@ -110,7 +110,7 @@ def test_a_full_disk_breaks_no_ledger(
     path: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(sqlite3.Connection):
-        def execute(self, *_: object) -> sqlite3.Cursor:  # type: ignore[override]
+        def execute(self, *_: object) -> sqlite3.Cursor:
             raise sqlite3.OperationalError("disk I/O error")
 
     with Ledger(path) as ledger:
