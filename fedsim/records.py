@@ -133,6 +133,11 @@ class ScoreRow(Record):
     seconds: float
 
     @property
+    def unscored(self) -> bool:
+        """Whether the job says nothing about the attack."""
+        return self.status in UNSCORED
+
+    @property
     def attack_key(self) -> AttackKey:
         """Which attack was scored."""
         return AttackKey(self.attack, self.attack_options, self.adaptive)

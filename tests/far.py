@@ -31,13 +31,13 @@ _Generator = torch.Generator
 
 
 class Far(torch.Tensor):
-    """A tensor on ``far``; ``inner`` has its values."""
+    """A tensor on ``far``; ``held`` has its values."""
 
-    inner: torch.Tensor
+    held: torch.Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __new__(cls, inner: torch.Tensor) -> Far:
-        made: Far = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Far = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -45,14 +45,16 @@ class Far(torch.Tensor):
             dtype=inner.dtype,
             device=FAR,
         )
-        made.inner = inner
+        made.held = inner
         return made
 
     def tolist(self) -> Any:
-        return self.inner.tolist()
+        return self.held.tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         if func not in _MOVES:
             _check(func, args, kwargs)
@@ -69,7 +71,7 @@ class Far(torch.Tensor):
 
 
 def _inner(tensor: Far) -> torch.Tensor:
-    return tensor.inner
+    return tensor.held
 
 
 def _near(value: Any) -> Any:
@@ -98,7 +100,7 @@ def _check(func: Any, args: Any, kwargs: Any) -> None:
 class FarGenerator(torch.Generator):
     """A generator that says it is on ``far``."""
 
-    device = FAR  # type: ignore[assignment]
+    device = FAR
 
 
 class _Made(type):
@@ -126,7 +128,7 @@ class Watch(TorchFunctionMode):
         if func is torch.tensor and torch.device(kwargs.get("device") or "cpu").type == "far":
             return func(*args, **{**kwargs, "device": "cpu"}).to(FAR)
         if func is torch.Tensor.new_tensor and isinstance(args[0], Far):
-            return func(args[0].inner, *args[1:], **kwargs).to(FAR)
+            return func(args[0].held, *args[1:], **kwargs).to(FAR)
         indexing = func in {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
         if indexing and isinstance(args[0], Far):
             parts = args[1] if isinstance(args[1], tuple) else (args[1],)

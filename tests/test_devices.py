@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from attacks import attack_classes
 from attacks.base import Job
@@ -25,8 +26,8 @@ from fedsim.tasks.base import Task
 from fedsim.types import Batch
 from tests.attacks.conftest import pictures, victim  # noqa: F401
 from tests.far import FAR, Far, Generators, Watch
-from tests.test_contracts import DEFENSE_CASES
-from tests.test_peeking import RUNS, Cell, cells, jobs  # noqa: F401
+from tests.test_contracts import DEFENSE_CASES, Cell
+from tests.test_peeking import RUNS, cells, jobs  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +44,14 @@ def test_devices_do_not_mix() -> None:
     here, there = torch.ones(2, 2), torch.ones(2, 2, device=FAR)
     assert isinstance(there @ there.mT, Far)
     assert (2 * there[torch.tensor([0])] + torch.tensor(1.0)).cpu().tolist() == [[3.0, 3.0]]
-    for mixed in (
+    refused: list[Callable[[], Tensor]] = [
         lambda: here + there,
         lambda: here[torch.zeros(1, dtype=torch.int64, device=FAR)],
         lambda: torch.cat([here, there]),
         lambda: there.long() @ there.long(),
         lambda: torch.randn(2, device=FAR, generator=torch.Generator()),
-    ):
+    ]
+    for mixed in refused:
         with pytest.raises(RuntimeError):
             mixed()
 

@@ -27,6 +27,7 @@ BORDERS = {
     "ray": {
         "attacks/scheduling/cluster.py",
         "attacks/scheduling/pool.py",
+        "attacks/scheduling/task.py",
         "server/grids/ray.py",
     },
     "datasets": {"fedsim/data/tables.py"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -13,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from attacks.scheduling.jobs import JobSpec, State, discard, settled
+from attacks.scheduling.run_lock import lock_run
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import SCHEMA, unwritable
 from fedsim.records import JobRecord
@@ -85,6 +84,9 @@ def _open(path: Path) -> sqlite3.Connection:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:  # of the disk: the file itself may be whole
+        connection.close()
+        raise unwritable(path, str(error)) from None
     except sqlite3.DatabaseError as error:
         connection.close()
         raise StoreError(_broken(path, str(error))) from None
@@ -107,22 +109,6 @@ def _broken(path: Path, fault: str) -> str:
     )
 
 
-def _lock_run(path: Path) -> IO[str]:
-    """Lock the run until the file is closed or the process dies.
-
-    A file of its own, since closing another handle of a database drops SQLite's own locks on it.
-    """
-    lock = path.with_suffix(".lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise StoreError(
-            f"{path}: another process is at work on this run. Wait for it, or stop it."
-        ) from None
-    return lock
-
-
 class Ledger:
     """The one writer of ``jobs.sqlite``; its methods may be called from several threads.
 
@@ -136,7 +122,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._thread_lock = threading.Lock()
-        self._run_lock = _lock_run(path)
+        self._run_lock = lock_run(path)
         try:
             self._connection = _open(path)
         except StoreError:
@@ -167,9 +153,9 @@ class Ledger:
             return _rows(self._connection)
 
     def claim(self, spec: JobSpec, *, retry_failed: bool = False) -> list[JobRecord] | None:
-        """The records of the job if they exist on disk; otherwise None, and the job is queued.
+        """The records of the job if they are on disk; otherwise None, and the job is queued.
 
-        With ``retry_failed`` a job is also queued if it failed, ran out of time or was skipped.
+        With ``retry_failed`` it is also queued if it failed, ran out of time or was skipped.
 
         Raises:
             ConfigError: the records on disk were made with other options.
@@ -215,7 +201,7 @@ class Ledger:
     def finish(self, spec: JobSpec, records: Sequence[JobRecord]) -> None:
         """Record the final states; a row that was already final keeps its time.
 
-        An interrupted job is not final: it waits, with its reason, for the next command.
+        An interrupted job is not final: it waits for the next command.
         """
         for record in records:
             again = record.status == "interrupted"
@@ -249,7 +235,7 @@ class Ledger:
             row = self._connection.execute(query, where).fetchone()
         return (None, 0) if row is None else (str(row[0]), int(row[1]))
 
-    def _update(self, spec: JobSpec, change: str, *values: str | float) -> None:
+    def _update(self, spec: JobSpec, change: str, *values: str | float | None) -> None:
         with self._writing():
             self._connection.executemany(
                 f"UPDATE job SET {change} {_WHERE}",

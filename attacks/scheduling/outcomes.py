@@ -27,9 +27,14 @@ class _NonFinite(Exception):
 
 def is_interruption(error: Exception) -> bool:
     """Whether the machine ended the job, and not the attack: a file, the disk or the memory."""
+    return isinstance(error, StoreError | OSError) or is_out_of_memory(error)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the CPU's or the GPU's memory was too small."""
+    # The allocator of the CPU has no error of its own.
     lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    # A CPU's allocator has no type of its own.
-    return lacking or isinstance(error, StoreError | OSError) or "allocate memory" in str(error)
+    return lacking or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
 def write_outcome(

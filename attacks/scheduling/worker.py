@@ -6,7 +6,7 @@ import gc
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ import torch
 
 from attacks import attack_classes
 from attacks.base import Attack, check_facts
+from attacks.scheduling.groups import reconstruct
 from attacks.scheduling.jobs import Event, JobSpec, Listener, Progress
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.outcomes import AttackOutcome, write_outcome
@@ -21,9 +22,9 @@ from attacks.scheduling.prepared import Report, job_of, prepare
 from fedsim.build import build
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.devices import device_for, device_name, float32
-from fedsim.errors import CannotAttack, FedsimError
+from fedsim.errors import FedsimError
 from fedsim.records import JobRecord
-from fedsim.seeds import derive, generator, seeded
+from fedsim.seeds import derive, seeded
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
@@ -149,21 +150,7 @@ def _attack(
             start = time.monotonic()
             job = job_of(spec, observations[0], device, report)
             job.prepared = prepared
-
-            def reconstruct(group: Sequence[Observation]) -> Sequence[AttackOutcome]:
-                rngs = [
-                    generator(spec.seed, "attack", o.key.round, o.key.client, spec.label)
-                    for o in group
-                ]
-                try:
-                    return attack.reconstruct(group, task, rngs, job)
-                except CannotAttack as error:
-                    if len(group) == 1:
-                        return [error]
-                # One observation that cannot be attacked does not prevent attacks on the others.
-                return [outcome for own in group for outcome in reconstruct([own])]
-
-            guesses = reconstruct(observations)
+            guesses = reconstruct(attack, observations, task, job, spec)
             if len(guesses) != len(observations):
                 raise ValueError(f"{len(guesses)} guesses for {len(observations)} observations")
             outcomes |= zip((o.key for o in observations), guesses, strict=True)

@@ -36,8 +36,6 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
-    if not (run / "signals.parquet").is_file():  # read where the chapters show it
-        raise StoreError(f"{run / 'signals.parquet'}: the file is missing. Run fedsim score again.")
     provenance = read_json(run / "provenance.json")
     footer = {
         "provenance": provenance_lines(provenance, full=full),
@@ -45,6 +43,8 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
         "experiment": read_text(run / "experiment.toml"),
         "limited": (run / "limits.json").exists(),
     }
+    if not (run / "signals.parquet").is_file():  # read where the chapters show it
+        raise StoreError(f"{run / 'signals.parquet'}: the file is missing. Run fedsim score again.")
     rows = read_rows(run / "scores.parquet", ScoreRow)
     utility = read_rows(run / "utility.parquet", UtilityRow)
     cells = {

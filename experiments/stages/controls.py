@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from fedsim.capture import CaptureKey
@@ -29,9 +29,9 @@ def controls(records: Mapping[CaptureKey, TruthRecord]) -> dict[CaptureKey, dict
         same_kind = records[other].probe == records[key].probe
         return same_kind and rows[key].isdisjoint(rows[other])
 
-    of_round = _first(_groups(records, lambda key: key.round), fits)
-    of_client = _first(_groups(records, lambda key: key.client), fits)
-    return {key: of_round[key] or of_client[key] for key in records}
+    of_round = _first(_groups(records, lambda key: key.round), fits, set(records))
+    alone = {key for key, found in of_round.items() if not found}
+    return of_round | _first(_groups(records, lambda key: key.client), fits, alone)
 
 
 def _groups(
@@ -44,9 +44,11 @@ def _groups(
 
 
 def _first(
-    groups: Sequence[Sequence[CaptureKey]], fits: Callable[[CaptureKey, CaptureKey], bool]
+    groups: Sequence[Sequence[CaptureKey]],
+    fits: Callable[[CaptureKey, CaptureKey], bool],
+    wanted: Collection[CaptureKey],
 ) -> dict[CaptureKey, dict[str, CaptureKey]]:
-    """For each key the first ones after it in its group that fit, going on at the beginning."""
+    """For each wanted key the first ones after it in its group that fit, from there round."""
 
     def after(group: Sequence[CaptureKey], here: int) -> Iterator[CaptureKey]:
         places = chain(range(here + 1, len(group)), range(here))
@@ -56,4 +58,5 @@ def _first(
         key: dict(zip(CONTROLS, after(group, here), strict=False))
         for group in groups
         for here, key in enumerate(group)
+        if key in wanted
     }

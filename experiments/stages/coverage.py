@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
+from itertools import groupby
 from typing import NamedTuple
 
 from fedsim.files import Record
@@ -69,8 +70,8 @@ def _over_rounds(owner: _Owner, rows: list[ScoreRow]) -> Iterator[Coverage]:
     recovered: set[int | None] = set()
     exact: set[int | None] = set()
     false = 0
-    for round_ in sorted({row.round for row in rows}):
-        for row in (row for row in rows if row.round == round_):
+    for round_, new in groupby(sorted(rows, key=_round), _round):
+        for row in new:
             used.add(row.row)
             if is_exact(row):
                 exact.add(row.row)
@@ -88,6 +89,10 @@ def _over_rounds(owner: _Owner, rows: list[ScoreRow]) -> Iterator[Coverage]:
             exact=len(exact),
             false=false,
         )
+
+
+def _round(row: ScoreRow) -> int:
+    return row.round
 
 
 def is_exact(row: ScoreRow) -> bool:

@@ -21,16 +21,7 @@ from experiments.wording.names import settings
 from fedsim.capture import CaptureKey
 from fedsim.files import Record
 from fedsim.metrics.base import Examples
-from fedsim.records import (
-    MAIN,
-    PRIOR_ONLY,
-    UNSCORED,
-    AttackKey,
-    DefenseKey,
-    ExampleKey,
-    Modality,
-    ScoreRow,
-)
+from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, DefenseKey, ExampleKey, Modality, ScoreRow
 
 FILE = Path("gallery") / "examples.parquet"
 SHOWN: dict[Modality, int] = {"image": 5, "text": 3}
@@ -153,7 +144,7 @@ def _choose(cells: Sequence[Cell], rows: Iterable[ScoreRow]) -> Iterator[_Chosen
     )
     groups: dict[tuple[_Pool, AttackKey], dict[ExampleKey, float | None]] = defaultdict(dict)
     for row in rows:
-        if (row.control, row.probe) != ("none", "none") or row.status in UNSCORED:
+        if (row.control, row.probe) != ("none", "none") or row.unscored:
             continue
         if row.attack == PRIOR_ONLY:  # it made its guess without the victim
             continue

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from attacks.base import Job
+from attacks.base import Attack, Job
 from attacks.scheduling.jobs import Demand, JobSpec, settled
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.worker import GpuLost, run_job, run_serial
@@ -36,19 +37,18 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_of_a_job_is_left_on_the_gpu(
     act: str, jobs: Jobs, gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fake_attacks
-
+    fake = import_module("fake_attacks").Fake
     models: list[weakref.ref[nn.Module]] = []
     alive: list[bool] = []
-    misbehave = fake_attacks.Fake._misbehave
+    misbehave = fake._misbehave
 
-    def hold(self: fake_attacks.Fake, first: bool, job: Job) -> None:
+    def hold(self: Attack, first: bool, job: Job) -> None:
         model = nn.Linear(2, 2)
         model.register_forward_hook(lambda *_: model)  # a cycle, as attacks make
         models.append(weakref.ref(model))
         misbehave(self, first, job)
 
-    monkeypatch.setattr(fake_attacks.Fake, "_misbehave", hold)
+    monkeypatch.setattr(fake, "_misbehave", hold)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(models[0]() is not None))
     run_job(jobs(act=act, demand=GPU)[0])
     assert alive == [False]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from attacks.base import Attack, Reconstruction
+from attacks.scheduling.groups import HALVED
 from attacks.scheduling.jobs import JobSpec, settled
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.worker import run_job, run_serial
+from fedsim.capture import Observation
 from fedsim.errors import StoreError
 from fedsim.records import JobRecord
 
@@ -67,6 +72,29 @@ def test_the_machine_fails_and_not_the_attack(
     (record,) = run_job(spec)
     assert record.status == "interrupted"
     assert settled(spec) is None
+
+
+def test_a_group_that_the_memory_does_not_hold_is_halved(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (together, _), (halved, _) = jobs("fake_weights"), jobs("fake_weights", cell="halved")
+    expected = run_job(together)
+    inner = import_module("fake_attacks").Fake.reconstruct
+    sizes: list[int] = []
+
+    def small(self: Attack, group: Sequence[Observation], *given: Any) -> list[Reconstruction]:
+        sizes.append(len(group))
+        if len(group) > 1 or group[0].key.client == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        made: list[Reconstruction] = inner(self, group, *given)
+        return made
+
+    monkeypatch.setattr("fake_attacks.Fake.reconstruct", small)
+    records = run_job(halved)
+    assert sizes == [3, 1, 2, 1, 1]
+    assert [r.status for r in records] == ["done", "done", "interrupted"]
+    assert [r.reason for r in records[:2]] == [HALVED, HALVED]
+    assert [r.objective for r in records[:2]] == [r.objective for r in expected[:2]]
 
 
 def test_a_full_disk_is_named_and_costs_nothing(

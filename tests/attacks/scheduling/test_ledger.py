@@ -106,6 +106,25 @@ def test_not_a_ledger(path: Path) -> None:
         read_ledger(path)
 
 
+def test_a_full_disk_breaks_no_ledger(
+    path: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(sqlite3.Connection):
+        def execute(self, *_: object) -> sqlite3.Cursor:
+            raise sqlite3.OperationalError("disk I/O error")
+
+    with Ledger(path) as ledger:
+        run_serial(jobs()[:1], ledger)
+    said = f"^{re.escape(str(path))}: cannot be written \\(disk I/O error\\). What was finished is"
+    with monkeypatch.context() as patch:
+        connect = sqlite3.connect
+        patch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Full))
+        with pytest.raises(StoreError, match=said):
+            Ledger(path)
+    with Ledger(path) as ledger:
+        assert [row.state for row in ledger.rows()] == ["done"]
+
+
 def test_cut(path: Path, jobs: Jobs) -> None:
     with Ledger(path) as ledger:
         for cell in range(30):

@@ -1,0 +1,31 @@
+"""The lock that keeps two commands from working on one run."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+from fedsim.errors import StoreError
+
+
+def lock_run(path: Path) -> IO[str]:
+    """Lock the run until the file is closed or the process dies.
+
+    A file of its own, since closing another handle of a database drops SQLite's own locks on it.
+
+    Args:
+        path: of the ledger.
+
+    Raises:
+        StoreError: another process holds the lock.
+    """
+    lock = path.with_suffix(".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise StoreError(
+            f"{path}: another process is at work on this run. Wait for it, or stop it."
+        ) from None
+    return lock
