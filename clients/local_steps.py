@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from statistics import fmean
 
 import torch
 from torch import nn
@@ -66,7 +67,7 @@ class Descent:
     @property
     def learning_rate(self) -> float:
         """Mean learning rate of the steps so far."""
-        return sum(self._used) / len(self._used)
+        return fmean(self._used)
 
     def step(self, gradient: Tensors) -> None:
         """Take one step along the mean gradient of a batch."""

@@ -46,11 +46,11 @@ class KeepMissing(Wrapper):
         replies = list(replies)
         # Both expect an update of every tensor they know, in the order of the replies.
         if isinstance(self.inner, FedOpt) and replies:
-            sent = {name: self._sent[name].numpy() for name in arrays_of(replies[0])}
-            self.inner.current_arrays = sent
+            names = arrays_of(replies[0])
+            self.inner.current_arrays = {name: self._sent[name].numpy() for name in names}
         elif isinstance(self.inner, FedAvgM) and replies:
-            sent = {name: self._sent[name] for name in arrays_of(replies[0])}
-            self.inner.current_arrays = ArrayRecord(sent)
+            names = arrays_of(replies[0])
+            self.inner.current_arrays = ArrayRecord({name: self._sent[name] for name in names})
         aggregate, metrics = self.inner.aggregate_train(server_round, replies)
         return (None if aggregate is None else self._merge(aggregate)), metrics
 

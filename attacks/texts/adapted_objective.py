@@ -28,13 +28,19 @@ def adapted(objective: TextObjective, observation: Observation) -> TextObjective
 
 
 def stepped(objective: TextObjective, observation: Observation) -> TextObjective:
-    """The distance that fits what the client's optimizer leaves, which is no gradient of Adam's.
+    """The distance that fits what the client's local steps leave of a gradient.
 
-    Its first step is the sign of each coordinate and a few more are nearly so; sums of differences
-    make way as for declared signs.
+    The first step of Adam is the sign of each coordinate and a few more are nearly so; sums of
+    differences make way as for declared signs. Where steps are clipped their length is not known,
+    and they make way for the cosine.
     """
-    adam = observation.kind == "weights" and observation.knowledge.optimizer in {"adam", "adamw"}
-    return _of_signs(objective, observation) if adam and not objective.is_mean else objective
+    known = observation.knowledge
+    if observation.kind == "gradient" or objective.is_mean:
+        return objective
+    if known.optimizer in {"adam", "adamw"}:
+        return _of_signs(objective, observation)
+    clipped = bool((known.training or {}).get("max_grad_norm"))
+    return replace(objective, distance="cosine") if clipped else objective
 
 
 def _of_signs(objective: TextObjective, observation: Observation) -> TextObjective:

@@ -18,8 +18,8 @@ L3   Protocol: ``protocol = "fedavg"`` of at least two local steps, uneven clien
      ``partition`` but iid), and at least three rounds captured. What is public stays known: batch
      size, steps, learning rate, optimiser, the number of examples that the mean is weighted by.
 L4   Deployed: secure aggregation over at least two clients, not every client in each round;
-     ``num_examples``, ``batch_size``, ``local_steps``, ``learning_rate`` and ``optimizer``
-     withheld.
+     ``num_examples``, ``batch_size``, ``local_steps``, ``learning_rate``, ``optimizer`` and
+     ``training`` withheld.
 ==== ======================================================================================
 
 No level requires a defense: defenses are reported in a column of their own, next to an undefended
@@ -43,7 +43,14 @@ Level: TypeAlias = Literal["L1", "L2", "L3", "L4"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 MANY_ROUNDS = 3
 """Captured rounds needed to distinguish an early, a middle and a late one."""
-_SECRETS = ("num_examples", "batch_size", "local_steps", "learning_rate", "optimizer")
+_SECRETS = (
+    "num_examples",
+    "batch_size",
+    "local_steps",
+    "learning_rate",
+    "optimizer",
+    "training",
+)
 
 
 class LeveledSections(NamedTuple):

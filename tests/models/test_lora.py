@@ -179,8 +179,9 @@ def test_wrong_targets_are_named() -> None:
         "Choose from dense, key, query, value."
     )
     for option, value in (("targets", ("query",)), ("rslora", True), ("dropout", 0.1)):
+        options: dict[str, Any] = {f"lora_{option}": value}
         with pytest.raises(ConfigError, match=f"task.lora_{option}: .* needs adapters"):
-            make("tiny-bert", lora_rank=0, **{f"lora_{option}": value})
+            make("tiny-bert", lora_rank=0, **options)
     with pytest.raises(ConfigError, match=r"no module 'embed'\. Did you mean"):
         make("tiny-bert", lora_saved=("embed",))[0].build()
     with pytest.raises(ConfigError, match=r"'resnet20' is an image model.*got 4"):

@@ -15,7 +15,7 @@ from attacks.base import Job, Reconstruction
 from attacks.film.film import FILM
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.spans.adapters import AdapterSpan, read_adapters
-from attacks.spans.judges import read_traces
+from attacks.spans.judges import Traces, read_traces
 from attacks.spans.soft_traces import soft_traces
 from attacks.spans.span import Span
 from attacks.texts.dlg_text import DLGText
@@ -28,6 +28,7 @@ from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import state
+from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 from tests.attacks.solved.test_embedding_rows import KEY, Victim, lines
 
@@ -71,6 +72,11 @@ def run(victim: Victim, seen: Observation, attack: Any = None) -> Reconstruction
     rng = torch.Generator().manual_seed(0)
     (guess,) = (attack or Span()).reconstruct([seen], victim.task, [rng], Job())
     return guess
+
+
+def traces(victim: Victim, seen: Observation) -> Traces:
+    assert isinstance(victim.task, TextTask)
+    return read_traces(seen, victim.task, victim.task.model(seen.sent))
 
 
 def sentences(batch: Batch) -> Counter[tuple[int, ...]]:
@@ -177,7 +183,7 @@ def test_two_adapters_of_a_layer_hold_more_tokens_than_one() -> None:
     seen, truth = later.capture([5])
     assert truth.mask is not None
     assert int(truth.mask.sum()) == 24
-    found = read_traces(seen, later.task, later.task.model(seen.sent)).before
+    found = traces(later, seen).before
     assert isinstance(found, AdapterSpan)
     assert found.reason.startswith("dL/dA has rank 24 of 32")
     blurred(first, first.capture([5])[0], "dL/dA is 0, as B is")
@@ -200,6 +206,7 @@ def test_words_of_adapters_after_steps_of_adamw(steps: int, gpt2: Victim) -> Non
     for row in (2, 5, 7):
         seen, truth = gpt2.capture([row], **adamw, local_steps=steps)
         seen = replace(seen, knowledge=Knowledge(local_steps=steps, optimizer="adamw"))
+        assert isinstance(gpt2.task, TextTask)
         found = soft_traces(seen, gpt2.task, gpt2.task.model(seen.sent), rows=True)
         line = lines(truth)[0][1:-1]
         shares += [
@@ -230,7 +237,7 @@ def test_another_gradient_certifies_nothing(gpt2: Victim) -> None:
 def blurred(victim: Victim, seen: Observation, reason: str) -> None:
     """No sentence is singled out."""
     with pytest.raises(CannotAttack, match=re.escape(reason)):
-        read_traces(seen, victim.task, victim.task.model(seen.sent))
+        traces(victim, seen)
 
 
 def test_a_full_first_round_is_guessed_and_said(fresh: Victim) -> None:

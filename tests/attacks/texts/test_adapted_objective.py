@@ -1,0 +1,35 @@
+"""The distance follows what optimiser and clipping leave of a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from attacks.texts.adapted_objective import stepped
+from attacks.texts.matching import TextObjective
+from fedsim.capture import CaptureKey, Kind, Observation
+from fedsim.knowledge import Knowledge
+
+CLIPPED = {"training": {"max_grad_norm": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "known", "distance", "form"),
+    [
+        ("weights", {"optimizer": "sgd"}, "l2", "plain"),
+        ("weights", {"optimizer": "adamw", "num_examples": 4}, "l2", "tanh"),
+        ("weights", {"optimizer": "adam", "num_examples": 1}, "cosine", "plain"),
+        ("weights", {"optimizer": "sgd", **CLIPPED}, "cosine", "plain"),
+        ("weights", {"training": {"max_grad_norm": 0.0}}, "l2", "plain"),
+        ("gradient", {"optimizer": "adamw", **CLIPPED}, "l2", "plain"),
+    ],
+)
+def test_unknown_lengths_and_signs(
+    kind: Kind, known: dict[str, Any], distance: str, form: str
+) -> None:
+    seen = Observation(CaptureKey(round=1, client=0), {}, {}, kind, Knowledge(**known))
+    found = stepped(TextObjective("l2", 0.0, "plain"), seen)
+    assert (found.distance, found.form) == (distance, form)
+    cosine = TextObjective("cosine", 0.0, "plain")
+    assert stepped(cosine, seen) == cosine
