@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from experiments.invocation import Invocation
+from experiments.audited import audit
+from experiments.invocation import Invocation, Json, Target
 from experiments.origin import check_origin
 from experiments.plan.folder import STAGES, RunStage
 from fedsim.build import suggest
@@ -31,8 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-RUN = "a run folder, an experiment file, or the name of a shipped experiment"
-Target = Annotated[str, typer.Argument(metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False)]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override an option: federation.rounds=5"),
@@ -44,7 +43,6 @@ Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 r
 Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
 Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
 def _command(stages: tuple[RunStage, ...]) -> Callable[..., None]:
@@ -114,22 +112,7 @@ def limits(
     print(json.dumps(found.table()) if as_json else found.text())
 
 
-@app.command()
-def audit(
-    experiment: Target,
-    canaries: Annotated[int, typer.Option(help="planted gradients per cell")] = 1000,
-    as_json: Json = False,
-) -> None:
-    """Measure a lower bound on the epsilon of dp_sgd or dp_client with canary gradients.
-
-    A bound above the accountant's epsilon refutes the claim, and the exit code is 1.
-    """
-    run = Invocation(experiment).run(())
-    from experiments.bounds.audit import audit as examine
-
-    found = examine(run, canaries)
-    print(found.model_dump_json() if as_json else found.text())
-    raise typer.Exit(1 if any(row.refuted for row in found.rows) else 0)
+app.command()(audit)
 
 
 @app.command()

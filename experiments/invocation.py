@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from experiments.plan.config import Plan, load_plan
 from experiments.plan.folder import Run, RunStage
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
+
+RUN = "a run folder, an experiment file, or the name of a shipped experiment"
+Target = Annotated[str, typer.Argument(metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
 @dataclass(frozen=True)

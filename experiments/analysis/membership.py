@@ -12,7 +12,6 @@ from experiments.wording.names import options, show, title
 from fedsim.files import Record
 from fedsim.records import ScoreRow
 
-
 METRICS = {
     "membership_auc": "AUC",
     "membership_tpr_1": "TPR at FPR 1 %",
