@@ -18,6 +18,7 @@ tells which jobs are done. ``limits.json`` is there only if ``fedsim limits`` wa
 stage, ``simulation.json`` has only to exist. An attack or a metric may load public models of its
 own, such as a language prior.
 
-Private examples lie in ``<cell>/truth``, ``<cell>/guesses`` and ``gallery``, and in the page of the
-report; ``truth`` and ``gallery`` have mode 0700. Remove all four before a run folder is passed on.
+Private examples lie in ``<cell>/truth``, ``<cell>/captures/candidates.safetensors``,
+``<cell>/guesses`` and ``gallery``, and in the page of the report; ``truth`` and ``gallery`` have
+mode 0700. Remove all five before a run folder is passed on.
 """
