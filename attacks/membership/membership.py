@@ -69,7 +69,7 @@ class Membership(Attack):
         own = replay(observations[0], task, job.device)
         scores: Sequence[Tensor]
         if self.statistic == "residual":
-            scores = [residuals(own.network, task, seen.update(), rows) for seen in observations]
+            scores = residuals(own.network, task, observations, rows)
         elif self.statistic.startswith("loss"):
             scores = [self._losses(own, seen, rows) for seen in observations]
         else:
