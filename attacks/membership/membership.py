@@ -119,7 +119,8 @@ def t_values(gradients: Tensor, updates: Tensor) -> Tensor:
     ridge = _RIDGE * gram.diagonal().mean()
     inverse = torch.linalg.inv(gram + ridge * torch.eye(len(gram)).to(gram))
     weights = (updates @ gradients.T).double() @ inverse
-    return weights / inverse.diagonal().sqrt()
+    found: Tensor = weights / inverse.diagonal().sqrt()
+    return found
 
 
 def _losses(own: Replay, parameters: Tensors, rows: Batch) -> Tensor:
