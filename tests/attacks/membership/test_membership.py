@@ -97,7 +97,7 @@ def test_ranks_and_rates() -> None:
     assert ranked(49.5, fresh)["membership_auc"] == 0.5
 
 
-@pytest.mark.parametrize("base", [IMAGES, TEXT], ids=["images", "text"])
+@pytest.mark.parametrize("base", [TEXT, pytest.param(IMAGES, marks=pytest.mark.slow)])
 def test_a_run_tells_members_from_fresh_rows(base: dict[str, object], make_run: Make) -> None:
     run = make_run(
         base,
