@@ -8,7 +8,6 @@ attack     reads ``<cell>/captures``, ``<cell>/simulation.json``
 score      reads ``<cell>/captures``, ``<cell>/simulation.json``, ``<cell>/truth``,
            ``<cell>/guesses``
            writes ``*.parquet``, ``gallery``
-           ``membership.parquet`` if an attack infers membership
 report     reads ``<cell>/cell.json``, ``*.parquet``, ``gallery``, ``limits.json``
            writes ``summary.json``, ``report``
 =========  =============================================================================
