@@ -39,6 +39,7 @@ SECTIONS = (
     "federation",
     "capture",
     "probes",
+    "candidates",
     "server_knows",
     "attack_stage",
 )

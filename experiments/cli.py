@@ -13,6 +13,7 @@ import typer
 import typer.core
 
 from experiments.audit.options import attack_foreign, is_captures, score_foreign
+from experiments.audited import audit
 from experiments.invocation import Invocation
 from experiments.options import (
     DryRun,
@@ -142,22 +143,7 @@ def limits(
     print(json.dumps(found.table()) if as_json else found.text())
 
 
-@app.command()
-def audit(
-    experiment: Target,
-    canaries: Annotated[int, typer.Option(help="planted gradients per cell")] = 1000,
-    as_json: Json = False,
-) -> None:
-    """Measure a lower bound on the epsilon of dp_sgd or dp_client with canary gradients.
-
-    A bound above the accountant's epsilon refutes the claim, and the exit code is 1.
-    """
-    run = Invocation(experiment).run(())
-    from experiments.bounds.audit import audit as examine
-
-    found = examine(run, canaries)
-    print(found.model_dump_json() if as_json else found.text())
-    raise typer.Exit(1 if any(row.refuted for row in found.rows) else 0)
+app.command()(audit)
 
 
 @app.command()

@@ -69,7 +69,7 @@ class Membership(Attack):
         own = replay(observations[0], task, job.device)
         scores: Sequence[Tensor]
         if self.statistic == "residual":
-            scores = [residuals(own.network, task, seen.update(), rows) for seen in observations]
+            scores = residuals(own.network, task, observations, rows)
         elif self.statistic.startswith("loss"):
             scores = [self._losses(own, seen, rows) for seen in observations]
         else:
@@ -119,7 +119,8 @@ def t_values(gradients: Tensor, updates: Tensor) -> Tensor:
     ridge = _RIDGE * gram.diagonal().mean()
     inverse = torch.linalg.inv(gram + ridge * torch.eye(len(gram)).to(gram))
     weights = (updates @ gradients.T).double() @ inverse
-    return weights / inverse.diagonal().sqrt()
+    found: Tensor = weights / inverse.diagonal().sqrt()
+    return found
 
 
 def _losses(own: Replay, parameters: Tensors, rows: Batch) -> Tensor:

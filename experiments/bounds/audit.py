@@ -66,6 +66,11 @@ class AuditRecord(Record):
     rows: tuple[AuditRow, ...]
     skipped: dict[str, str]
 
+    @property
+    def refuted(self) -> int:
+        """Number of claims whose lower bound exceeds the accountant's upper bound."""
+        return sum(row.refuted for row in self.rows)
+
     def text(self) -> str:
         """One line per cell and round, then one per cell that is not audited."""
         lines = [
@@ -75,8 +80,7 @@ class AuditRecord(Record):
             for row in self.rows
         ]
         lines += [f"{cell}  not audited: {reason}" for cell, reason in self.skipped.items()]
-        found = sum(row.refuted for row in self.rows)
-        return "\n".join([*lines, f"{len(self.rows)} claims audited, {found} refuted"])
+        return "\n".join([*lines, f"{len(self.rows)} claims audited, {self.refuted} refuted"])
 
 
 def obstacle(config: CellConfig) -> str:

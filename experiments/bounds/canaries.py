@@ -52,7 +52,7 @@ class Canaries:
 
     @cached_property
     def _places(self) -> tuple[Tensor, ...]:
-        return self.block.argsort().split(self._sizes.tolist())
+        return tuple(torch.split(self.block.argsort(), self._sizes.tolist()))
 
     def gradient(self, canary: int, norm: float) -> Tensors:
         """One canary of this norm, as a gradient."""

@@ -200,7 +200,7 @@ def _sum(trial: Trial, claim: Claim) -> Scores:
 def _likelihood(trial: Trial, claim: Claim) -> Scores:
     """Log-likelihood ratio of the claim."""
     inside = math.log(claim.rate) + (2 * trial.scores - 1) / (2 * claim.noise**2)
-    return np.logaddexp(math.log1p(-claim.rate), inside).sum(1)
+    return np.asarray(np.logaddexp(math.log1p(-claim.rate), inside).sum(1))
 
 
 def _order(trial: Trial, claim: Claim) -> Scores:

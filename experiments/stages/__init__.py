@@ -8,7 +8,6 @@ attack     reads ``<cell>/captures``, ``<cell>/simulation.json``
 score      reads ``<cell>/captures``, ``<cell>/simulation.json``, ``<cell>/truth``,
            ``<cell>/guesses``
            writes ``*.parquet``, ``gallery``
-           ``membership.parquet`` if an attack infers membership
 report     reads ``<cell>/cell.json``, ``*.parquet``, ``gallery``, ``limits.json``
            writes ``summary.json``, ``report``
 =========  =============================================================================
@@ -18,6 +17,7 @@ tells which jobs are done. ``limits.json`` is there only if ``fedsim limits`` wa
 captures and truth are in ``simulation.json``; attacks see nothing else of it. An attack or a metric
 may load public models of its own, such as a language prior.
 
-Private examples lie in ``<cell>/truth``, ``<cell>/guesses`` and ``gallery``, and in the page of the
-report; ``truth`` and ``gallery`` have mode 0700. Remove all four before a run folder is passed on.
+Private examples lie in ``<cell>/truth``, ``<cell>/captures/candidates.safetensors``,
+``<cell>/guesses`` and ``gallery``, and in the page of the report; ``truth`` and ``gallery`` have
+mode 0700. Remove all five before a run folder is passed on.
 """

@@ -108,9 +108,7 @@ def test_the_statistic_of_a_true_input_is_what_noise_predicts() -> None:
 
 def test_a_layer_that_does_not_tell_has_no_strong_opinion() -> None:
     basis = torch.linalg.qr(torch.randn(16, 4)).Q.double()
-    one = Evidence(
-        Layer(("layer",)), Spectrum(basis, torch.ones(4), torch.ones(4), 0.1, basis)
-    )
+    one = Evidence(Layer(("layer",)), Spectrum(basis, torch.ones(4), torch.ones(4), 0.1, basis))
     one.true = one.moved = one.absent = Normal(1.0, 0.5)
     assert not one.tells
     values = one.ratio(torch.linspace(-2, 4, 50))

@@ -45,7 +45,7 @@ def test_bounds_hold_in_200_simulations(rate: float, steps: int) -> None:
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0, 16.0])
 def test_at_least_half_of_epsilon_is_found(epsilon: float) -> None:
     claim = claim_of(epsilon)
-    found = [gaussian_bound(simulated(claim, 6000, seed), claim) for seed in range(10)]
+    found = [gaussian_bound(simulated(claim, 10_000, seed), claim) for seed in range(10)]
     assert np.median(found) > epsilon / 2
 
 

@@ -1,0 +1,127 @@
+"""Membership scores on batches whose members are known, and along a whole run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from attacks.base import Job
+from attacks.membership.membership import Membership, t_values
+from experiments.analysis.membership import membership
+from experiments.pipeline import execute
+from experiments.stages.membership import ranked
+from experiments.stages.rows import read_rows
+from fedsim.capture import CaptureKey, CaptureStore, Observation
+from fedsim.errors import CannotAttack
+from fedsim.files import load_tensors
+from fedsim.knowledge import Knowledge
+from fedsim.records import ScoreRow
+from fedsim.tasks.base import Task, TaskSpec, state
+from fedsim.tasks.images import ImageClassification
+from fedsim.types import Batch
+from tests.apps.cases import IMAGES, TEXT, Make
+
+MEMBERS = 6
+RNG = torch.Generator().manual_seed(0)
+ROWS = Batch(torch.rand(32, 1, 8, 8, generator=RNG), torch.arange(32) % 4)
+
+
+@pytest.fixture
+def task() -> Task:
+    architecture = {"width": 64, "depth": 1}
+    return ImageClassification(
+        TaskSpec(
+            kind="image-classification",
+            model="mlp",
+            architecture=architecture,
+            num_classes=4,
+            input_shape=(1, 8, 8),
+        )
+    )
+
+
+def scores(task: Task, statistic: str, network: nn.Module | None = None) -> torch.Tensor:
+    """Of thirty candidates, for the mean gradient of the first six and two others."""
+    network = network or task.build()
+    gradient = task.gradient(network, ROWS[[*range(MEMBERS), 30, 31]])
+    seen = Observation(
+        CaptureKey(round=1, client=0),
+        state(network),
+        gradient,
+        "gradient",
+        Knowledge(num_examples=MEMBERS + 2, learning_rate=0.1),
+    )
+    attack = Membership(statistic=statistic)  # type: ignore[arg-type]
+    found = attack.reconstruct([seen], task, [RNG], Job(candidates=lambda: ROWS[:30]))
+    assert found[0].scores is not None
+    return found[0].scores
+
+
+@pytest.mark.parametrize("statistic", ["likelihood", "residual"])
+def test_members_come_before_all_others(task: Task, statistic: str) -> None:
+    found = scores(task, statistic)
+    assert found[:MEMBERS].min() > found[MEMBERS:].max()
+
+
+@pytest.mark.parametrize("statistic", ["gain", "cosine", "loss_change"])
+def test_members_are_scored_higher_on_average(task: Task, statistic: str) -> None:
+    found = scores(task, statistic)
+    assert found[:MEMBERS].mean() > found[MEMBERS:].mean()
+
+
+def test_the_loss_is_that_of_each_row_alone(task: Task) -> None:
+    network = task.build()
+    expected = [-task.loss(network, ROWS[i]).item() for i in range(30)]
+    assert scores(task, "loss", network).tolist() == pytest.approx(expected)
+
+
+def test_t_values_of_orthogonal_gradients_are_their_shares() -> None:
+    found = t_values(torch.eye(3), torch.tensor([[1.0, 0.5, 0.0]]))
+    assert found[0].tolist() == pytest.approx([1.0 / 1.001**0.5, 0.5 / 1.001**0.5, 0.0])
+
+
+def test_without_candidates_it_cannot_attack(task: Task) -> None:
+    with pytest.raises(CannotAttack, match=r"it needs candidate rows.* candidates.fresh = 200"):
+        Job().candidates()
+
+
+def test_ranks_and_rates() -> None:
+    fresh = torch.arange(100.0)
+    assert ranked(99.5, fresh) == {
+        "membership_auc": 1.0,
+        "membership_tpr_1": 1.0,
+        "membership_tpr_01": None,  # takes 999 fresh rows
+    }
+    assert ranked(99.0, fresh)["membership_tpr_1"] == 0.0
+    assert ranked(49.5, fresh)["membership_auc"] == 0.5
+
+
+@pytest.mark.parametrize("base", [TEXT, pytest.param(IMAGES, marks=pytest.mark.slow)])
+def test_a_run_tells_members_from_fresh_rows(base: dict[str, object], make_run: Make) -> None:
+    run = make_run(
+        base,
+        task={"heldout_rows": 40},
+        candidates={"fresh": 24, "share": 1.0},
+        federation={"rounds": 1, "batch_size": 2},
+        attacks=[{"name": "membership"}],
+    )
+    execute(run, ("simulate", "attack", "score"), quiet=True)
+    captures = CaptureStore(run.cells[0].folder / "captures")
+    candidates = captures.candidates()
+    assert candidates is not None
+    assert len(candidates) == 3 * 2 + 24
+    names = set(load_tensors(captures.root / "candidates.safetensors"))
+    assert names <= {"inputs", "labels", "mask"}  # and nothing that tells them apart
+    rows = read_rows(run.root / "membership.parquet", ScoreRow)
+    means = {(f.control, f.metric): f.mean for f in membership(rows)}
+    assert means["the update", "membership_auc"] > 0.9
+    assert means["other client's update", "membership_auc"] < 0.7
+    assert ("the update", "membership_tpr_1") not in means  # 24 fresh rows cannot show it
+    assert read_rows(run.root / "scores.parquet", ScoreRow) == []
+
+
+def test_too_few_held_out_rows_are_refused(make_run: Make, tmp_path: Path) -> None:
+    run = make_run(IMAGES, candidates={"fresh": 9}, attacks=[{"name": "membership"}])
+    with pytest.raises(Exception, match=r"candidates.fresh: 9 are requested, but only \d held-out"):
+        execute(run, ("simulate",), quiet=True)
