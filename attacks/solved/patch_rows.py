@@ -123,7 +123,7 @@ def solve(slopes: Tensor, gradient: Tensor, patch: int, shape: tuple[int, ...]) 
             "that searches.",
         )
     pixels = torch.linalg.lstsq(slopes.T, gradient).solution
-    padded = [-(-length // patch) * patch for length in shape[1:]]
+    padded = tuple(-(-length // patch) * patch for length in shape[1:])
     image = F.fold(pixels.T[None], padded, patch, stride=patch)[0]
     return image[:, : shape[1], : shape[2]]
 

@@ -243,5 +243,5 @@ class FirstLayers:
 
 
 def _first_uses(layers: Sequence[Layer]) -> list[bool]:
-    seen: set[str] = set()
-    return [not (seen & set(layer.modules) or seen.update(layer.modules)) for layer in layers]
+    before = [{name for layer in layers[:i] for name in layer.modules} for i in range(len(layers))]
+    return [seen.isdisjoint(layer.modules) for seen, layer in zip(before, layers, strict=True)]
