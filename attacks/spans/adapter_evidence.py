@@ -78,5 +78,8 @@ def adapter_evidence(
 
 
 def _side_by_side(readings: Sequence[Reading]) -> Reading:
-    columns = ([getattr(one, part) for one in readings] for part in ("value", "lower", "upper"))
-    return Reading(*(torch.cat(own, 1) for own in columns))
+    value, lower, upper = (
+        torch.cat([getattr(one, part) for one in readings], 1)
+        for part in ("value", "lower", "upper")
+    )
+    return Reading(value, lower, upper)

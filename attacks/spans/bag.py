@@ -148,7 +148,8 @@ def occurrence(statistics: Tensor, count: int) -> Tensor:
     if not bare:
         scores = scores - scores.median(0, keepdim=True).values.clamp(min=0)
     found = Mixture(scores, count).probabilities()
-    return 1 - (1 - found).clamp(min=1e-12).log().sum(0).exp()
+    present: Tensor = 1 - (1 - found).clamp(min=1e-12).log().sum(0).exp()
+    return present
 
 
 def _scores(statistics: Tensor) -> Tensor:

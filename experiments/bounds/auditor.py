@@ -80,7 +80,7 @@ class Auditor:
             among = [planted[position - own] for position in drawn if position >= own]
             gradients = tuple(canaries.gradient(canary, norm) for canary in among)
             host = Planted(**vars(trainer), canaries=gradients)
-            received, _ = host.reply(self.sent(round_), real, [], round_, client)
+            received = host.defend(self.sent(round_), real, [], round_, client).tensors
             products = canaries.products(received) * len(drawn)
             scores.append(_turn(round_) * products / self.defense.clip)
         places = (own + np.cumsum(coins) - coins) / size
@@ -99,7 +99,7 @@ class Auditor:
             down = {name: value * opposite for name, value in up.items()}
             for number, coin in enumerate(coins):
                 client = Replaced(**vars(trainer), canary=up if coin else down)
-                received, _ = client.reply(sent, batch[:1], [], round_, numbers + number)
+                received = client.defend(sent, batch[:1], [], round_, numbers + number).tensors
                 product = _turn(round_) * canary.products(received)[0] / self.defense.clip
                 scores[number, round_ - 1] = (product - opposite) / (1 - opposite)
         return Trial(scores.numpy(), coins, np.zeros(len(coins)))
