@@ -27,6 +27,7 @@ class ObservedCuts:
             rows and columns, or of a whole update.
         kept_largest: smallest kept magnitude of a pruned tensor, as a share of the median one, from
             which the largest entries were kept and not random ones.
+        rounded_zero: rounding error, as a share of the smallest entry, that explains a zero.
         grid_share: share of entries on a grid from which a tensor was rounded to it.
         grid_error: largest distance of an entry from a grid, in steps.
         most_steps: steps from zero to the largest entry of a grid, below which it is one.
@@ -46,6 +47,7 @@ class ObservedCuts:
     equal_magnitude: float = 1e-3
     full_share: float = 0.98
     kept_largest: float = 0.1
+    rounded_zero: float = 0.2
     grid_share: float = 0.95
     grid_error: float = 0.01
     most_steps: float = 1024.0

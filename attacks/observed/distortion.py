@@ -67,8 +67,9 @@ def read_distortion(gradient: Tensors, received: Tensors, length: float, head: H
     sizes = tuple(value.numel() for value in gradient.values())
     pairs = [(readings[name], value) for name, value in gradient.items()]
     grid = torch.cat([value.new_full((value.numel(),), one.step) for one, value in pairs]) > 0
-    # Other zeros were pruned: every input of the layers is alive.
-    zeros = (values == 0) & ~grid
+    # Other zeros that rounding does not explain were pruned: every input of the layers is alive.
+    least = values[values != 0].abs().min()
+    zeros = (values == 0) & ~grid & (known.sqrt() < CUTS.rounded_zero * least)
     pruned = float(zeros.double().mean()) > 1 - CUTS.full_share
     kept = ~zeros if pruned else torch.ones_like(zeros)
     if all(one.signs or int(one.sent.sum()) < 2 for one, value in pairs if value.any()):
@@ -83,8 +84,6 @@ def _flat(tensors: Tensors) -> Tensor:
 
 def _rounding(seen: Reading, received: Tensor) -> Tensor:
     """Variance of what the wire's format or a grid takes from each coordinate."""
-    if seen.signs:
-        return torch.zeros_like(seen.value)
     # Twice as much on a grid, since rounding to it may be random.
     return seen.half_step(received).square() * (2 if seen.step else 1) / 3
 

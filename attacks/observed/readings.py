@@ -49,7 +49,7 @@ class Reading:
         """
         if self.step:
             return torch.full_like(self.value, self.step / 2)
-        if received.dtype not in _HALVES:
+        if received.dtype not in _HALVES and not self.signs:
             for dtype in _HALVES:
                 if torch.equal(self.value.to(dtype).to(self.value), self.value):
                     return _spacing(self.value, dtype) / 2

@@ -16,6 +16,7 @@ from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import Replay
 from attacks.solved.cuts import CUTS
 from attacks.solved.likelihood import Likelihood, likelihood
+from fedsim.errors import CannotAttack
 from fedsim.types import Batch
 
 _AT_ONCE = 64  # directions differentiated by one vmap
@@ -193,6 +194,8 @@ class Estimator:
 
 
 def _factor(system: Tensor, damping: float) -> Tensor:
+    if not bool(system.isfinite().all()):
+        raise CannotAttack("the curvature of its likelihood overflows", "Choose another attack.")
     damped = system.clone()
     damped.diagonal().add_(damping)
     factor, failed = torch.linalg.cholesky_ex(damped)

@@ -167,7 +167,7 @@ def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:
     for one in sorted(found, key=lambda one: -one.score):
         if len(one.ids) > start + 1:
             own = kept.setdefault(one.ids[start], {})
-            if len(own) < CUTS.lines:
+            if len(own) < max(CUTS.fewest_lines, CUTS.lines // count):
                 own.setdefault(len(one.ids), one)
     lines = [one for own in list(kept.values())[: 2 * count] for one in own.values()]
     return lines or list(found[:1])

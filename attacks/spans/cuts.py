@@ -64,7 +64,8 @@ class SpanCuts:
         begin_tokens: first tokens that tell sentences of a batch from one another.
         hopeless: log-probability below a sentence with the same begin from which a prefix is given
             up.
-        lines: candidates kept of each first word.
+        lines: candidates kept of each first word, divided by the sentences of the batch.
+        fewest_lines: the least of that.
         residual_rounds: rounds of imputation of what found sentences leave of an update.
         residual_words: words tried at each position in it, the likeliest in the whole update.
         exchanges: most rounds in which every sentence is decoded again.
@@ -139,8 +140,9 @@ class SpanCuts:
     first_words: int = 4
     prefixes: int = 8
     begin_tokens: int = 4
-    hopeless: float = 12.0
-    lines: int = 8
+    hopeless: float = 60.0
+    lines: int = 32
+    fewest_lines: int = 8
     residual_rounds: int = 8
     residual_words: int = 1024
     exchanges: int = 2
