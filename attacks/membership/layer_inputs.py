@@ -18,7 +18,7 @@ from fedsim.types import Batch
 
 _LAYERS = 5
 """Linear layers that are measured, the first ones: in a block of BERT all but the last."""
-_ROWS = 32
+_ROWS = 32  # candidates in one pass
 
 
 class _Reached(Exception):

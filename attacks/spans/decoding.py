@@ -69,6 +69,8 @@ def decode(
         lines, labels = encoder_decoding.decode(observation, task, traces, job)
     else:
         return None
+    if not lines:
+        return None
     explained = not job.expired and consistent(observation, task, network, lines, labels)
     level: Certificate = "consistent" if explained else "guess"
     words = "" if explained else note_of(likely_words(traces, count), task)

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from attacks.spans.soft_traces import SoftTraces
 
-_NEAREST = (
-    12  # tokens nearest to the span at a place, as many that stand out: once, and for each line
-)
+_NEAREST = 12  # tokens nearest to the span at a place, and as many that stand out
 _SWEEPS = 8  # most rounds over the places of a line
 _INDEPENDENT = 1e-3  # least share of an input's square outside the others' span
 _GAIN = 1e-9  # least relative gain of a step

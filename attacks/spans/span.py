@@ -155,7 +155,8 @@ class Span(Attack):
         ends = task.tokens([""])[0]
         traces = read_traces(observation, task, network, rows=self.bag)
         count = observation.knowledge.num_examples
-        if count is not None and traces.before.rank > count * task.max_length:
+        one_step = observation.kind == "gradient" or observation.knowledge.local_steps == 1
+        if count is not None and one_step and traces.before.rank > count * task.max_length:
             raise CannotAttack(
                 f"the gradient of {traces.layers.tokens.name!r} has rank {traces.before.rank}, "
                 f"more than the {count * task.max_length} tokens of the batch",

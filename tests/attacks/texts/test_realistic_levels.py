@@ -26,6 +26,7 @@ from tests.test_contracts import ATTACK_CASES, Cell
 DATA: dict[Cell, tuple[str, str]] = {
     "image": ("lenet", "shapes"),
     "linear": ("mlp", "shapes"),
+    "patches": ("vit", "shapes"),
     "text": ("tiny-bert", "sentences"),
     "language": ("tiny-gpt2", "sentences"),
 }

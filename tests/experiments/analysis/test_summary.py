@@ -342,7 +342,7 @@ def test_the_card_says_what_was_granted_withheld_and_varied() -> None:
     )
     assert card.varied == ("which classes occur among the client's examples",)
     assert card.withheld == ("which defense the client runs, with its options",)
-    assert len(card.granted) == 7  # a picture has no token count, and no rows are the attacker's
+    assert len(card.granted) == 8  # a picture has no token count, and no rows are the attacker's
     assert dict(card.protocol)["seed"] == "0 or 1"
     assert dict(card.protocol)["protocol"] == "FedSGD: clients send gradients"
     assert card.defenses == ("none",)
