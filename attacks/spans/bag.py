@@ -148,15 +148,15 @@ def occurrence(statistics: Tensor, count: int) -> Tensor:
     if not bare:
         scores = scores - scores.median(0, keepdim=True).values.clamp(min=0)
     found = Mixture(scores, count).probabilities()
-    present: Tensor = 1 - (1 - found).clamp(min=1e-12).log().sum(0).exp()
-    return present
+    return 1 - (1 - found).clamp(min=1e-12).log().sum(0).exp()
 
 
 def _scores(statistics: Tensor) -> Tensor:
     """How much nearer each token is than the usual one at a place, in standard deviations."""
     values = statistics.double()
     low, middle, high = values.quantile(values.new_tensor([0.25, 0.5, 0.75]), dim=1)[:, :, None]
-    return (middle - values) / ((high - low) / 1.349).clamp(min=1e-6)
+    found: Tensor = (middle - values) / ((high - low) / 1.349).clamp(min=1e-6)
+    return found
 
 
 def note_of(words: Sequence[tuple[int, float]], task: TextTask) -> str:

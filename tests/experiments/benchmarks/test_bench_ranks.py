@@ -260,7 +260,9 @@ def test_the_table_of_a_trained_model() -> None:
     hidden = found["dp_sgd, epsilon 1", "all"]
     assert hidden.first < 0.05
     assert hidden.fails.startswith("lost; span is wrong on 3 of 3")
-    assert found["AdamW 5e-05, 1 step", "all"].fails.endswith("span is wrong on 3 of 3")
+    signs = found["AdamW 5e-05, 1 step", "all"]
+    assert signs.first < 0.5 < (signs.words or 0)
+    assert signs.false == 0
 
 
 @pytest.mark.parametrize(
