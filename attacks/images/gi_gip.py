@@ -18,10 +18,9 @@ from attacks.images.image_matching import (
     BestIterates,
     ImageMatching,
     ImageObjective,
-    Victims,
     descend,
 )
-from attacks.images.over_rounds import MatchingLoss
+from attacks.images.victims import MatchingLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, state

@@ -17,9 +17,9 @@ from attacks.base import Attack, Grouping, Job, Reconstruction, Trace
 from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
 from attacks.images.evidence import pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
-from attacks.images.over_rounds import MatchingLoss, over_rounds
+from attacks.images.over_rounds import over_rounds
+from attacks.images.victims import Victims
 from attacks.observed.labels import known_labels
-from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay
 from attacks.observed.search import Best, SearchProgress
 from fedsim.capture import Observation
@@ -33,29 +33,6 @@ NOTED = 100
 ImageObjective: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
 """(variables, labels, observed, what else is fixed) of one lane -> what is minimised, (images,
 matching loss, what else is wanted of the best iterate)."""
-
-
-@dataclass(frozen=True)
-class Victims:
-    """Observations of one shape.
-
-    Attributes:
-        labels: int64 ``(victim, example)``.
-        observed: gradients ``(victim, ...)`` in float32, and batch statistics to be matched.
-        prior: what the attacker knows of images beforehand.
-    """
-
-    loss: MatchingLoss
-    labels: Tensor
-    observed: Tensors
-    prior: PixelPrior
-    rngs: Sequence[torch.Generator]
-    job: Job
-
-    def lanes(self, victims: Sequence[int]) -> tuple[Tensor, Tensors]:
-        """Labels and gradients of these victims, one lane each."""
-        index = torch.tensor(list(victims), device=self.labels.device)
-        return self.labels[index], {name: value[index] for name, value in self.observed.items()}
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import Tensor
 from attacks.base import Attack, Reconstruction
 from attacks.images.evidence import guarded
 from attacks.images.image_losses import ImageLoss, total_variation
-from attacks.images.image_matching import ImageMatching, ImageObjective, Victims, descend
-from attacks.images.over_rounds import MatchingLoss, RoundsLoss
+from attacks.images.image_matching import ImageMatching, ImageObjective, descend
+from attacks.images.victims import MatchingLoss, RoundsLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors

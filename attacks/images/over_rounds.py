@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
 from attacks.base import Job, Reconstruction
-from attacks.images.batch_statistics import StatisticsLoss
-from attacks.images.image_losses import ImageLoss
+from attacks.images.victims import RoundsLoss, Victims
 from attacks.observed.labels import find_head, infer_label, round_counts
 from attacks.observed.same_rows import round_by_round
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
-from fedsim.types import Tensors
-
-if TYPE_CHECKING:
-    from attacks.images.image_matching import Victims
-
-
-@dataclass(frozen=True)
-class RoundsLoss:
-    """The mean over rounds of the matching loss, each at the weights broadcast in that round.
-
-    The temporal objective of TGIAs-RO (Li et al. 2023, arXiv:2306.07883) without its robust
-    statistics, which are against rounds that mislead. With what was received in round t being
-    ``y_t = g_t + n_t``, g_t the true gradient and n_t noise drawn anew, the mean over R rounds of
-
-        1 - <g_t(x), y_t> / (|g_t(x)| |y_t|)
-
-    has from the noise a standard deviation that falls as ``1 / sqrt(R)``, while what tells the
-    truth from another x stays: R rounds of noise std are worth one of ``std / sqrt(R)``.
-
-    Attributes:
-        losses: one for each round.
-    """
-
-    losses: tuple[ImageLoss | StatisticsLoss, ...]
-
-    def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
-        """The loss of ``images``, a scalar; what was observed is ``(round, ...)``."""
-        parts = [
-            loss(images, labels, {name: value[i] for name, value in observed.items()})
-            for i, loss in enumerate(self.losses)
-        ]
-        return torch.stack(parts).mean()
-
-
-MatchingLoss: TypeAlias = ImageLoss | StatisticsLoss | RoundsLoss
 
 
 def over_rounds(

@@ -1,0 +1,70 @@
+"""What image matching searches for, and the loss that it minimises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job
+from attacks.images.batch_statistics import StatisticsLoss
+from attacks.images.image_losses import ImageLoss
+from attacks.observed.pixel_prior import PixelPrior
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True)
+class RoundsLoss:
+    """The mean over rounds of the matching loss, each at the weights broadcast in that round.
+
+    The temporal objective of TGIAs-RO (Li et al. 2023, arXiv:2306.07883) without its robust
+    statistics, which are against rounds that mislead. With what was received in round t being
+    ``y_t = g_t + n_t``, g_t the true gradient and n_t noise drawn anew, the mean over R rounds of
+
+        1 - <g_t(x), y_t> / (|g_t(x)| |y_t|)
+
+    has from the noise a standard deviation that falls as ``1 / sqrt(R)``, while what tells the
+    truth from another x stays: R rounds of noise std are worth one of ``std / sqrt(R)``.
+
+    Attributes:
+        losses: one for each round.
+    """
+
+    losses: tuple[ImageLoss | StatisticsLoss, ...]
+
+    def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
+        """The loss of ``images``, a scalar; what was observed is ``(round, ...)``."""
+        parts = [
+            loss(images, labels, {name: value[i] for name, value in observed.items()})
+            for i, loss in enumerate(self.losses)
+        ]
+        return torch.stack(parts).mean()
+
+
+MatchingLoss: TypeAlias = ImageLoss | StatisticsLoss | RoundsLoss
+
+
+@dataclass(frozen=True)
+class Victims:
+    """Observations of one shape.
+
+    Attributes:
+        labels: int64 ``(victim, example)``.
+        observed: gradients ``(victim, ...)`` in float32, and batch statistics to be matched.
+        prior: what the attacker knows of images beforehand.
+    """
+
+    loss: MatchingLoss
+    labels: Tensor
+    observed: Tensors
+    prior: PixelPrior
+    rngs: Sequence[torch.Generator]
+    job: Job
+
+    def lanes(self, victims: Sequence[int]) -> tuple[Tensor, Tensors]:
+        """Labels and gradients of these victims, one lane each."""
+        index = torch.tensor(list(victims), device=self.labels.device)
+        return self.labels[index], {name: value[index] for name, value in self.observed.items()}
