@@ -123,3 +123,21 @@ def total_ratio(evidence: Sequence[Evidence], inputs: Sequence[Tensor]) -> Tenso
     """Sum over the layers that tell; 0 without any."""
     pairs = zip(evidence, inputs, strict=True)
     return sum((one.ratio(one.statistic(own)) for one, own in pairs if one.tells), start=0.0)
+
+
+class Samples:
+    """Statistics of true, moved and absent tokens, by layer."""
+
+    def __init__(self, layers: int) -> None:
+        self._kinds: list[tuple[list[Tensor], ...]] = [([], [], []) for _ in range(layers)]
+
+    def add(self, layer: int, *statistics: Tensor) -> None:
+        """Take further statistics of the three kinds."""
+        for kept, own in zip(self._kinds[layer], statistics, strict=True):
+            kept.append(own)
+
+    def fit(self, evidence: Sequence[Evidence]) -> None:
+        """Fit each layer."""
+        for one, kinds in zip(evidence, self._kinds, strict=True):
+            true, moved, absent = (torch.cat(kind) for kind in kinds)
+            one.fit(true, moved if len(moved) else absent, absent, 0.5)

@@ -13,7 +13,7 @@ from attacks.observed.spectrum import completed
 from attacks.spans.adapter_evidence import adapter_evidence
 from attacks.spans.candidates import vocabulary
 from attacks.spans.cuts import CUTS
-from attacks.spans.evidence import Evidence, Normal
+from attacks.spans.evidence import Evidence, Normal, Samples
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.layer_readings import are_signs, is_shown, layer_reading, spikes
 from fedsim.capture import Observation
@@ -102,7 +102,7 @@ class SoftTraces:
             )
             prefixes = torch.cat([prefixes, few[best][:, None]], 1)
         kept = total.topk(count).indices
-        samples = _Samples(len(every))
+        samples = Samples(len(every))
         for step in grown:
             for index, parts in enumerate(step):
                 samples.add(index, *(part[kept].flatten() for part in parts))
@@ -116,7 +116,7 @@ class SoftTraces:
         """
         every = self._every
         kinds = [one.layer for one in every]
-        samples = _Samples(len(every))
+        samples = Samples(len(every))
         ratios = self.ratios
         for line in lines:
             ids = torch.tensor(line, device=self.words.device)
@@ -180,24 +180,6 @@ class SoftTraces:
     def _draws(self, rng: torch.Generator) -> Tensor:
         draws = torch.randint(len(self.words), (24,), generator=rng)
         return self.words[draws.to(self.words.device)]
-
-
-class _Samples:
-    """Statistics of true, moved and absent tokens, by layer."""
-
-    def __init__(self, layers: int) -> None:
-        self._kinds: list[tuple[list[Tensor], ...]] = [([], [], []) for _ in range(layers)]
-
-    def add(self, layer: int, *statistics: Tensor) -> None:
-        """Take further statistics of the three kinds."""
-        for kept, own in zip(self._kinds[layer], statistics, strict=True):
-            kept.append(own)
-
-    def fit(self, evidence: Sequence[Evidence]) -> None:
-        """Fit each layer."""
-        for one, kinds in zip(evidence, self._kinds, strict=True):
-            true, moved, absent = (torch.cat(kind) for kind in kinds)
-            one.fit(true, moved if len(moved) else absent, absent, 0.5)
 
 
 def soft_traces(

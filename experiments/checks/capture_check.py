@@ -49,9 +49,8 @@ def examine(run: Run) -> Checkup:
     findings: list[Finding] = []
     for cell in run.cells:
         if not cell.simulated:
-            raise StoreError(
-                f"{cell.folder}: not simulated yet. Run fedsim simulate {run.root} first."
-            )
+            advice = f"Run fedsim simulate {run.root} first."
+            raise StoreError(f"{cell.folder}: not simulated yet. {advice}")
         check_cell(cell)
         examiner = Examiner.of(cell)
         exact = float32(tf32=cell.config.federation.tf32)

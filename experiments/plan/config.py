@@ -22,17 +22,11 @@ from experiments.plan.levels import Level, at_level
 from experiments.plan.overrides import override
 from experiments.plan.toml_source import check_values, read_toml
 from fedsim.build import explain, locate, suggest
-from fedsim.cell import (
-    AuxiliaryConfig,
-    CandidatesConfig,
-    CaptureConfig,
-    ProbesConfig,
-    ServerKnows,
-    TaskConfig,
-)
+from fedsim.cell import AuxiliaryConfig, CandidatesConfig, CaptureConfig, ProbesConfig, TaskConfig
 from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
+from fedsim.server_knows import ServerKnows
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 

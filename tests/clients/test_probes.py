@@ -8,17 +8,12 @@ import torch
 from clients.local_steps import schedule
 from clients.probes import Probe, make_probes
 from fedsim.capture import CaptureStore
-from fedsim.cell import (
-    CaptureConfig,
-    CellConfig,
-    ProbesConfig,
-    ServerKnows,
-    TaskConfig,
-)
+from fedsim.cell import CaptureConfig, CellConfig, ProbesConfig, TaskConfig
 from fedsim.data.holdings import Holdings
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
 from fedsim.participation import draw
+from fedsim.server_knows import ServerKnows
 from fedsim.types import Rows
 from tests.apps.cases import IMAGES, Make, simulate
 

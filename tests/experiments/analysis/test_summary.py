@@ -17,15 +17,10 @@ from experiments.report.report import canonical
 from experiments.report.result_tables import headline, leakage, problems
 from experiments.report.tables import Number, to_csv
 from experiments.wording.threat import threat_model
-from fedsim.cell import (
-    AuxiliaryConfig,
-    CaptureConfig,
-    CellConfig,
-    ServerKnows,
-    TaskConfig,
-)
+from fedsim.cell import AuxiliaryConfig, CaptureConfig, CellConfig, TaskConfig
 from fedsim.federation import FederationConfig
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, ScoreRow, UtilityRow
+from fedsim.server_knows import ServerKnows
 
 ROW = ScoreRow(
     run="r",

@@ -12,17 +12,11 @@ from attacks import ATTACKS
 from experiments import cli
 from experiments.plan.config import AttackStage, ExperimentConfig
 from experiments.preview.describe import manual
-from fedsim.cell import (
-    AuxiliaryConfig,
-    CaptureConfig,
-    FilterConfig,
-    ProbesConfig,
-    ServerKnows,
-    TaskConfig,
-)
+from fedsim.cell import AuxiliaryConfig, CaptureConfig, FilterConfig, ProbesConfig, TaskConfig
 from fedsim.defenses import DEFENSES
 from fedsim.federation import FederationConfig
 from fedsim.metrics import METRICS
+from fedsim.server_knows import ServerKnows
 
 SECTIONS: dict[str, Any] = {
     "experiment": ExperimentConfig,

@@ -22,18 +22,13 @@ from experiments.stages.gallery import Shown, png, ranks, write_gallery
 from experiments.stages.rows import read_rows
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
-from fedsim.cell import (
-    AuxiliaryConfig,
-    CaptureConfig,
-    CellConfig,
-    ServerKnows,
-    TaskConfig,
-)
+from fedsim.cell import AuxiliaryConfig, CaptureConfig, CellConfig, TaskConfig
 from fedsim.errors import ConfigError, StoreError
 from fedsim.federation import FederationConfig
 from fedsim.files import Record, write_json
 from fedsim.metrics import METRICS
 from fedsim.records import ScoreRow, UtilityRow
+from fedsim.server_knows import ServerKnows
 
 HOSTILE = "<script>alert('x')</script>"
 FROZEN = "embedding_rows needs the gradient of the word embeddings, which the client does not send."
