@@ -125,6 +125,8 @@ MODEL_CASES = {
     "resnet20": ("shapes", "image-classification"),
     "mlp": ("shapes", "image-classification"),
     "vit": ("shapes", "image-classification"),
+    "convnext": ("shapes", "image-classification"),
+    "preact-resnet20": ("shapes", "image-classification"),
     "tiny-bert": ("sentences", "text-classification"),
     "tiny-gpt2": ("sentences", "language-modelling"),
     "transformer3": ("sentences", "language-modelling"),

@@ -52,9 +52,9 @@ def _metrics() -> dict[str, str]:
 
 
 def _models() -> dict[str, str]:
-    from fedsim.models import IMAGE_MODELS, TEXT_MODELS
+    from fedsim.models import TEXT_MODELS, image_models
 
-    found = _sentences(IMAGE_MODELS)
+    found = _sentences(image_models())
     for name, folder in TEXT_MODELS.items():
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         kind, tokens = config["model_type"].upper(), config["vocab_size"]

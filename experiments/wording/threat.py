@@ -11,7 +11,7 @@ from experiments.wording.names import natural, title
 from fedsim.cell import CellConfig, TaskConfig
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import FACTS, Fact
-from fedsim.models import IMAGE_MODELS, TEXT_MODELS, transformer
+from fedsim.models import TEXT_MODELS, image_models, image_network, transformer
 from fedsim.models.mode import has_train_mode
 from fedsim.tasks import task_kind
 
@@ -103,7 +103,7 @@ def shared_protocol(models: Sequence[ThreatModel]) -> tuple[tuple[str, str], ...
 def _tells(fact: Fact, cell: CellConfig) -> bool:
     """Pictures have no token count, and without auxiliary rows there are none to grant."""
     if fact == "lengths":
-        return cell.task.model not in IMAGE_MODELS
+        return cell.task.model not in image_models()
     return fact != "auxiliary" or cell.auxiliary is not None
 
 
@@ -186,11 +186,11 @@ def _mode(cell: CellConfig) -> str:
 
 
 def _has_train_mode(task: TaskConfig) -> bool:
-    """Read off a built-in model; one of the hub is taken to have dropout."""
-    if task.model in IMAGE_MODELS:
-        made = IMAGE_MODELS[task.model]
-        side = made.smallest
-        return has_train_mode(made((3, side, side), 2, **made.options))
+    """Read off a built-in or added model; one of the hub is taken to have dropout."""
+    if made := image_models().get(task.model):
+        side = getattr(made, "smallest", 1)
+        options = getattr(made, "options", {})
+        return has_train_mode(image_network(task.model, (3, side, side), 2, options))
     if task.model in TEXT_MODELS:
         architecture = transformer.architecture(transformer.locate(task.model), 2, 0)
         return has_train_mode(transformer.blank(architecture, task_kind(task)))

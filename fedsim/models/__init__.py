@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
+from torch import nn
+
+from fedsim.build import registry
+from fedsim.models.convnext import ConvNeXt
 from fedsim.models.lenet import LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
+from fedsim.models.preact_resnet20 import PreActResNet20
 from fedsim.models.resnet20 import ResNet20
 from fedsim.models.vit import ViT
 
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "lenet": LeNet,
     "resnet20": ResNet20,
+    "preact-resnet20": PreActResNet20,
     "mlp": MLP,
     "vit": ViT,
+    "convnext": ConvNeXt,
 }
+
+ImageModel: TypeAlias = type[ImageNetwork] | Callable[..., nn.Module]
+"""A class of fedsim's, or a function as torchvision and timm have: ``num_classes`` -> network."""
 
 TEXT_MODELS: dict[str, Path] = {
     "tiny-bert": Path(__file__).parent / "tiny_bert",
@@ -27,3 +40,29 @@ TOKENIZERS: dict[str, str] = {"transformer3": "tiny-gpt2"}
 """Built-in text models without a tokenizer of their own -> the model whose tokenizer they use."""
 
 MODELS: dict[str, type[ImageNetwork] | Path] = {**IMAGE_MODELS, **TEXT_MODELS}
+
+
+def image_models() -> dict[str, ImageModel]:
+    """Built-in image models, and those that installed packages add to the group ``fedsim.models``.
+
+    Raises:
+        ConfigError: an entry point has the name of a built-in model.
+    """
+    return {**registry(IMAGE_MODELS, "fedsim.models")}
+
+
+def image_network(
+    name: str, input_shape: tuple[int, ...], num_classes: int, options: dict[str, int]
+) -> nn.Module:
+    """A network ``(image, channel, height, width) -> (image, class)`` with arbitrary weights.
+
+    Args:
+        name: a key of ``image_models``.
+        input_shape: ``(channel, height, width)``; an added function is not told.
+        num_classes: number of classes.
+        options: of a class of fedsim's; an added function gets none.
+    """
+    made: Callable[..., nn.Module] = image_models()[name]
+    if inspect.isclass(made) and issubclass(made, ImageNetwork):
+        return made(input_shape, num_classes, **options)
+    return made(num_classes=num_classes)

@@ -13,7 +13,8 @@ from fedsim.build import suggest
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples
-from fedsim.models import IMAGE_MODELS
+from fedsim.models import IMAGE_MODELS, image_models, image_network
+from fedsim.models.network import ImageNetwork
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.classification import count_classes, utility
 from fedsim.types import Batch, Rows
@@ -28,10 +29,10 @@ class ImageClassification(Task):
     modality: ClassVar[Literal["image", "text"]] = "image"
 
     def build(self) -> nn.Module:
-        """The built-in network in eval mode, with arbitrary weights."""
+        """The built-in or added network in float32 and eval mode, with arbitrary weights."""
         spec = self.spec
-        network = IMAGE_MODELS[spec.model](spec.input_shape, spec.num_classes, **spec.architecture)
-        return network.eval()
+        made = image_network(spec.model, spec.input_shape, spec.num_classes, spec.architecture)
+        return made.float().eval()
 
     def encode(self, rows: Rows) -> Batch:
         """Pixels as float32 in [0, 1], and classes."""
@@ -56,31 +57,52 @@ def image_spec(config: TaskConfig, rows: Rows) -> TaskSpec:
     Raises:
         ConfigError: the model does not fit the rows or the options.
     """
-    if config.model not in IMAGE_MODELS:
+    known = image_models()
+    if config.model not in known:
         raise ConfigError(
-            f"task.model: {config.model!r} is not an image model. "
-            f"{suggest(config.model, IMAGE_MODELS)}"
+            f"task.model: {config.model!r} is not an image model. {suggest(config.model, known)}"
         )
     if config.lora_rank or config.lora_targets:
         raise ConfigError(
             f"task.lora_rank: {config.model!r} is an image model, but adapters are for "
             f"transformers; got {config.lora_rank}. Leave lora_rank and lora_targets out."
         )
-    network = IMAGE_MODELS[config.model]
+    network = known[config.model]
     shape = tuple(_pixels(rows, config.model).shape[1:])
-    if min(shape[1:]) < network.smallest:
+    smallest = getattr(network, "smallest", ImageNetwork.smallest)
+    if min(shape[1:]) < smallest:
         raise ConfigError(
             f"task.dataset: its images are {shape[1]} x {shape[2]} pixels, but {config.model} "
-            f"needs {network.smallest} x {network.smallest}. Choose larger images or another model."
+            f"needs {smallest} x {smallest}. Choose larger images or another model."
         )
-    return TaskSpec(
+    spec = TaskSpec(
         kind="image-classification",
         model=config.model,
-        architecture=dict(network.options),
+        architecture=dict(getattr(network, "options", ImageNetwork.options)),
         num_classes=count_classes(rows),
         input_shape=shape,
         class_names=rows.class_names,
     )
+    if config.model not in IMAGE_MODELS:
+        _try(spec)
+    return spec
+
+
+def _try(spec: TaskSpec) -> None:
+    """Classify a blank image with an added network, which is foreign code."""
+    try:
+        shape = tuple(ImageClassification(spec).build()(torch.zeros(1, *spec.input_shape)).shape)
+    except Exception as error:
+        raise ConfigError(
+            f"task.model: {spec.model!r} does not take images of {spec.input_shape} "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:120]}). It is made as "
+            "model(num_classes=...); set task.image_size, or register a function that fits."
+        ) from None
+    if shape != (1, spec.num_classes):
+        raise ConfigError(
+            f"task.model: {spec.model!r} turns an image into {shape}, not into (1, "
+            f"{spec.num_classes}) logits. Register a function that heeds num_classes."
+        )
 
 
 def _pixels(rows: Rows, model: str) -> Tensor:

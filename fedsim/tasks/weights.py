@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from fedsim.capture import CaptureStore
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors
-from fedsim.models import MODELS, transformer
+from fedsim.models import MODELS, image_models, transformer
 from fedsim.models.lora import adapt, is_adapter
 from fedsim.models.network import ImageNetwork
 from fedsim.seeds import derive, generator
@@ -26,7 +27,8 @@ def initial_weights(task: Task, config: TaskConfig, seed: int) -> Tensors:
     """
     source = config.weights
     if source == "auto":
-        source = "random" if config.model in MODELS else "pretrained"
+        known = MODELS.keys() | image_models().keys()
+        source = "random" if config.model in known else "pretrained"
     if source == "random":
         return _random(task, seed)
     if source == "pretrained":
@@ -44,16 +46,19 @@ def _random(task: Task, seed: int) -> Tensors:
     if task.modality == "text":
         spec = task.spec
         return _adapted(transformer.build(spec.architecture, spec.kind, _seed(seed)), task, seed)
-    network = task.build()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(_seed(seed))  # for a network that another package adds
+        network = task.build()
     if isinstance(network, ImageNetwork):
         network.initialise(generator(seed, "initial weights"))
     return state(network)
 
 
 def _pretrained(task: Task, config: TaskConfig, seed: int) -> Tensors:
-    if config.model in MODELS:
+    if config.model in MODELS or config.model in image_models():
+        which = "built-in" if config.model in MODELS else "added"
         raise ConfigError(
-            f"task.weights: there are no pretrained weights for the built-in {config.model!r}. "
+            f"task.weights: there are no pretrained weights for the {which} {config.model!r}. "
             "Set 'random', or '<cell folder>@<round>' for a model that an earlier run trained."
         )
     if config.tokenizer:

@@ -28,6 +28,8 @@ def make(name: str, shape: tuple[int, ...] = CIFAR, classes: int = 10) -> ImageN
         ("lenet", (1, 28, 28), 10, 312 + 2 * 3_612 + 588 * 10 + 10),
         ("resnet20", CIFAR, 10, 269_722),
         ("vit", CIFAR, 10, 1_803_850),
+        ("convnext", CIFAR, 10, 323_242),
+        ("preact-resnet20", CIFAR, 10, 272_282),
         ("mlp", CIFAR, 10, 3072 * 256 + 256 + 256 * 256 + 256 + 2_570),
     ],
 )

@@ -66,6 +66,8 @@ def test_kinds() -> None:
         "resnet20": "image-classification",
         "mlp": "image-classification",
         "vit": "image-classification",
+        "convnext": "image-classification",
+        "preact-resnet20": "image-classification",
         "tiny-bert": "text-classification",
         "tiny-gpt2": "language-modelling",
         "transformer3": "language-modelling",
