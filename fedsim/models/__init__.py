@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from torch import nn
 
@@ -62,7 +61,7 @@ def image_network(
         num_classes: number of classes.
         options: of a class of fedsim's; an added function gets none.
     """
-    made: Callable[..., nn.Module] = image_models()[name]
-    if inspect.isclass(made) and issubclass(made, ImageNetwork):
+    made = image_models()[name]
+    if isinstance(made, type) and issubclass(made, ImageNetwork):
         return made(input_shape, num_classes, **options)
-    return made(num_classes=num_classes)
+    return cast(Callable[..., nn.Module], made)(num_classes=num_classes)

@@ -68,7 +68,9 @@ def test_toml_is_an_experiment(snippet: Snippet) -> None:
     table = tomllib.loads(snippet.text)
     if "project" in table:
         (group,) = table["project"]["entry-points"]
-        assert group in {f"fedsim.{kind}" for kind in ("attacks", "defenses", "metrics", "tasks")}
+        assert group in {
+            f"fedsim.{kind}" for kind in ("attacks", "defenses", "metrics", "tasks", "models")
+        }
     else:
         assert parse_experiment(table).name == table["name"]
 
