@@ -7,6 +7,7 @@ from torch import nn
 
 from attacks.base import Job, Reconstruction
 from attacks.spans import causal_decoding, encoder_decoding
+from attacks.spans.adapter_evidence import adapter_evidence
 from attacks.spans.adapters import first_round
 from attacks.spans.bag import likely_words, note_of
 from attacks.spans.candidates import vocabulary
@@ -22,14 +23,16 @@ from fedsim.tasks.text import TextTask
 
 
 def decodable(observation: Observation, task: TextTask, network: nn.Module) -> bool:
-    """Whether there is a layer before any attention whose own gradient is sent."""
+    """Whether a layer before any attention, or its adapters, sent a gradient that can be read."""
     words = vocabulary(observation, task, network, rows=False)
     try:
         layer = FirstLayers(network, words[-3:].tolist(), task.max_length).tokens
     except CannotAttack:
         return False
     names = layer.weights(observation.received)
-    return bool(names) and not is_adapter(names[0])
+    if not names or not is_adapter(names[0]):
+        return bool(names)
+    return adapter_evidence(observation, layer, task.max_length, network) is not None
 
 
 def decode(

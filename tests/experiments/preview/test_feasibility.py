@@ -84,6 +84,14 @@ def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
             },
             {"span": "red"},
         ),
+        (
+            TEXT,
+            {
+                "task": {**TEXT["task"], "lora_rank": 16},
+                "federation": {"protocol": "fedavg", "optimizer": "adam", "client_rows": 1},
+            },
+            {"span": "amber"},
+        ),
         (IMAGES, {}, {"spear": "red", "ratio": "red", "closed_form": "green"}),
         (MLP, {"federation": {"batch_size": 3}}, {"spear": "green", "closed_form": "red"}),
         (MLP, {"federation": {"batch_size": 24, "clients": 1}}, {"spear": "green"}),
