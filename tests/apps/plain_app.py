@@ -6,10 +6,13 @@ import time
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod
 
 app = ClientApp()
+clipped = ClientApp(mods=[adaptiveclipping_mod])
 
 
+@clipped.train()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     client = int(context.node_config["partition-id"])

@@ -6,9 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    FedAdam,
+    FedAvg,
+    FedMedian,
+    Strategy,
+)
 
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.cell import CaptureConfig
@@ -23,7 +31,9 @@ ROUNDS, CLIENTS = 3, 3
 Wrap = Callable[[Strategy], Strategy]
 
 
-def train(strategy: type[FedAvg], wrap: Wrap = lambda inner: inner) -> dict[str, bytes]:
+def train(
+    strategy: type[FedAvg], wrap: Wrap = lambda inner: inner, client: str = "app"
+) -> dict[str, bytes]:
     """The global model after three rounds of the plain app."""
     final: dict[str, bytes] = {}
     app = ServerApp()
@@ -34,7 +44,7 @@ def train(strategy: type[FedAvg], wrap: Wrap = lambda inner: inner) -> dict[str,
         result = wrap(inner).start(grid, start_arrays(), num_rounds=ROUNDS)
         final.update({name: array.data for name, array in result.arrays.items()})
 
-    run_server(app, InProcessGrid("tests.apps.plain_app:app", CLIENTS, {}), {})
+    run_server(app, InProcessGrid(f"tests.apps.plain_app:{client}", CLIENTS, {}), {})
     return final
 
 
@@ -66,6 +76,34 @@ def test_captures_hold_what_crossed_the_wire(tmp_path: Path) -> None:
     update = first.update()["z.weight"]
     assert str(update.dtype) == "torch.float64"
     assert np.allclose(update.numpy(), 0.1 * noise, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "client"),
+    [
+        (DifferentialPrivacyServerSideAdaptiveClipping, "app"),
+        (DifferentialPrivacyClientSideAdaptiveClipping, "clipped"),
+    ],
+)
+def test_adaptive_clipping_hides_a_length_only_where_clients_clip(
+    wrapper: type[Strategy], client: str, tmp_path: Path
+) -> None:
+    def private(inner: Strategy) -> Strategy:
+        return wrapper(inner, noise_multiplier=0.0, num_sampled_clients=CLIENTS)  # type: ignore[call-arg]
+
+    train(FedAvg, lambda inner: Eavesdropper(inner, tmp_path / "plain"))
+    train(FedAvg, lambda inner: Eavesdropper(private(inner), tmp_path / "private"), client)
+    plain, seen = CaptureStore(tmp_path / "plain"), CaptureStore(tmp_path / "private")
+    for key in seen.keys():
+        if key.round == 1:
+            # Flower 1.41 clips no tensor without dimensions.
+            names = ("z.weight", "a.bias")
+            bare, found = (store.load(key).update() for store in (plain, seen))
+            scales = torch.cat([(found[name] / bare[name]).flatten() for name in names])
+            assert float(scales.std()) < 1e-4
+            norm = sum(float(each.square().sum()) for each in bare.values()) ** 0.5
+            expected = 0.1 / norm if client == "clipped" else 1.0  # the wrapper's first norm
+            assert float(scales.mean()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_policy_keeps_the_rounds_and_clients_named(tmp_path: Path) -> None:
