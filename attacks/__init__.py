@@ -12,6 +12,7 @@ from attacks.images.dlg import DLG, IDLG
 from attacks.images.gi_gip import GIGIP
 from attacks.images.inverting import Inverting
 from attacks.learned.lti import LTI
+from attacks.learned.ridge import Ridge
 from attacks.membership.membership import Membership
 from attacks.observed.cuts import CUTS as OBSERVED_CUTS
 from attacks.prior_only import PriorOnly
@@ -47,6 +48,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "april": APRIL,
     "embedding_rows": EmbeddingRows,
     "lti": LTI,
+    "ridge": Ridge,
     "membership": Membership,
     "prior_only": PriorOnly,
 }

@@ -56,6 +56,7 @@ ATTACK_CASES = {
     "lti": AttackCase(
         {"epochs": 1, "width": 8, "channels": 4, "bins": 0.02}, ("image", "text", "language"), True
     ),
+    "ridge": AttackCase({}, ("image",), True),
     "spear": AttackCase({}, ("linear",), False),
     "ratio": AttackCase({}, ("linear",), False),
     "membership": AttackCase({}, (), False),  # without candidates there is nothing to infer

@@ -61,12 +61,10 @@ class Hashed:
     Attributes:
         width: number of features.
         index: the bin of each coordinate, int64; None if each has its own.
-        classes: number of features at the end that encode the class; none here.
     """
 
     width: int
     index: Tensor | None = None
-    classes: int = 0
 
     @classmethod
     def of(cls, coordinates: int, index: Tensor | None) -> Hashed:

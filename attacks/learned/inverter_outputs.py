@@ -23,21 +23,14 @@ class Pixels:
 
     Attributes:
         shape: ``(channel, height, width)``.
-        residual: whether the output is added to another guess; it then starts at 0 without sigmoid.
     """
 
     shape: tuple[int, ...]
-    residual: bool = False
 
     def layers(self, width: int, size: int) -> nn.Sequential:
         """From ``(update, width)`` to guesses ``(update, example, pixel)``."""
         values = math.prod(self.shape)
-        last = nn.Linear(width, size * values)
-        if self.residual:
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
-        squash = nn.Identity() if self.residual else nn.Sigmoid()
-        parts = nn.Linear(width, width), nn.ReLU(), last, squash
+        parts = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, size * values), nn.Sigmoid()
         return nn.Sequential(*parts, nn.Unflatten(1, (size, values)))
 
     def truths(self, batch: Batch) -> Tensor:

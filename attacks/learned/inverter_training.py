@@ -18,8 +18,8 @@ from fedsim.types import Tensors
 
 CHECKPOINTED = 60.0
 """Seconds between two checkpoints."""
-_MEASURED = 256 << 20
-"""Most bytes of features used to standardise them and to fit the linear regression."""
+MEASURED = 256 << 20
+"""Most bytes of features by which they are standardised."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,10 @@ class Training:
         """
         training, heldout = rows
         size = network.size
-        learned = [value for value in network.parameters() if value.requires_grad]
-        optimizer = torch.optim.Adam(learned, fused=True)
+        optimizer = torch.optim.Adam(network.parameters(), fused=True)
         done, best = _resume(job.resume(), network, optimizer)
         if not best:
-            self._start(network, simulated, truths, training, heldout)
+            self._start(network, simulated, training)
         steps = -(-(len(training) // size) // self.updates)
         kept = time.monotonic()
         for epoch in range(done + bool(best), self.epochs + 1):
@@ -105,24 +104,12 @@ class Training:
         return batches
 
     @torch.no_grad()
-    def _start(
-        self,
-        network: Inverter,
-        simulated: SimulatedUpdates,
-        truths: Tensor,
-        training: Tensor,
-        heldout: Tensor,
-    ) -> None:
-        """Standardise the features by the training rows, and regress on them."""
-        rng, size = self._rng(truths.device, "start"), network.size
-        most = max(self.updates, _MEASURED // (4 * network.first.in_features))
-        batches = self._batches(training, size, 0)[: -(-most // self.updates)]
-        features = torch.cat([simulated(rows, rng) for rows in batches])
-        network.standardise(features)
-        if network.linear is not None:
-            others = torch.cat([simulated(rows, rng) for rows in heldout[:, None].split(256)])
-            examples = truths[torch.cat(list(batches))[:, 0]]
-            network.regress((features, examples), (others, truths[heldout]))
+    def _start(self, network: Inverter, simulated: SimulatedUpdates, training: Tensor) -> None:
+        """Standardise the features by the training rows."""
+        rng = self._rng(training.device, "start")
+        most = max(self.updates, MEASURED // (4 * network.first.in_features))
+        batches = self._batches(training, network.size, 0)[: -(-most // self.updates)]
+        network.standardise(torch.cat([simulated(rows, rng) for rows in batches]))
 
     @torch.no_grad()
     def _heldout(

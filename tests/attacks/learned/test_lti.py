@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.learned import inverter_training, simulated_updates
 from attacks.learned.features import Coordinates, Hashed
-from attacks.learned.inverter import Inverter, assigned
+from attacks.learned.inverter import assigned
 from attacks.learned.inverter_outputs import Pixels, TokenOutput, words_of
 from attacks.learned.lti import LTI
 from attacks.learned.simulated_updates import SimulatedClient, SimulatedUpdates, declared_client
@@ -35,7 +34,7 @@ from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.seeds import generator
 from fedsim.tasks import initial_weights, make_task
-from fedsim.tasks.base import Task, state
+from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 from tests.apps.cases import IMAGES, Make, simulate
 
@@ -51,33 +50,6 @@ def rng(seed: int = 0) -> torch.Generator:
 
 def owning(rows: Batch, **more: object) -> Job:
     return Job(auxiliary=lambda: rows, **more)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def rows() -> Batch:
-    """Smooth images of four classes, their colours by class."""
-    draw = rng(5)
-    labels = torch.arange(300) % 4
-    coarse = torch.rand(300, 3, 3, 3, generator=draw)
-    images = torch.nn.functional.interpolate(coarse, (16, 16), mode="bilinear")
-    return Batch((0.3 * images + 0.2 * labels[:, None, None, None]).clamp(0, 1), labels)
-
-
-@pytest.fixture(scope="module")
-def sent(rows: Batch) -> Callable[..., tuple[Task, Tensors]]:
-    """The task, and the weights of a LeNet after some steps of Adam on other rows."""
-
-    def train(victim: Victim) -> tuple[Task, Tensors]:
-        task, seen = victim(rows[:1], classes=4)
-        network = task.model(seen.sent)
-        optimizer = torch.optim.Adam(network.parameters(), 1e-2)
-        for _ in range(30):
-            optimizer.zero_grad()
-            task.loss(network, rows[:100]).backward()
-            optimizer.step()
-        return task, state(network)
-
-    return train
 
 
 def client(
@@ -287,48 +259,6 @@ def test_the_best_of_all_assignments() -> None:
         torch.testing.assert_close(assigned(costs), torch.stack(expected))
 
 
-@pytest.mark.parametrize("updates", [12, 60])
-def test_the_regression_is_ridge_regression(updates: int) -> None:
-    draw = rng(updates)
-    network = Inverter(20 + 2, 4, 1, Pixels((1, 1, 3), residual=True), classes=2)
-    label = torch.nn.functional.one_hot(torch.arange(updates) % 2, 2).float()
-    features = torch.cat([3 + 2 * torch.randn(updates, 20, generator=draw), label], 1)
-    truths = features[:, :3] + 0.1 * torch.randn(updates, 3, generator=draw)
-    network.standardise(features if updates > 16 else torch.cat([features] * 2))
-    with torch.no_grad():
-        network.regress((features, truths), (features, truths))
-        # The training rows chose, hence the least penalty.
-        scaled = torch.cat([_scaled(network, features), label], 1)
-        penalty = 1e-4 * updates * torch.eye(22)
-        weight = (scaled.T @ scaled + penalty).inverse() @ scaled.T @ (truths - truths.mean(0))
-        expected = scaled @ weight + truths.mean(0)
-        torch.testing.assert_close(network(features)[:, 0], expected, rtol=0, atol=5e-3)
-
-
-def test_the_regression_knows_when_noise_hides_everything() -> None:
-    draw = rng(5)
-    network = Inverter(400 + 2, 4, 1, Pixels((1, 1, 3), residual=True), classes=2)
-
-    def updates(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        label = torch.nn.functional.one_hot(torch.arange(count) % 2, 2).float()
-        features = torch.randn(count, 400, generator=draw)
-        return torch.cat([features, label], 1), torch.randn(count, 3, generator=draw)
-
-    training, heldout = updates(200), updates(400)
-    network.standardise(training[0])
-    with torch.no_grad():
-        network.regress(training, heldout)
-        error = float((network(heldout[0])[:, 0] - heldout[1]).square().mean())
-    # A ridge of 0.1 gives 1.6 times the variance.
-    assert error < 1.05 * float(heldout[1].var())
-
-
-def _scaled(network: Inverter, features: Tensor) -> Tensor:
-    label = features[:, -2:].argmax(1)
-    scaled: Tensor = (features[:, :-2] - network.mean[label]) / network.deviation[label]
-    return scaled
-
-
 def test_pixels() -> None:
     output = Pixels((1, 2, 2))
     truths = output.truths(Batch(torch.rand(2, 1, 2, 2, generator=rng()), torch.zeros(2)))
@@ -364,40 +294,25 @@ def test_tokens_are_read_as_they_were_written() -> None:
     assert output.layers(6, 2)(torch.zeros(3, 6)).shape == (3, 2, 5, 4)
 
 
-NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 0.01}
-
-
-@pytest.mark.parametrize(
-    ("features", "tables", "bins", "bound"),
-    [
-        ("auto", [], 1.0, 0.1),
-        ("auto", [NOISE], 1.0, 0.5),
-        ("coordinates", [], 1.0, 0.4),
-        ("coordinates", [], 0.3, 0.5),
-    ],
-)
-def test_inverts_updates_of_a_trained_model(
-    victim: Victim,
-    rows: Batch,
-    sent: Callable[..., tuple[Task, Tensors]],
-    features: Literal["auto", "coordinates"],
-    tables: list[dict[str, object]],
-    bins: float,
-    bound: float,
+@pytest.mark.parametrize("bins", [1.0, 0.3])
+def test_the_network_adds_to_the_mean_image_and_to_its_start(
+    victim: Victim, rows: Batch, sent: Callable[..., tuple[Task, Tensors]], bins: float
 ) -> None:
     task, weights = sent(victim)
-    attack = LTI(features=features, width=128, epochs=8, patience=8, updates=32, bins=bins)
+    attack = LTI(width=128, epochs=8, patience=8, updates=32, bins=bins)
     private, public = rows[280:], rows[100:280]
-    seen = [client(task, weights, private[i], *tables) for i in range(20)]
+    seen = [client(task, weights, private[i]) for i in range(20)]
     prepared = attack.prepare(seen[0], task, owning(public), 0)
     found = attack.reconstruct(seen, task, [rng()] * 20, replace(owning(public), prepared=prepared))
     guesses = torch.cat([own.guess.inputs for own in found])
-    error = (guesses - private.inputs).square().mean()
-    mean = (public.inputs.mean(0) - private.inputs).square().mean()
-    assert error < bound * mean
-    assert found[0].objective == pytest.approx(float(error), rel=0.5)
-    if not tables:
-        assert [own.guess.labels.tolist() for own in found] == private.labels[:, None].tolist()
+    error = float((guesses - private.inputs).square().mean())
+    mean = float((public.inputs.mean(0) - private.inputs).square().mean())
+    untrained = replace(attack, epochs=1, learning_rate=1e-9)
+    start = untrained.prepare(seen[0], task, owning(public), 0)
+    assert error < 0.2 * min(mean, float(start["heldout"]))
+    assert found[0].objective == pytest.approx(error, rel=0.5)
+    assert found[0].steps > 0  # the best epoch is not the start
+    assert [own.guess.labels.tolist() for own in found] == private.labels[:, None].tolist()
 
 
 def test_tokens_of_a_language_model_beyond_the_usual_ones() -> None:
@@ -440,8 +355,7 @@ def test_several_images_come_back_in_any_order(victim: Victim, rows: Batch) -> N
 
 
 def measured(prepared: Tensors) -> Tensor:
-    names = ("mean", "deviation", "reference")
-    return torch.cat([prepared[name].flatten() for name in names])
+    return torch.cat([prepared["mean"], prepared["deviation"]])
 
 
 def test_neither_victims_nor_held_out_rows_are_learned_from(victim: Victim, rows: Batch) -> None:
@@ -549,9 +463,6 @@ def test_what_cannot_be_attacked(victim: Victim, rows: Batch) -> None:
     refused(oblivious, seen, task, Job(), "it needs auxiliary rows")
     few = "2 auxiliary rows are too few for batches of 1 to learn from and to be held out."
     refused(replace(oblivious, size=2), seen, task, job, few)
-    slope = "features: slopes are of a single image whose last weight and bias are sent, and "
-    pair = replace(seen, knowledge=Knowledge(num_examples=2))
-    refused(replace(oblivious, features="slope"), pair, task, job, slope + "here are 2 images")
     unigram = "auxiliary: 'unigram' rows are no images. Choose 'dct', or 'rows'."
     refused(replace(oblivious, auxiliary="unigram"), seen, task, job, unigram)
     budget = ({"name": "dp_sgd", "clip": 1.0, "epsilon": 3.0},)

@@ -107,7 +107,18 @@ def lacks(reason: str, granted: set[str]) -> bool:
     return any(re.search(rf"\b{fact}\b", reason) for fact in missing) or bool(SHAPE.search(reason))
 
 
-NEEDS_SIZE = {"dlg", "idlg", "closed_form", "inverting", "gi_gip", "dlg_text", "tag", "lamp", "lti"}
+NEEDS_SIZE = {
+    "dlg",
+    "idlg",
+    "closed_form",
+    "inverting",
+    "gi_gip",
+    "dlg_text",
+    "tag",
+    "lamp",
+    "lti",
+    "ridge",
+}
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_SIZE))
@@ -128,7 +139,7 @@ def test_with_the_size_the_scale_is_asked_for(name: str, attacked: Attacked) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(NEEDS_SIZE - {"closed_form", "lti"}))
+@pytest.mark.parametrize("name", sorted(NEEDS_SIZE - {"closed_form", "lti", "ridge"}))
 def test_with_size_and_scale_an_attack_on_a_sum_runs(name: str, attacked: Attacked) -> None:
     record = attacked(name, ATTACK_CASES[name].cells[0], num_examples=6, **STEPS)
     assert record.status == "done", record.reason

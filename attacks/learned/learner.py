@@ -1,0 +1,224 @@
+"""What the attacks that learn from simulated updates of auxiliary rows have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, TypeAlias
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.base import Attack, Grouping, Job, Reconstruction
+from attacks.learned.auxiliary_rows import (
+    Source,
+    joined,
+    made_rows,
+    split_rows,
+    with_classes,
+    with_mirrored,
+)
+from attacks.learned.features import Coordinates, Features
+from attacks.learned.inverter import Inverter
+from attacks.learned.pseudo import Axes
+from attacks.learned.regression import Regression
+from attacks.learned.simulated_updates import SimulatedClient, SimulatedUpdates, declared_client
+from attacks.observed.declared import declared
+from attacks.observed.labels import known_labels
+from attacks.observed.replay import Replay, observed_gradient, replay
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack, ConfigError
+from fedsim.knowledge import Fact
+from fedsim.seeds import derive, generator, seeded
+from fedsim.tasks.base import Task, load_state
+from fedsim.types import Batch, Tensors
+
+Model: TypeAlias = Inverter | Regression
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What is learned from.
+
+    Attributes:
+        simulated: updates of given rows.
+        truths: target outputs of all rows, ``(row, ...)``.
+        training: numbers of the rows to train on.
+        heldout: those of the rows that choose what was learned best.
+    """
+
+    simulated: SimulatedUpdates
+    truths: Tensor
+    training: Tensor
+    heldout: Tensor
+
+
+@dataclass(frozen=True)
+class Learner(Attack, ABC):
+    """Learns to turn updates into examples from simulated updates of auxiliary rows.
+
+    One training serves every update of the same weights, defense and batch size, and an inversion
+    is one pass. Labels are those of ``attacks.observed.labels``, or -1 if they cannot be inferred.
+
+    Attributes:
+        mirror: train on mirrored images too.
+        size: largest number of auxiliary rows used; 0 for all.
+        auxiliary: train on the auxiliary ``rows``, on these and pseudo images (``dct``), or on
+            pseudo texts alone (``unigram``), as Wu et al. 2022 do off distribution.
+        pseudo: number of pseudo rows; 0 for as many as rows.
+        dct_axes: see ``attacks.learned.pseudo``.
+        adaptive: simulate the declared defense; otherwise no defense is assumed.
+    """
+
+    requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples", "auxiliary"})
+    grouping: ClassVar[Grouping] = "same_weights"
+
+    mirror: bool = True
+    size: Annotated[int, Field(ge=0)] = 0
+    auxiliary: Source = "rows"
+    pseudo: Annotated[int, Field(ge=0)] = 0
+    dct_axes: Axes = "height-width"
+    adaptive: bool = True
+
+    @abstractmethod
+    def drawn(self, rows: Batch, model: Replay, task: Task, count: int, seed: int) -> Tensors:
+        """The tensors that make the features of updates of ``count`` examples, and the outputs.
+
+        Raises:
+            CannotAttack: such updates have no such features.
+        """
+
+    @abstractmethod
+    def features(self, model: Replay, task: Task, made: Tensors) -> Features:
+        """How updates become features, by what was ``drawn``."""
+
+    @abstractmethod
+    def network(self, task: Task, features: Features, made: Tensors) -> Model:
+        """What turns features into examples, still to be learned."""
+
+    @abstractmethod
+    def learn(self, network: Model, lessons: Lessons, job: Job, seed: int) -> Tensors:
+        """The tensors of the network once it has learned, and its ``heldout`` loss."""
+
+    def caveats(self, learned: Tensors) -> list[str]:
+        """What the reader of a result should know of the training."""
+        del learned
+        return []
+
+    def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors:
+        """What was learned, and the tensors that make its features and its outputs.
+
+        Raises:
+            CannotAttack: there are too few auxiliary rows, or what the client does is not known.
+        """
+        count = _count(observation)
+        observed_gradient(observation)  # says what is not known of the client's steps
+        model = replay(observation, task, job.device)
+        owned = with_classes(job.auxiliary(), task, seed)
+        heldout, training = split_rows(owned, self.size, count, seed)
+        training = made_rows(training, task, self.auxiliary, self.pseudo, self.dct_axes, seed)
+        if self.mirror and task.modality == "image":
+            training = with_mirrored(training)
+        made = {"size": torch.tensor(count), **self.drawn(training, model, task, count, seed)}
+        made = {name: value.to(job.device) for name, value in made.items()}
+        features = self.features(model, task, made)
+        made["inputs"] = torch.tensor(features.width)
+        client = declared_client(observation, model, features, count, defended=self.adaptive)
+        with seeded(derive(seed, "network")):
+            network = self.network(task, features, made).to(job.device)
+        rows = joined([heldout, training]).to(job.device)
+        numbers = torch.arange(len(rows), device=job.device)
+        lessons = Lessons(
+            _simulated(client, rows, seed),
+            network.output.truths(rows),
+            training=numbers[len(heldout) :],
+            heldout=numbers[: len(heldout)],
+        )
+        learned = self.learn(network, lessons, job, seed)
+        return {name: value.cpu() for name, value in (learned | made).items()}
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+    ) -> list[Reconstruction]:
+        """One pass for each observation; the objective is the held-out loss.
+
+        Raises:
+            CannotAttack: an update is not of the kind that was learned from.
+        """
+        assert job.prepared is not None
+        learned = {name: value.to(job.device) for name, value in job.prepared.items()}
+        notes = self.caveats(learned)
+        clients = observations[0].knowledge.cohort
+        if self.adaptive and 1 < clients < learned["size"] and declared(observations[0]).names:
+            notes += [f"the {clients} clients of a cohort were taken to have equally many examples"]
+        model = replay(observations[0], task, job.device)
+        features = self.features(model, task, learned)
+        for observation in observations:
+            _check_fits(observation, model, features, learned)
+        network = self.network(task, features, learned).to(job.device)
+        load_state(network, {name: learned[name] for name in network.state_dict()})
+        guesses = []
+        for observation, rng in zip(observations, rngs, strict=True):
+            update = Coordinates.of(model).flatten(observed_gradient(observation))
+            linear = features.linear(update.float().to(job.device)[None])
+            with torch.no_grad():
+                outputs = network(features.finish(linear))[0]
+            guess = network.output.read(outputs, observation.knowledge.lengths)
+            guesses.append(
+                Reconstruction(
+                    replace(guess, labels=_labels(observation, task, rng, job, self.adaptive)),
+                    objective=float(learned["heldout"]),
+                    steps=int(learned.get("epoch", 0)),
+                    note="; ".join(notes),
+                )
+            )
+        return guesses
+
+
+def _simulated(client: SimulatedClient, rows: Batch, seed: int) -> SimulatedUpdates:
+    rng = generator(seed, "simulated", device=rows.labels.device)
+    try:
+        return SimulatedUpdates(client, rows, rng)
+    except ConfigError as error:  # of a defense that only the client can set up
+        raise CannotAttack(
+            f"the declared defense cannot be simulated ({str(error).removesuffix('.')})",
+            "Set adaptive = false.",
+        ) from None
+
+
+def _count(observation: Observation) -> int:
+    count = observation.knowledge.num_examples
+    assert count is not None
+    return count
+
+
+def _check_fits(
+    observation: Observation, model: Replay, features: Features, learned: Tensors
+) -> None:
+    sent = [name for name, _ in model.network.named_parameters() if name in observation.received]
+    count, size, inputs = _count(observation), int(learned["size"]), int(learned["inputs"])
+    if (count, features.width) != (size, inputs) or sent != list(model.parameters):
+        raise CannotAttack(
+            f"an update of {len(sent)} tensors and {count} examples is not what the inverter was "
+            f"trained for ({size} examples, {inputs} features)",
+            "Let all clients send the same layers and batches of one size.",
+        )
+
+
+def _labels(
+    observation: Observation, task: Task, rng: torch.Generator, job: Job, adaptive: bool
+) -> Tensor:
+    """The classes of a classifier's examples; -1 where they cannot be told."""
+    unknown = torch.full((_count(observation),), -1)
+    if not task.spec.num_classes:
+        return unknown
+    try:
+        return known_labels(observation, task, rng, job, adaptive=adaptive)
+    except CannotAttack:
+        return unknown
