@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from attacks.observed.cuts import CUTS
 from attacks.observed.factors import Products, Vectors
@@ -136,6 +137,7 @@ class Factored:
         *,
         create_graph: bool = True,
         parameters: Tensors | None = None,
+        words: Tensor | None = None,
     ) -> list[Products | Vectors]:
         """The gradient of each lane's own mean loss.
 
@@ -145,6 +147,8 @@ class Factored:
                 If the loss is a mean over tokens, all lanes need equally many.
             create_graph: whether the result is to be differentiated.
             parameters: point at which to take the gradient, instead of the network's own.
+            words: of which the guess holds the embeddings ``(lane, example, token)``: adds the
+                gradient of the word table's rows ``words.unique()``, under the name "".
         """
         lanes, examples, tokens, width = guess.shape
         if not guess.requires_grad:
@@ -162,7 +166,12 @@ class Factored:
         if not create_graph:
             calls = [replace(call, inputs=call.inputs.detach()) for call in calls]
         groups = self._layers(calls, slopes[1:], lanes)
-        groups += self._tables(slopes[0].reshape(guess.shape))
+        slope = slopes[0].reshape(guess.shape)
+        groups += self._tables(slope)
+        if words is not None:
+            rows, which = words.unique(return_inverse=True)
+            holds = one_hot(which, len(rows)).to(slope)
+            groups.append(Products(("",), holds.flatten(1, 2)[None], slope.flatten(1, 2)[None]))
         return groups
 
     def _ids(self, batch: Batch) -> Tensor:

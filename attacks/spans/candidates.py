@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Job
+from attacks.observed.readings import read
 from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers
 from attacks.spans.subspace import Subspace
@@ -62,15 +63,22 @@ def vocabulary(
     size = len(network.get_parameter(name))
     possible = torch.ones(size, dtype=torch.bool)
     if rows and name in observation.received:
-        moved = observation.update((name,))[name].any(1)
-        # A tied head, noise or weight decay moves every row.
-        if 3 <= int(moved.sum()) < size // 2:
+        table = observation.update((name,))[name]
+        moved = table.any(1)
+        # A tied head, noise or weight decay moves every row; pruning may empty that of a word.
+        if 3 <= int(moved.sum()) < size // 2 and shows_absence(table):
             possible = moved
             # Where padding has the id of a start token, its row gets no gradient.
             possible[task.tokens([""])[0]] = True
     if task.spec.pad_id is not None and task.spec.pad_id not in task.tokens([""])[0]:
         possible[task.spec.pad_id] = False
     return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
+
+
+def shows_absence(table: Tensor) -> bool:
+    """Whether a row of zeros proves that its word is absent: nothing was pruned or rounded."""
+    seen = read(table)
+    return seen.signs or (seen.complete and not seen.step)
 
 
 def start_of(task: TextTask) -> int | None:

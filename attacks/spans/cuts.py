@@ -49,6 +49,7 @@ class SpanCuts:
         largest_ratio: most that one layer can say for a token.
         grown_places: places of the greedy growth that fits the layers first.
         grown_starts: first tokens that it tries in excess of the sentences.
+        least_noise: least variance of noise, as a share of the mean square of a gradient.
         fewest_directions: spikes below which a layer says nothing.
         told_weight: weight of a language model's log-probability.
         told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
@@ -128,6 +129,7 @@ class SpanCuts:
     largest_ratio: float = 6.0
     grown_places: int = 7
     grown_starts: int = 6
+    least_noise: float = 1e-4
     fewest_directions: int = 3
     told_weight: float = 0.5
     told_shift: float = 3.0

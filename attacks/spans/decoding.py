@@ -68,10 +68,8 @@ def decode(
     if traces.layers.causal:
         lines = causal_decoding.decode(observation, task, traces, rng, job)
         labels = [-1] * len(lines)
-    elif traces.first is not None and len(task.tokens([""])[0]) > 1:
-        lines, labels = encoder_decoding.decode(observation, task, traces, job)
     else:
-        return None
+        lines, labels = encoder_decoding.decode(observation, task, traces, job)
     if not lines:
         return None
     explained = not job.expired and consistent(observation, task, network, lines, labels)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from attacks.base import Job
-from attacks.spans.joint_words import JointWords
-from attacks.spans.places import Places
+from attacks.spans.proposals import Sources
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
+from attacks.spans.table_rows import table_rows
 from attacks.spans.word_search import WordSearch
 from fedsim.capture import Observation
 from fedsim.tasks.text import TextTask
@@ -17,7 +17,7 @@ _SHORTEST = 3  # tokens
 def decode(
     observation: Observation, task: TextTask, traces: SoftTraces, job: Job
 ) -> tuple[list[list[int]], list[int]]:
-    """The likeliest sentences of an encoder, with their classes.
+    """The likeliest sentences of an encoder, with their classes; none where nothing tells.
 
     Args:
         observation: of any optimizer and defense.
@@ -26,9 +26,13 @@ def decode(
         job: ends the search when its time is up.
     """
     edges, count = task.tokens([""])[0], observation.knowledge.num_examples or 1
+    rows = table_rows(observation, traces.layers)
+    if len(edges) < 2 or (traces.first is None and rows is None):
+        return [], []
+    sources = Sources(traces, rows, edges[0], edges[-1])
     search = WordSearch(
-        Places(traces.statistics, edges[0], edges[-1]),
-        JointWords.of(traces, traces.words.new_tensor([edges[0], edges[-1]]), count),
+        sources,
+        sources.proposals(count),
         Rematch.of(observation, task, traces.words.device, signs=traces.signs),
         task.spec.num_classes or 1,
         observation.knowledge.lengths or range(_SHORTEST, task.max_length + 1),

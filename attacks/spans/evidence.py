@@ -83,6 +83,12 @@ class Evidence:
         """``Y Y^T``, ``(width, width)``."""
         return self.seen.matrix @ self.seen.matrix.T
 
+    @property
+    def variance(self) -> float:
+        """Of the noise of an entry of ``Y``, at least ``CUTS.least_noise`` of its mean square."""
+        square = float(self.seen.matrix.square().mean())
+        return max(self.seen.noise**2, CUTS.least_noise * square)
+
     def ratio(self, statistic: Tensor) -> Tensor:
         """Log-likelihood ratio of a token at its place against any other, clamped."""
         if not self.tells:

@@ -55,6 +55,7 @@ class FirstLayers:
         contexts: the layers behind the first attention: its output and both of the feed-forward
             part; in a model with adapters, the next three layers that have one.
         later: the layers of the second block.
+        places: rows of the learned position table that the longest sentence uses; None without one.
         causal: whether a token attends to earlier tokens only.
         everywhere: whether a token has the same input before any attention at all positions, as
             with rotary and relative ones.
@@ -76,7 +77,7 @@ class FirstLayers:
         table = None if position is None else network.get_submodule(position[:-7])
         # OPT's table takes the mask in place of indices.
         self._table = table if type(table) is nn.Embedding else None
-        self._places: Tensor | None = None
+        self.places: Tensor | None = None
         self._takes_positions = "position_ids" in inspect.signature(network.forward).parameters
         self._arguments: dict[str, Tensor] = {}
         a, b, c = vocabulary
@@ -230,10 +231,10 @@ class FirstLayers:
 
         def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
             if positions is None:
-                self._places = args[0].flatten()
+                self.places = args[0].flatten()
                 return None
-            assert self._places is not None
-            return (self._places[positions][None],)
+            assert self.places is not None
+            return (self.places[positions][None],)
 
         handle = self._table.register_forward_pre_hook(hook)
         try:

@@ -10,12 +10,65 @@ import torch
 from torch import Tensor
 
 from attacks.spans.soft_traces import SoftTraces
+from attacks.spans.table_rows import TableRows
 
 _NEAREST = 12  # tokens nearest to the span at a place, and as many that stand out
 _SWEEPS = 8  # most rounds over the places of a line
 _INDEPENDENT = 1e-3  # least share of an input's square outside the others' span
 _GAIN = 1e-9  # least relative gain of a step
 _RIDGE = 1e-9  # of the inner products of inputs, which may occur twice
+
+
+@dataclass(frozen=True)
+class View:
+    """One gradient ``Y = X^T D`` plus noise, and the rows of ``X`` that tokens would make.
+
+    Attributes:
+        gram: ``Y Y^T``, ``(width, width)``.
+        inputs: rows of ``X`` for each token at each place, ``(place, token, width)``.
+    """
+
+    gram: Tensor
+    inputs: Tensor
+
+    def __post_init__(self) -> None:
+        """Prepare what every sentence needs of each token."""
+        images = self.inputs @ self.gram
+        object.__setattr__(self, "_images", images)
+        object.__setattr__(self, "_energies", (images * self.inputs).sum(2))
+        object.__setattr__(self, "_squares", self.inputs.square().sum(2))
+
+    _images: Tensor = None  # type: ignore[assignment]
+    _energies: Tensor = None  # type: ignore[assignment]
+    _squares: Tensor = None  # type: ignore[assignment]
+
+    def gains(self, places: Tensor, others: Tensor, place: int) -> Tensor:
+        """What each token at a place adds to the energy of other pairs of both, ``(token,)``."""
+        basis = torch.linalg.qr(self.inputs[places, others].T).Q
+        inside = self.inputs[place] @ basis
+        seen = inside @ (basis.T @ self.gram @ basis) - 2 * self._images[place] @ basis
+        added = self._energies[place] + (inside * seen).sum(1)
+        outside = self._squares[place] - inside.square().sum(1)
+        clear = outside > _INDEPENDENT * self._squares[place]
+        gained: Tensor = added / outside.clamp(min=1e-30)
+        return gained.where(clear, 0)
+
+    def energies(self, which: Tensor, own: Tensor) -> Tensor:
+        """Energy within the span of each line's inputs ``(line,)``, float64.
+
+        Args:
+            which: numbers of places and tokens, ``place * tokens + token``.
+            own: which of them each line has ``(line, token)``.
+        """
+        inputs, images = (
+            part.flatten(0, 1)[which].double() for part in (self.inputs, self._images)
+        )
+        table, seen = inputs @ inputs.T, images @ inputs.T
+        rows, columns = own[:, :, None], own[:, None, :]
+        table, seen = table[rows, columns], seen[rows, columns]
+        table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
+        solved: Tensor = torch.linalg.solve(table, seen)
+        return solved.diagonal(dim1=1, dim2=2).sum(1)
 
 
 @dataclass(frozen=True)
@@ -26,52 +79,43 @@ class JointWords:
     their places. With ``D`` free, the likelihood of a sentence grows with ``tr(P Y Y^T)``, where
     ``P`` projects on the span of ``X`` (a variable projection, Golub and Pereyra 1973). Alone, a
     token is hardly nearer to the span at its own place than at another; given the others, what it
-    adds to the projection singles it out among the vocabulary.
+    adds to the projection singles it out among the vocabulary. The gradients of both embedding
+    tables have the same form. Each gradient counts by the inverse of its noise.
 
     Attributes:
-        gram: ``Y Y^T``, ``(width, width)``.
+        views: gradients, together of trace 1.
         tokens: ids that are tried, ``(token,)``.
-        inputs: of each of them at each place, ``(place, token, width)``.
         edges: ids of the first and the last token of every sentence, which are no words.
         known: places and numbers of the tokens of sentences that are already found.
     """
 
-    gram: Tensor
+    views: tuple[View, ...]
     tokens: Tensor
-    inputs: Tensor
     edges: Tensor
     known: tuple[tuple[int, int], ...] = ()
 
-    def __post_init__(self) -> None:
-        """Prepare what every sentence needs of each token."""
-        images = self.inputs @ self.gram
-        object.__setattr__(self, "_images", images)
-        object.__setattr__(self, "_energies", (images * self.inputs).sum(2))
-        object.__setattr__(self, "_squares", self.inputs.square().sum(2))
-        object.__setattr__(self, "_inner", ~torch.isin(self.tokens, self.edges))
-
-    _images: Tensor = None  # type: ignore[assignment]
-    _energies: Tensor = None  # type: ignore[assignment]
-    _squares: Tensor = None  # type: ignore[assignment]
-    _inner: Tensor = None  # type: ignore[assignment]
-
     @classmethod
-    def of(cls, traces: SoftTraces, edges: Tensor, count: int) -> JointWords:
-        """Shortlist the tokens that are near the span of so many sentences."""
-        assert traces.first is not None
+    def of(
+        cls, traces: SoftTraces, edges: Tensor, count: int, rows: TableRows | None = None
+    ) -> JointWords:
+        """Shortlist the tokens that are near the span of so many sentences, or have a row."""
         near = traces.statistics
-        apart = near - near[1:].mean(0)
-        apart = apart.where(apart.isfinite(), torch.inf)
-        size = _NEAREST * (1 + count)
-        few = near.topk(min(8 * size, near.shape[1]), dim=1, largest=False).indices
-        strong = apart.gather(1, few).topk(min(size, few.shape[1]), dim=1, largest=False).indices
-        tokens = torch.cat(
-            [few[:, :size].flatten(), few.gather(1, strong).flatten(), edges]
-        ).unique()
+        found = [edges]
+        if traces.first is not None:
+            found += _near(near, count)
+        if rows is not None:
+            found.append(rows.shortlist(count))
+        tokens = torch.cat(found).unique()
         tokens = tokens[near[:, tokens].isfinite().any(0)]
-        inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
-        gram = traces.first.gram().to(inputs)
-        return cls(gram / gram.trace(), tokens, inputs, edges)
+        parts: list[tuple[Tensor, Tensor]] = []
+        if traces.first is not None:
+            inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
+            parts.append((traces.first.gram() / traces.first.variance, inputs))
+        if rows is not None:
+            parts.append((rows.gram(tokens) / rows.noise, rows.inputs(len(tokens))))
+        total = sum(float(gram.trace()) for gram, _ in parts)
+        views = tuple(View((gram / total).to(inputs), inputs) for gram, inputs in parts)
+        return cls(views, tokens, edges)
 
     def beside(self, lines: Sequence[Tensor]) -> JointWords:
         """The same beside other sentences of the batch."""
@@ -109,14 +153,8 @@ class JointWords:
         """What each token at a place adds to the energy of the line's others, ``(token,)``."""
         line = [pair for pair in enumerate(own.tolist()) if pair[0] != place]
         places, others = torch.tensor([*dict.fromkeys([*self.known, *line])]).T
-        basis = torch.linalg.qr(self.inputs[places, others].T).Q
-        inside = self.inputs[place] @ basis
-        seen = inside @ (basis.T @ self.gram @ basis) - 2 * self._images[place] @ basis
-        added = self._energies[place] + (inside * seen).sum(1)
-        outside = self._squares[place] - inside.square().sum(1)
-        clear = outside > _INDEPENDENT * self._squares[place]
-        gained: Tensor = added / outside.clamp(min=1e-30)
-        return gained.where(clear & self._inner, 0)
+        gained = torch.stack([view.gains(places, others, place) for view in self.views]).sum(0)
+        return gained.masked_fill(torch.isin(self.tokens, self.edges), 0)
 
     def energies(self, lines: Tensor, places: Tensor | None = None) -> Tensor:
         """Share of the gradient within the span of each line's inputs ``(line,)``, float64.
@@ -132,15 +170,7 @@ class JointWords:
             places = torch.cat([known[..., 0], places], 1)
             lines = torch.cat([known[..., 1], lines], 1)
         which, own = (places * len(self.tokens) + lines).unique(return_inverse=True)
-        inputs, images = (
-            part.flatten(0, 1)[which].double() for part in (self.inputs, self._images)
-        )
-        table, seen = inputs @ inputs.T, images @ inputs.T
-        rows, columns = own[:, :, None], own[:, None, :]
-        table, seen = table[rows, columns], seen[rows, columns]
-        table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
-        solved: Tensor = torch.linalg.solve(table, seen)
-        return solved.diagonal(dim1=1, dim2=2).sum(1)
+        return torch.stack([view.energies(which, own) for view in self.views]).sum(0)
 
     def exchanges(self, line: Tensor, count: int) -> list[Tensor]:
         """The lines with two words exchanged that hold most energy."""
@@ -186,3 +216,13 @@ class JointWords:
             rows, (one, two) = torch.arange(len(pairs)), torch.tensor(pairs).T
             lines[rows, one], lines[rows, two] = own[two], own[one]
         return lines, pairs
+
+
+def _near(statistics: Tensor, count: int) -> list[Tensor]:
+    """The tokens nearest to the span at each place, and those that stand out from other places."""
+    apart = statistics - statistics[1:].mean(0)
+    apart = apart.where(apart.isfinite(), torch.inf)
+    size = _NEAREST * (1 + count)
+    few = statistics.topk(min(8 * size, statistics.shape[1]), dim=1, largest=False).indices
+    strong = apart.gather(1, few).topk(min(size, few.shape[1]), dim=1, largest=False).indices
+    return [few[:, :size].flatten(), few.gather(1, strong).flatten()]

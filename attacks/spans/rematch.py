@@ -15,6 +15,7 @@ from attacks.observed.factored import Factored
 from attacks.observed.factors import Products, Vectors
 from attacks.observed.readings import read
 from attacks.observed.replay import Replay, replay
+from attacks.observed.word_rows import is_tied
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.language_modelling import IGNORED
@@ -23,7 +24,42 @@ from fedsim.types import Batch, Tensors
 
 Measure: TypeAlias = Literal["whole", "each"]
 
+_RIDGE = 1e-6  # of the inner products of lines, which may be alike
 _TOKENS = 1024  # in one forward and backward pass
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The summed gradient of further lines, its inner product with the update and its square."""
+
+    value: Tensors
+    inner: dict[str, float]
+    square: dict[str, float]
+
+    @classmethod
+    def of(cls, rest: Tensors, update: Tensors) -> Beside:
+        """Measure each tensor once."""
+        inner = {name: float((own * update[name]).sum()) for name, own in rest.items()}
+        return cls(rest, inner, {name: float(own.square().sum()) for name, own in rest.items()})
+
+    @property
+    def scale(self) -> float:
+        """At which the gradient is nearest to the update."""
+        return sum(self.inner.values()) / max(sum(self.square.values()), 1e-30)
+
+    def bordered(self, name: str, both: Tensor, more: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Inner products of lanes with a tensor of the update and with each other, and with these.
+
+        Args:
+            name: of the tensor.
+            both: with the update ``(batch, lane)``.
+            more: with these lines, of the same shape.
+            own: with each other ``(batch, lane, lane)``.
+        """
+        ends = both.new_tensor([self.inner[name], self.square[name]]).expand(len(both), 2)
+        both = torch.cat([both, ends[:, :1]], 1)
+        below = torch.cat([more, ends[:, 1:]], 1)
+        return both, torch.cat([torch.cat([own, more[:, :, None]], 2), below[:, None]], 1)
 
 
 @dataclass(frozen=True)
@@ -33,9 +69,9 @@ class Rematch:
     Attributes:
         model: the broadcast model.
         update: as received, in float32.
-        measure: "whole" is the inner product with the update over the gradient's norm: the root of
-            the part of the update that the gradient explains at its best scale. "each" normalises
-            every tensor first, since signs have lost their scale.
+        measure: "whole" is the root of the part of the update that the gradient explains at its
+            best scale; each line of a classifier has its own, as it may have been clipped. "each"
+            normalises every tensor first, since signs have lost their scale.
         sent: masks of the entries that were sent, of tensors that were pruned.
     """
 
@@ -61,9 +97,15 @@ class Rematch:
         assert table is not None
         object.__setattr__(self, "_table", network.get_parameter(table).detach())
         object.__setattr__(self, "_factored", Factored(self.model))
+        sent = table in self.update and not is_tied(network)
+        object.__setattr__(self, "_word", table if sent else "")
+        norms = {name: max(float(own.norm()), 1e-30) for name, own in self.update.items()}
+        object.__setattr__(self, "_norms", norms)
 
     _table: Tensor = None  # type: ignore[assignment]
     _factored: Factored = None  # type: ignore[assignment]
+    _word: str = ""  # the word table, if its rows are to be compared
+    _norms: dict[str, float] = None  # type: ignore[assignment]
 
     def against(self, update: Tensors) -> Rematch:
         """The same comparison, of whole gradients, with another update."""
@@ -107,8 +149,12 @@ class Rematch:
         mask = torch.ones_like(lines)
         return self.of_batches(lines[:, None], labels[:, None], mask[:, None])
 
+    def beside(self, gradient: Tensors) -> Beside:
+        """Further lines that batches share, by their summed gradient."""
+        return Beside.of(gradient, self.update)
+
     def of_batches(
-        self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Tensors | None = None
+        self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Beside | None = None
     ) -> Tensor:
         """Similarity ``(batch,)`` of each batch ``(batch, line, token)`` with its classes.
 
@@ -116,11 +162,11 @@ class Rematch:
             lines: token ids.
             labels: a class ``(batch, line)``, or next-token targets, for each line.
             mask: 1 for tokens and 0 for padding.
-            rest: the summed gradient of further lines that all batches share.
+            rest: further lines that all batches share.
         """
         size = max(1, _TOKENS // lines[0].numel())
         parts = zip(lines.split(size), labels.split(size), mask.split(size), strict=True)
-        return torch.cat([self._similarity(*part, rest or {}) for part in parts])
+        return torch.cat([self._similarity(*part, rest) for part in parts])
 
     def pairs(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Similarity ``(pair,)`` of pairs of lines of a language model, in a batch of their own.
@@ -135,30 +181,43 @@ class Rematch:
         labels = blank.masked_fill(blank < 0, IGNORED)
         return self.of_batches(blank.clamp(min=0), labels, (blank >= 0).long())
 
-    def _similarity(self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Tensors) -> Tensor:
+    def _similarity(
+        self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Beside | None
+    ) -> Tensor:
         batch = Batch(lines.flatten(0, 1), labels.flatten(0, 1), mask.flatten(0, 1))
-        groups = self._factored(self._table[lines], batch, create_graph=False)
-        count = lines.shape[1]
-        seen, inner, square = [], [], []
+        # Each line is a lane of its own, unless the loss is a mean over the tokens of all of them.
+        lanes = lines.flatten(0, 1)[:, None] if labels.dim() == 2 else lines
+        words = lanes if self._word else None
+        groups = self._factored(self._table[lanes], batch, create_graph=False, words=words)
+        return self._compared(groups, lines, rest)
+
+    def _compared(
+        self, groups: Sequence[Products | Vectors], lines: Tensor, rest: Beside | None
+    ) -> Tensor:
+        """Similarity ``(batch,)`` of gradients in factored form."""
+        words, batches = lines.unique(), len(lines)
+        total, inner, table = lines.new_zeros(batches, dtype=torch.float32), [], []
         for group in groups:
-            for index, name in enumerate(group.names):
-                if name not in self.update or name not in self._factored.names:
+            for index, made in enumerate(group.names):
+                name, rows = (made, slice(None)) if made else (self._word, words)
+                if name not in self.update or (made and made not in self._factored.names):
                     continue
-                value = self.update[name]
-                seen.append(value)
-                both = count * _inner(group, index, value)
-                own = count**2 * _square(group, index)
-                if name in rest:
-                    both = both + (rest[name] * value).sum()
-                    more = 2 * count * _inner(group, index, rest[name])
-                    own = own + more + rest[name].square().sum()
+                both = _inner(group, index, self.update[name][rows]).view(batches, -1)
+                own = _table(group, index, batches)
+                if rest is not None and name in rest.value:
+                    more = _inner(group, index, rest.value[name][rows]).view(batches, -1)
+                    both, own = rest.bordered(name, both, more, own)
+                if self.measure == "each":
+                    size = own.sum((1, 2)).clamp(min=1e-30).sqrt()
+                    total = total + both.sum(1) / size * self._norms[name]
                 inner.append(both)
-                square.append(own)
-        both, own = torch.stack(inner, 1), torch.stack(square, 1).clamp(min=1e-30)
-        if self.measure == "whole":
-            return both.sum(1) / own.sum(1).sqrt()
-        norms = both.new_tensor([float(value.norm()) for value in seen]).clamp(min=1e-30)
-        return (both / own.sqrt() * norms).sum(1)
+                table.append(own)
+        if self.measure == "each":
+            return total
+        both, own = torch.stack(inner).sum(0).double(), torch.stack(table).sum(0).double()
+        own.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
+        solved = torch.linalg.solve(own + 1e-30 * torch.eye(own.shape[1]).to(own), both)
+        return (both * solved).sum(1).clamp(min=0).sqrt().to(total)
 
     def improve(
         self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job
@@ -203,9 +262,13 @@ def _inner(group: Products | Vectors, index: int, value: Tensor) -> Tensor:
     return values @ value.flatten()[: values.shape[1]]
 
 
-def _square(group: Products | Vectors, index: int) -> Tensor:
-    """Square ``(lane,)`` of a layer's gradients."""
-    if isinstance(group, Products):
-        left, right = group.left[index], group.right[index]
-        return ((left @ left.mT) * (right @ right.mT)).sum((1, 2))
-    return group.values[index].square().sum(1)
+def _table(group: Products | Vectors, index: int, batches: int) -> Tensor:
+    """Inner products ``(batch, lane, lane)`` of the gradients of each batch's lanes."""
+    if isinstance(group, Vectors):
+        values = group.values[index].view(batches, -1, group.values.shape[2])
+        return values @ values.mT
+    left, right = group.left[index], group.right[index]
+    lanes, rows = len(left) // batches, left.shape[1]
+    left, right = (part.reshape(batches, lanes * rows, -1) for part in (left, right))
+    both = (left @ left.mT) * (right @ right.mT)
+    return both.view(batches, lanes, rows, lanes, rows).sum((2, 4))

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.spans.joint_words import JointWords
-from attacks.spans.places import Places
-from attacks.spans.rematch import Rematch
+from attacks.spans.proposals import Proposals, Sources
+from attacks.spans.rematch import Beside, Rematch
 from fedsim.types import Tensors
 
 _LENGTHS = 6  # likeliest lengths, in which words are chosen together
@@ -47,16 +46,16 @@ class WordSearch:
     """An ascent on the similarity of the whole model's gradient with the update.
 
     Attributes:
-        places: proposes lengths and words.
-        joint: chooses the words of a sentence together.
+        sources: what an update without other sentences proposes.
+        whole: what the update proposes.
         match: measures.
         classes: number of classes.
         possible: lengths that may occur.
         dropout: whether dropout blurs the deeper layers, so that the first one alone knows words.
     """
 
-    places: Places
-    joint: JointWords
+    sources: Sources
+    whole: Proposals
     match: Rematch
     classes: int
     possible: Sequence[int]
@@ -79,16 +78,28 @@ class WordSearch:
     def _begun(self, guess: Guess, row: int, job: Job) -> list[list[Guess]]:
         """The guess with a sentence chosen anew beside the others, of each length and class."""
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
-        joint, lines = self.joint.beside(others), []
+        lines: list[Tensor] = []
         begun = row < len(guess.lines)
-        if begun:
-            lines.append(joint.settled(guess.lines[row]))
-        for length in self.places.lengths(self.possible, _FEW if begun else _LENGTHS):
-            settled = [joint.settled(start) for start in self.places.starts(length)]
-            lines += joint.best(settled, 1)
-            if job.expired:
-                break
+        ways = [self.whole.beside(others)]
+        if others and (left := self._left(guess, row)) is not None:
+            ways.append(left)
+        for way in ways:
+            if begun:
+                lines.append(way.joint.settled(guess.lines[row]))
+            for length in way.places.lengths(self.possible, _FEW if begun else _LENGTHS):
+                settled = [way.joint.settled(start) for start in way.places.starts(length)]
+                lines += way.joint.best(settled, 1)
+                if job.expired:
+                    break
         return [[guess.with_line(row, one, own) for own in range(self.classes)] for one in lines]
+
+    def _left(self, guess: Guess, row: int) -> Proposals | None:
+        """What the update without the other sentences proposes; None if it has lost its scale."""
+        rest = self._rest(guess, [row])
+        if rest is None or self.match.measure == "each":
+            return None
+        others = {name: rest.scale * value for name, value in rest.value.items()}
+        return self.sources.without(others, 1).proposals(1)
 
     def _improved(self, guess: Guess, job: Job) -> Guess:
         """After rounds of changes of every sentence."""
@@ -111,11 +122,11 @@ class WordSearch:
         guess: Guess,
         others: Sequence[Guess],
         rows: Sequence[int],
-        rest: Tensors | None = None,
+        rest: Beside | None = None,
     ) -> Guess:
         """The nearest of the guess and others that differ from it in these rows alone.
 
-        ``rest`` is the gradient of the other rows, if the caller has it.
+        ``rest`` are the other rows, if the caller has them.
         """
         if not others:
             return guess
@@ -134,8 +145,8 @@ class WordSearch:
             return guess
         return replace(others[int(scores.argmax())], score=best)
 
-    def _rest(self, guess: Guess, rows: Sequence[int]) -> Tensors:
-        """The summed gradient of the other rows."""
+    def _rest(self, guess: Guess, rows: Sequence[int]) -> Beside | None:
+        """The other rows by their summed gradient."""
         total: Tensors = {}
         for row, (line, label) in enumerate(zip(guess.lines, guess.labels, strict=True)):
             if row not in rows:
@@ -143,16 +154,17 @@ class WordSearch:
                 total = {
                     name: value + total[name] if total else value for name, value in own.items()
                 }
-        return total
+        return self.match.beside(total) if total else None
 
     def _swept(self, guess: Guess, row: int, job: Job) -> Guess:
         """After one round of changes of each word, and of the order and number of words."""
         line = guess.lines[row]
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
-        joint, rest = self.joint.beside(others), self._rest(guess, [row])
+        left, rest = self._left(guess, row), self._rest(guess, [row])
+        way = self.whole.beside(others) if left is None else left
         tried = [guess.with_line(row, line, label) for label in range(self.classes)]
         guess = self._best(guess, tried, [row], rest)
-        likely = joint.rivals(line, _RIVALS)
+        likely = way.joint.rivals(line, _RIVALS)
         for place in range(1, len(line) - 1):
             line = guess.lines[row]
             beside = [one[place : place + 1] for one in others if place < len(one) - 1]
@@ -164,24 +176,24 @@ class WordSearch:
             if job.expired:
                 return guess
         more = [
-            *joint.exchanges(guess.lines[row], _RIVALS * 3),
-            *self._resized(guess.lines[row], joint),
+            *way.joint.exchanges(guess.lines[row], _RIVALS * 3),
+            *self._resized(guess.lines[row], way),
         ]
         return self._best(guess, [guess.with_line(row, one) for one in more], [row], rest)
 
-    def _resized(self, line: Tensor, joint: JointWords) -> list[Tensor]:
+    def _resized(self, line: Tensor, way: Proposals) -> list[Tensor]:
         """The likeliest lines with one word left out or put in."""
         count, lines = len(line), []
         if count - 1 in self.possible:
             lines += [torch.cat([line[:i], line[i + 1 :]]) for i in range(1, count - 1)]
         if count + 1 in self.possible:
-            likely = self.places.rivals(count + 1, _FEW)
+            likely = way.places.rivals(count + 1, _FEW)
             more = [
                 torch.cat([line[:i], token[None], line[i:]])
                 for i in range(1, count)
                 for token in likely[i]
             ]
-            lines += joint.best(more, _RIVALS)
+            lines += way.joint.best(more, _RIVALS)
         return lines
 
     def _mixed(self, guess: Guess, row: int, job: Job) -> Guess:
@@ -189,7 +201,7 @@ class WordSearch:
         for other in range(row):
             rest = [line for i, line in enumerate(guess.lines) if i not in (row, other)]
             one, two = guess.lines[row], guess.lines[other]
-            pairs = self.joint.beside(rest).best_batches(self._moved(one, two), 2 * _RIVALS)
+            pairs = self.whole.joint.beside(rest).best_batches(self._moved(one, two), 2 * _RIVALS)
             for place in range(1, min(len(one), len(two)) - 1):
                 for end in (place + 1, len(one) + len(two)):
                     first = torch.cat([one[:place], two[place:end], one[end:]])

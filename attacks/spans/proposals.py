@@ -1,0 +1,72 @@
+"""Words that an update proposes for one sentence of an encoder, given the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from attacks.spans.joint_words import JointWords
+from attacks.spans.places import Places
+from attacks.spans.soft_traces import SoftTraces
+from attacks.spans.table_rows import TableRows
+from fedsim.types import Tensors
+
+_ROWS = 4.0  # how much nearer a token is at a place where its row says that it stands
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """What the layers before any attention say of a sentence.
+
+    Attributes:
+        places: proposes lengths and words.
+        joint: chooses the words of a sentence together.
+    """
+
+    places: Places
+    joint: JointWords
+
+    def beside(self, lines: Sequence[Tensor]) -> Proposals:
+        """The same beside other sentences of the batch."""
+        return replace(self, joint=self.joint.beside(lines))
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The parts of an update that propose words.
+
+    Attributes:
+        traces: of the first layer.
+        rows: of the embedding tables, if they tell.
+        start: token that begins every sentence.
+        end: token that ends every sentence.
+    """
+
+    traces: SoftTraces
+    rows: TableRows | None
+    start: int
+    end: int
+
+    def proposals(self, count: int) -> Proposals:
+        """For so many sentences."""
+        traces = self._ranked(count)
+        ends = traces.words.new_tensor([self.start, self.end])
+        joint = JointWords.of(traces, ends, count, self.rows)
+        return Proposals(Places(traces.statistics, self.start, self.end), joint)
+
+    def without(self, others: Tensors, count: int) -> Sources:
+        """What is left for so many sentences without the part that others explain."""
+        traces = self._ranked(count)
+        traces = traces.without(others, others, count * len(traces.statistics))
+        rows = None if self.rows is None else self.rows.without(others)
+        return replace(self, traces=traces, rows=rows)
+
+    def _ranked(self, count: int) -> SoftTraces:
+        """The traces with what the rows add to the statistics."""
+        if self.rows is None:
+            return self.traces
+        tokens, statistics = self.rows.shortlist(count), self.traces.statistics.clone()
+        statistics[:, tokens] -= _ROWS * self.rows.weights(tokens).to(statistics)
+        return replace(self.traces, statistics=statistics)

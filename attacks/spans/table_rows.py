@@ -1,0 +1,120 @@
+"""What the rows of both embedding tables say of the words of a batch and of their places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attacks.observed.readings import Reading, read
+from attacks.observed.word_rows import noise_variance, read_tables
+from attacks.spans.cuts import CUTS
+from attacks.spans.first_layers import FirstLayers
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import Embeddings, embedding_names
+from fedsim.types import Tensors
+
+_WORDS = 2  # rows of most energy that are looked at, for each place of a sentence
+_NEAR = 2  # and rows nearest to each place
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of the word and position tables that the sentences of a batch share.
+
+    The row of a word is the sum of the loss gradients ``delta`` at its places, that of a place the
+    sum over the sentences. Both tables together are hence ``X^T D`` for one-hot ``X``, one token
+    and one place in each row, as the gradient of the first layer is for its inputs.
+
+    Attributes:
+        words: ``(word, width)``.
+        places: ``(place, width)``, of the places that a sentence uses.
+        noise: variance of an entry.
+        names: of the tables.
+        used: rows of the position table that ``places`` are.
+    """
+
+    words: Tensor
+    places: Tensor
+    noise: float
+    names: Embeddings
+    used: Tensor
+
+    def without(self, others: Tensors) -> TableRows:
+        """The rows less those of other sentences, as far as they were sent."""
+        assert self.names.word is not None
+        assert self.names.position is not None
+        words, places = others[self.names.word], others[self.names.position][self.used]
+        return replace(
+            self,
+            words=self.words - words * (self.words != 0),
+            places=self.places - places * (self.places != 0),
+        )
+
+    def shortlist(self, count: int) -> Tensor:
+        """Words of the strongest rows and of those nearest to a place, ascending ``(token,)``."""
+        energy = self.words.square().sum(1)
+        size = min(_WORDS * count * len(self.places), int((energy > 0).sum()))
+        near = (self.places @ self.words.T).topk(min(_NEAR * count, len(energy)), dim=1).indices
+        found = torch.cat([energy.topk(size).indices, near.flatten()]).unique()
+        return found[energy[found] > 0]
+
+    def weights(self, tokens: Tensor) -> Tensor:
+        """How often each token occurs at each place, ``(place, token)``, by ridge regression."""
+        rows = self.words[tokens]
+        table = rows @ rows.T
+        table.diagonal().add_(self.words.shape[1] * self.noise)
+        return torch.linalg.solve(table, rows @ self.places.T).T
+
+    def gram(self, tokens: Tensor) -> Tensor:
+        """Inner products of the rows of tokens, then those of places, ``(row, row)``."""
+        rows = torch.cat([self.words[tokens], self.places])
+        return rows @ rows.T
+
+    def inputs(self, tokens: int) -> Tensor:
+        """The rows of ``X`` for each of so many tokens at each place, ``(place, token, row)``."""
+        count = len(self.places)
+        word = torch.eye(tokens).expand(count, tokens, tokens)
+        place = torch.eye(count)[:, None].expand(count, tokens, count)
+        return torch.cat([word, place], 2).to(self.words.device)
+
+
+def table_rows(observation: Observation, layers: FirstLayers) -> TableRows | None:
+    """The rows as received; None where they are not sent, or do not tell words from places.
+
+    Args:
+        observation: of any optimizer and defense.
+        layers: of an encoder.
+    """
+    places = layers.places
+    if places is None:
+        return None
+    try:
+        found = read_tables(observation, layers.network, places.device)
+    except CannotAttack:
+        return None
+    if found.tied or not len(found.positions) or not bool(found.words.any()):
+        return None
+    optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
+    seen = read(found.words, optimizer)
+    words = seen.value if seen.signs else found.words
+    rows = found.positions[places].to(words)
+    names = embedding_names(layers.network)
+    rows = rows.sign() if seen.signs else rows
+    return TableRows(words.float(), rows.float(), _noise(words, seen), names, places)
+
+
+def _noise(words: Tensor, seen: Reading) -> float:
+    """Variance of an entry in the row of a word."""
+    alive = words.any(1)
+    square = float(words[alive].square().mean())
+    if seen.signs:
+        return square / 2
+    variance = noise_variance(words) or seen.step**2 / 12
+    if not seen.complete:
+        unknown = (seen.upper - seen.lower)[alive] / 2
+        unknown = unknown.where(unknown.isfinite(), square**0.5)
+        variance += float(unknown.square().mean()) / 3
+    return max(variance, CUTS.least_noise * square)
