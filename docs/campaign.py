@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,15 +47,18 @@ class Ended(NamedTuple):
 
     Attributes:
         seconds: CPU time, that of its own child processes included.
+        share: CPU time by wall time: below 1 where other work has the cores.
     """
 
     status: int
     output: str
     seconds: float
+    share: float
 
 
 def command(*words: str) -> Ended:
     """Run ``fedsim`` in a process of its own."""
+    started = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "experiments.cli", *words],
         stdout=subprocess.PIPE,
@@ -65,7 +69,9 @@ def command(*words: str) -> Ended:
     output = process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    return Ended(process.returncode, output, used.ru_utime + used.ru_stime)
+    seconds = used.ru_utime + used.ru_stime
+    share = min(1.0, seconds / (time.monotonic() - started))
+    return Ended(process.returncode, output, seconds, share)
 
 
 def expect(name: str) -> Estimate | None:
@@ -75,10 +81,10 @@ def expect(name: str) -> Estimate | None:
     )
     if shown.status:
         return None
-    times = [part["cost"]["time"] for part in json.loads(shown.output)["experiments"]]
-    parts = ("simulation", "attacks", "quick", "budget")
-    seconds = sum(time[part] for time in times for part in parts)
-    return Estimate(round(seconds, 1), any(time["budgeted"] for time in times))
+    costs = [part["cost"]["time"] for part in json.loads(shown.output)["experiments"]]
+    timed = sum(cost[part] for cost in costs for part in ("simulation", "attacks", "quick"))
+    budget = sum(cost["budget"] for cost in costs)
+    return Estimate(round(shown.share * timed + budget, 1), budget > 0)
 
 
 def make(name: str) -> str:

@@ -10,7 +10,7 @@ from experiments.plan.folder import Run
 from experiments.report.naming import attack_name, named_place
 from experiments.wording.names import title
 from fedsim.files import read_text
-from fedsim.records import PRIOR_ONLY, STATUSES
+from fedsim.records import STATUSES
 
 
 class Value(NamedTuple):
@@ -62,11 +62,11 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
             if leaked := result.leakage.get(metric):
                 spread = (leaked.mean, leaked.low, leaked.high)
                 yield Value(labels, title(metric), leaked.unit, leaked.n, *spread)
-            rounds = result.rounds.get(metric, {})
-            for number, leaked in rounds.items() if len(rounds) > 1 else ():
-                spread = (leaked.mean, leaked.low, leaked.high)
-                measure = f"{title(metric)}, round {number}"
-                yield Value(labels, measure, leaked.unit, leaked.n, *spread)
+        rounds = result.rounds.get(section.main, {})
+        for number, leaked in rounds.items() if len(rounds) > 1 else ():
+            spread = (leaked.mean, leaked.low, leaked.high)
+            measure = f"{title(section.main)}, round {number}"
+            yield Value(labels, measure, leaked.unit, leaked.n, *spread)
     yield from _utility(section, about)
 
 
@@ -99,14 +99,15 @@ def jobs(run: Run) -> str:
     ]
     total = {status: sum(r.jobs[status] for _, r in attacked) for status in STATUSES}
     counts = ", ".join(f"{count} {status}" for status, count in total.items() if count)
-    why = {reason for section, result in attacked for reason in _reasons(section, result)}
-    return "; ".join(filter(None, [counts, *sorted(why)]))
+    why = dict.fromkeys(reason for section, result in attacked for reason in _why(section, result))
+    return "; ".join(filter(None, [counts, *why]))
 
 
-def _reasons(section: TaskFindings, result: Result) -> list[str]:
+def _why(section: TaskFindings, result: Result) -> Iterator[str]:
+    """For each status but done, the most frequent reason."""
     where = f"{attack_name(section, result)} under {named_place(result.place)[1]}"
-    return [
-        f"{where} {problem.status} ({problem.reason.rstrip('.')})"
-        for problem in result.problems
-        if problem.status != "done" and result.attack != PRIOR_ONLY
-    ]
+    for status in STATUSES:
+        told = [one for one in result.problems if one.status == status != "done"]
+        if told:
+            reason = max(told, key=lambda one: one.jobs).reason.split(". ")[0].rstrip(".")
+            yield f"{where}: {sum(one.jobs for one in told)} {status}, as {reason}"
