@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: install demo test test-slow check format docs bench clean
+.PHONY: install demo test test-slow check format docs results bench clean
 
 install: $(READY)
 
@@ -37,6 +37,9 @@ format: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+results: $(READY)
+	$(BIN)/python -m docs.campaign
 
 bench: $(READY)
 	$(BIN)/fedsim bench

@@ -33,6 +33,7 @@ class Row(Strict):
         unit: unit of the value, ``1`` for a ratio.
         paper_value: the paper's number in the same unit, where it has one for this setting.
         outcome: what happened, where a number does not say it.
+        source: where the value stands in the run, by labels of ``docs.values`` and ``measure``.
     """
 
     setting: dict[str, str]
@@ -44,6 +45,7 @@ class Row(Strict):
     unit: str = "1"
     paper_value: float | None = None
     outcome: str = ""
+    source: dict[str, str] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Row:

@@ -21,8 +21,11 @@ from docs.measured import (
     read,
     read_headlines,
 )
+from docs.progress import rows
 
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+PROGRESS = "progress"
 
 Cells = dict[tuple[str, ...], dict[str, list[Row]]]
 
@@ -124,10 +127,23 @@ def block(name: str) -> str:
     """What stands between the two marks of a table."""
     if name == HEADLINES:
         return headlines() + "\n"
+    if name == PROGRESS:
+        return _standing()
     result = read(name)
     notes = "".join(f"- {note}\n" for note in result.notes)
     title = f"**{result.title}**\n\n"
     return f"\n{title}{table(result)}\n\n{notes}{chr(10) * bool(notes)}{source(result, name)}\n\n"
+
+
+def _standing() -> str:
+    """The two tables of what is done and what is left."""
+    done, left = rows()
+    return (
+        f"\n{len(done)} experiments have a result file at their size.\n\n"
+        f"{markdown(['Experiment', 'Result file', 'CPU time'], done)}\n\n"
+        f"{len(left)} are left.\n\n"
+        f"{markdown(['Experiment', 'Expected CPU time', 'Measured smaller in'], left)}\n\n"
+    )
 
 
 def renewed(text: str) -> str:

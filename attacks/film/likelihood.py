@@ -14,10 +14,12 @@ from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
 from attacks.film.cuts import CUTS
 from attacks.spans.bag import shortlist
-from attacks.spans.causal_decoding import spread
+from attacks.spans.causal_decoding import varied
 from attacks.spans.certificate import batch_of
 from attacks.spans.evidence import Evidence, total_ratio
+from attacks.spans.explained import choose
 from attacks.spans.prefix_search import Scored
+from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces, soft_traces
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -32,11 +34,13 @@ class SoftEvidence:
     Attributes:
         traces: of the update.
         words: that are likely to occur, ascending ``(word,)``.
+        match: compares sentences with the whole update.
         count: sentences of the batch.
     """
 
     traces: SoftTraces
     words: Tensor
+    match: Rematch
     count: int
 
     def of(self, ratios: Tensor, sentences: Tensor, words: Tensor) -> Tensor:
@@ -93,7 +97,10 @@ def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftE
     special = torch.tensor(task.spec.special_ids, dtype=torch.int64, device=words.device)
     words = words[~torch.isin(words, special)]
     usable = traces.first is not None and traces.shown and traces.layers.causal and len(words)
-    return SoftEvidence(traces, words, count) if usable else None
+    if not usable:
+        return None
+    match = Rematch.of(observation, task, words.device, signs=traces.signs)
+    return SoftEvidence(traces, words, match, count)
 
 
 def likeliest(
@@ -105,7 +112,7 @@ def likeliest(
     rng: torch.Generator,
     job: Job,
 ) -> Reconstruction:
-    """The sentences of largest log-probability plus evidence.
+    """The sentences, of those of largest log-probability plus evidence, that explain the update.
 
     A second search has the layers fitted to the result of the first, as ``span`` does.
 
@@ -119,22 +126,28 @@ def likeliest(
         job: time budget and progress.
     """
     grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
+    match, count = evidence.match, evidence.count
     start = grammar.starts.shape[1]
     first = evidence.traces.ratios[0, grammar.starts[:, 0]]
     few = first.topk(min(CUTS.likely_words, len(first))).indices
     grammar = replace(grammar, starts=grammar.starts[few])
-    evidence.traces.grow(grammar.starts[0].tolist() if len(few) == 1 else [], evidence.count, rng)
+    evidence.traces.grow(grammar.starts[0].tolist() if len(few) == 1 else [], count, rng)
     guess: Certificate = "guess"
     trace, begin = [], time.monotonic()
+    scored: list[Scored] = []
     for step in (1, 2):
         nats = partial(evidence.of, evidence.traces.ratios, words=grammar.words)
         found = search(
             network, grammar, width, whole=True, evidence=nats, expired=lambda: job.expired
         )
         # The evidence of a whole sentence counts, not that of its mean word.
-        scored = [Scored(one.tokens, one.score * (len(one.tokens) - start)) for one in found]
+        scored += [Scored(one.tokens, one.score * (len(one.tokens) - start)) for one in found]
         scored.sort(key=lambda one: -one.score)
-        lines = [one.ids for one in spread(scored, evidence.count)]
+        # Evidence against the later words ends a sentence early; the whole gradient tells lengths.
+        tried = [one.ids for one in varied(scored, start, count)]
+        best = choose(match, [torch.tensor(line, device=first.device) for line in tried], count)
+        lines = [tuple(line.tolist()) for line in best.lines]
+        lines += [line for line in tried if line not in lines][: count - len(lines)]
         trace.append((step, time.monotonic() - begin, -scored[0].score))
         job.report(step, -scored[0].score, task.text(lines[0]))
         words = [line[:-1] if line[-1] == grammar.end else line for line in lines]

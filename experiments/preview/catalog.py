@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from experiments.plan.config import shipped
@@ -77,13 +78,18 @@ def _datasets() -> dict[str, str]:
 def _experiments() -> dict[str, str]:
     found = {}
     for name, path in shipped().items():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
         members = read_toml(path).get("suite")
         suite = f" (runs {', '.join(members)})" if members else ""
-        # "Zhu et al. 2019" does not end a sentence.
-        found[name] = re.split(r"(?<=[.?]) (?=[A-Z])", comment)[0] + suite
+        found[name] = opening(path) + suite
     return found
+
+
+def opening(path: Path) -> str:
+    """The first sentence of the comments of an experiment file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+    # "Zhu et al. 2019" does not end a sentence.
+    return re.split(r"(?<=[.?]) (?=[A-Z])", comment)[0]
 
 
 CATALOGS: dict[str, Callable[[], dict[str, str]]] = {

@@ -25,26 +25,32 @@ class FreezeEmbeddings(Defense):
         position: freeze the learned position embeddings.
         head: freeze the output layer and its bias, whose gradient also reveals the tokens if it is
             not tied to the word table; Learning To Invert (Wu et al. 2022) freezes it.
+        bias: freeze all biases. With ``word`` and ``position`` this is what LAMP assumes
+            (Balunović et al. 2022, appendix A.1).
     """
 
     title: ClassVar[str] = "freezing embeddings"
     word: bool = True
     position: bool = False
     head: bool = False
+    bias: bool = False
 
     def __post_init__(self) -> None:
-        if not (self.word or self.position or self.head):
+        if not (self.word or self.position or self.head or self.bias):
             raise ValueError(
-                "word, position and head are all false, so nothing is frozen; "
+                "word, position, head and bias are all false, so nothing is frozen; "
                 "set one to true, or use none"
             )
 
     def on_model(self, model: nn.Module) -> None:
-        """Freeze the chosen tables.
+        """Freeze the chosen parameters.
 
         Raises:
             ConfigError: the model does not have one of the chosen tables.
         """
+        for name, value in model.named_parameters():
+            if self.bias and name.endswith("bias"):
+                value.requires_grad = False
         names = embedding_names(model)
         for chosen, kind, name in (
             (self.word, "word", names.word),

@@ -64,6 +64,13 @@ def test_an_untied_head_is_frozen_with_its_bias() -> None:
     assert not decoder.bias.requires_grad
 
 
+def test_all_biases_are_frozen_and_no_matrix() -> None:
+    model = bert()
+    FreezeEmbeddings(word=False, bias=True).on_model(model)
+    assert frozen(model) == {name for name, value in model.named_parameters() if "bias" in name}
+    assert {len(model.get_parameter(name).shape) for name in frozen(model)} == {1}
+
+
 def test_a_classifier_has_no_head_over_tokens() -> None:
     with pytest.raises(ConfigError, match="BertForSequenceClassification does not predict tokens"):
         FreezeEmbeddings(head=True).on_model(bert())
@@ -82,7 +89,7 @@ def test_a_model_without_the_table_is_refused(word: bool, position: bool, kind: 
 
 
 def test_freezing_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="word, position and head are all false"):
+    with pytest.raises(ValueError, match="word, position, head and bias are all false"):
         FreezeEmbeddings(word=False)
 
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job, Reconstruction
+from attacks.film.bag import Bag
 from attacks.film.evidence import SpanEvidence
 from attacks.film.film import FILM
-from attacks.film.likelihood import read_likelihood
+from attacks.film.likelihood import SoftEvidence, likeliest, read_likelihood
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
@@ -105,6 +106,25 @@ def test_without_an_exact_span_likelihoods_rank(fresh: Victim) -> None:
         assert bag.note == guess.note
         assert len(tokens(bag.guess) & tokens(truth)) > len(tokens(bag.guess)) / 2
     assert sum(shares) > 1.5
+
+
+class Doubt(SoftEvidence):
+    """Evidence that speaks against each word, as that of a heavily pruned update does."""
+
+    def of(self, ratios: Tensor, sentences: Tensor, words: Tensor) -> Tensor:
+        return super().of(ratios, sentences, words) - 20
+
+
+def test_evidence_against_all_words_does_not_end_a_sentence_early(fresh: Victim) -> None:
+    seen, truth = fresh.capture([5], BARE, {"name": "gaussian_noise", "std": 1e-4})
+    task, rng = task_of(fresh), torch.Generator().manual_seed(0)
+    network = task.model(seen.sent)
+    evidence, _ = read_likelihood(seen, task, network, Job(), "")
+    assert evidence is not None
+    doubt = Doubt(**vars(evidence))
+    grammar = SPAN._grammar(seen, task, Bag(evidence.words, None))
+    guess = likeliest(doubt, task, network, grammar, SPAN.beams, rng, Job())
+    assert overlap(guess, lines(truth)) > 0.7
 
 
 def test_likelihoods_of_next_words(fresh: Victim) -> None:

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from attacks.base import Job, Reconstruction, check_facts
+from attacks.base import Attack, Job, Reconstruction, check_facts
 from attacks.prior_only import PriorOnly
 from attacks.spans.bag import words_of_update
+from attacks.spans.span import Span
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG
@@ -92,7 +93,7 @@ def several(
 
 def attack(
     victim: Victim,
-    attack: TextMatching,
+    attack: Attack,
     seen: Sequence[Observation],
     job: Job | None = None,
     seed: int = 0,
@@ -151,6 +152,20 @@ def test_lamp_finds_phrases_and_its_forerunners_do_not(bert: Victim) -> None:
         assert guess.steps == 60
         assert not guess.expired
         assert [step for step, _, _ in guess.trace] == [25, 50, 60]
+
+
+def test_matrices_alone_are_enough(bert: Victim) -> None:
+    """LAMP's threat model, appendix A.1: words, positions and biases are not sent."""
+    seen, truth = look(bert, [1], {"name": "freeze_embeddings", "position": True, "bias": True})
+    assert all(value.dim() == 2 for name, value in seen.received.items() if "Norm" not in name)
+    with pytest.raises(CannotAttack, match="does not send the word embeddings"):
+        bert.attack(seen)
+    told = seen.knowledge.model_copy(update={"labels": tuple(truth.labels.tolist())})
+    (guess,) = attack(bert, LAMP_COS, [replace(seen, knowledge=told)])
+    assert in_place(guess.guess, truth) == 1
+    (exact,) = attack(bert, Span(), [seen])
+    assert exact.confidence == ("certified",)
+    assert lines(exact.guess) == lines(truth)
 
 
 def test_the_objective_is_lowest_at_the_truth(bert: Victim) -> None:

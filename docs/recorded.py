@@ -1,0 +1,160 @@
+"""From a finished run to a file of ``docs/results``: ``python -m docs.recorded RUN [NAME]``.
+
+A file that is not there yet gets a row for each attack, defense and measure. One that is there
+keeps its words, the paper's values and its layout: a row with a ``source`` takes the new value of
+that source, and where no row has one, all measured rows are made anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from docs.measured import RESULTS, Columns, Result, Row, read
+from docs.values import Value, jobs, values
+from experiments.plan.config import shipped
+from experiments.plan.folder import Run
+from experiments.preview.catalog import opening
+from fedsim.errors import ConfigError
+from fedsim.files import read_json, write_bytes
+
+UNTIMED = "CPU time is recorded by make results alone"
+_DIGITS = {"dB": 1, "squared pixel": 4, "perplexity": 0}
+_LABELS = ("data", "model", "protocol", "setting", "defense", "attack", "probe")
+_SILENT = re.compile(r" --(json|quiet)\b| --(out|engine|workers) \S+")
+_JOBS = "Jobs: "
+
+
+def record(run: Run, name: str, cpu_seconds: float | None) -> Result:
+    """The result file of a run.
+
+    Args:
+        run: reported.
+        name: of the file, whose words are kept if it is there.
+        cpu_seconds: None if they were not measured.
+
+    Raises:
+        ConfigError: a row's ``source`` does not name one value, or only some rows have one.
+    """
+    old = read(name) if (RESULTS / f"{name}.json").exists() else None
+    found = values(run)
+    rows, columns = _made(found)
+    if old is not None and any(row.source for row in old.rows):
+        rows, columns = [_renewed(row, found, name) for row in old.rows], old.columns
+    elif old is not None:
+        rows = [_beside_paper(row, old.rows) for row in rows]
+    provenance = read_json(run.root / "provenance.json")
+    notes = [note for note in (old.notes if old else ()) if not note.startswith(_JOBS)]
+    if how := jobs(run):
+        notes.append(f"{_JOBS}{how}.")
+    return Result(
+        title=old.title if old else _title(run.plan.name),
+        paper=old.paper if old else "",
+        command=_command(run, provenance),
+        commit=next(iter(provenance["commits"].values()))[:7],
+        date=provenance["started"][:10],
+        seed=min(provenance["seeds"]),
+        machine=_machine(provenance),
+        cpu_seconds=cpu_seconds,
+        cpu_seconds_reason=UNTIMED if cpu_seconds is None else "",
+        columns=columns,
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def write(result: Result, name: str) -> Path:
+    """Write ``docs/results/<name>.json``, without what is empty."""
+    table = result.model_dump(mode="json", exclude_defaults=True)
+    path = RESULTS / f"{name}.json"
+    write_bytes(path, (json.dumps(table, indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+def _made(found: Sequence[Value]) -> tuple[list[Row], Columns]:
+    """A row for each value; labels that are the same everywhere name no line."""
+    varied = tuple(key for key in _LABELS if len({one.labels[key] for one in found}) > 1)
+    lines = varied or ("attack",)
+    rows = []
+    for value in found:
+        setting = {key: value.labels[key] for key in lines}
+        row = Row(setting=setting, measure=value.measure, outcome="none", unit=value.unit or "1")
+        rows.append(_filled(row, value))
+    digits = {one.measure: _DIGITS[one.unit] for one in found if one.unit in _DIGITS}
+    return rows, Columns(lines=lines, digits=digits)
+
+
+def _filled(row: Row, value: Value) -> Row:
+    """The row with a value of the run, in the row's own unit and five significant digits."""
+    scale = 100 if row.unit == "percent" else 1
+    if not math.isfinite(value.mean):
+        return row.model_copy(update={"n": value.n, "mean": None, "outcome": "diverged"})
+    mean, low, high = (
+        None if one is None else float(f"{scale * one:.5g}")
+        for one in (value.mean, value.low, value.high)
+    )
+    measured = {"n": value.n, "mean": mean, "low": low, "high": high, "outcome": ""}
+    return row.model_copy(update=measured)
+
+
+def _beside_paper(row: Row, old: Sequence[Row]) -> Row:
+    """With the paper's value of the old row for the same setting and measure."""
+    for other in old:
+        if (other.setting, other.measure) == (row.setting, row.measure):
+            return row.model_copy(update={"paper_value": other.paper_value})
+    return row
+
+
+def _renewed(row: Row, found: Sequence[Value], name: str) -> Row:
+    """The row with the value of its source."""
+    if row.source is None:
+        if row.mean is None and row.low is None:
+            return row
+        raise ConfigError(f"{name}.json: {row.setting} has a value and no source. Name its source.")
+    fitting = [value for value in found if value.matches(row.source)]
+    if len(fitting) != 1:
+        near = (fitting or found)[0]
+        raise ConfigError(
+            f"{name}.json: the source {row.source} names {len(fitting)} values of the run. Name "
+            f"one, such as {near.labels | {'measure': near.measure}}."
+        )
+    return _filled(row, fitting[0])
+
+
+def _title(name: str) -> str:
+    """The first sentence of the experiment's file."""
+    path = shipped().get(name)
+    return opening(path).rstrip(".") if path else name
+
+
+def _command(run: Run, provenance: dict[str, Any]) -> str:
+    """What was typed first, without the options that change no number."""
+    typed = str(next(iter(provenance["commands"].values())))
+    if not re.search(rf" {re.escape(run.plan.name)}\b(?!/)", typed):  # gone on with by its folder
+        return f"fedsim run {run.plan.name}"
+    return _SILENT.sub("", typed).replace("fedsim simulate", "fedsim run")
+
+
+def _machine(provenance: dict[str, Any]) -> str:
+    devices = {name for found in provenance["devices"].values() for name in found} - {"cpu"}
+    return f"{provenance['cpus']} CPU cores, {', '.join(sorted(devices)) or 'no GPU'}"
+
+
+def main() -> None:
+    """Record the run that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="its folder")
+    parser.add_argument("name", nargs="?", help="of the file; the experiment's by default")
+    asked = parser.parse_args()
+    run = Run.open(asked.run)
+    name = asked.name or run.plan.name
+    print(write(record(run, name, None), name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The numbers of a finished run, each with the words that tell it from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
+from experiments.plan.folder import Run
+from experiments.report.naming import attack_name, named_place
+from experiments.wording.names import title
+from fedsim.files import read_text
+from fedsim.records import STATUSES
+
+
+class Value(NamedTuple):
+    """One number of a run's findings.
+
+    Attributes:
+        labels: what it belongs to, in the words of the report.
+        measure: display name of the metric, with the round if it is that of one round.
+        low: lower end of the 95 % interval, if there is one.
+    """
+
+    labels: dict[str, str]
+    measure: str
+    unit: str
+    n: int
+    mean: float
+    low: float | None
+    high: float | None
+
+    def matches(self, source: dict[str, str]) -> bool:
+        """Whether a source names this value."""
+        return source.items() <= {**self.labels, "measure": self.measure}.items()
+
+
+def findings(run: Run) -> Findings:
+    """The findings of a reported run."""
+    return Findings.model_validate_json(read_text(run.root / "summary.json"))
+
+
+def values(run: Run) -> list[Value]:
+    """All numbers that a table may print: headline metrics, those asked for, and utility."""
+    asked = tuple(dict.fromkeys(m for e in run.plan.experiments for m in e.metrics))
+    return [value for section in findings(run).sections for value in _section(section, asked)]
+
+
+def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
+    about = {"data": section.dataset, "model": section.model, "protocol": title(section.protocol)}
+    metrics = dict.fromkeys((*HEADLINE[section.modality], *asked))
+    for result in section.results:
+        setting, defense = named_place(result.place)
+        labels = {
+            **about,
+            "setting": setting,
+            "defense": defense,
+            "attack": attack_name(section, result),
+            "probe": result.probe,
+        }
+        for metric in metrics:
+            if leaked := result.leakage.get(metric):
+                spread = (leaked.mean, leaked.low, leaked.high)
+                yield Value(labels, title(metric), leaked.unit, leaked.n, *spread)
+        rounds = result.rounds.get(section.main, {})
+        for number, leaked in rounds.items() if len(rounds) > 1 else ():
+            spread = (leaked.mean, leaked.low, leaked.high)
+            measure = f"{title(section.main)}, round {number}"
+            yield Value(labels, measure, leaked.unit, leaked.n, *spread)
+    yield from _utility(section, about)
+
+
+def _utility(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:
+    """Utility before training and, after one round or more, at its end."""
+    for place in dict.fromkeys(measured.place for measured in section.utility):
+        curve = [measured for measured in section.utility if measured.place == place]
+        setting, defense = named_place(place)
+        for when, measured in (("before training", curve[0]), ("trained", settled(curve[1:]))):
+            labels = {
+                **about,
+                "setting": setting,
+                "defense": defense,
+                "attack": f"global model, {when}",
+                "probe": "none",
+            }
+            for name in measured.values if measured else ():
+                if measured and (spread := measured.over_seeds(name)):
+                    unit = "perplexity" if name == "perplexity" else "1"
+                    yield Value(labels, title(name), unit, measured.seeds, *spread)
+
+
+def jobs(run: Run) -> str:
+    """How many jobs ended how, and why some did not succeed; empty if nothing was attacked."""
+    attacked = [
+        (section, result)
+        for section in findings(run).sections
+        for result in section.results
+        if result.control == "none"
+    ]
+    total = {status: sum(r.jobs[status] for _, r in attacked) for status in STATUSES}
+    counts = ", ".join(f"{count} {status}" for status, count in total.items() if count)
+    why = dict.fromkeys(reason for section, result in attacked for reason in _why(section, result))
+    return "; ".join(filter(None, [counts, *why]))
+
+
+def _why(section: TaskFindings, result: Result) -> Iterator[str]:
+    """For each status but done, the most frequent reason."""
+    where = f"{attack_name(section, result)} under {named_place(result.place)[1]}"
+    for status in STATUSES:
+        told = [one for one in result.problems if one.status == status != "done"]
+        if told:
+            reason = max(told, key=lambda one: one.jobs).reason.split(". ")[0].rstrip(".")
+            yield f"{where}: {sum(one.jobs for one in told)} {status}, as {reason}"

@@ -1,0 +1,108 @@
+"""A run folder becomes a result file; a file that is there keeps its words and its layout."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from docs import measured, recorded, values
+from docs.measured import Columns, Row
+from experiments.analysis.summary import summarise
+from experiments.pipeline import execute
+from experiments.plan.config import Plan, parse_experiment
+from experiments.plan.folder import STAGES, Run
+from experiments.stages.rows import read_rows
+from fedsim.errors import ConfigError
+from fedsim.records import ScoreRow, UtilityRow
+from tests.apps.cases import TEXT, merge
+
+MEASURE = {"measure": "ROUGE-1"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    config = parse_experiment(merge(TEXT, {"federation": {"rounds": 1}}))
+    plan = Plan(name=config.name, experiments=(config,))
+    made = Run.create(plan, tmp_path_factory.mktemp("run"))
+    assert not execute(made, STAGES[:3], quiet=True).failed  # drawing a report takes seconds
+    rows = read_rows(made.root / "scores.parquet", ScoreRow)
+    utility = read_rows(made.root / "utility.parquet", UtilityRow)
+    found = summarise(rows, utility, {cell.name: cell.config for cell in made.cells})
+    (made.root / "summary.json").write_text(found.model_dump_json())
+    return made
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    monkeypatch.setattr(recorded, "RESULTS", folder)
+    monkeypatch.setattr(measured, "RESULTS", folder)
+    return folder
+
+
+def test_a_run_becomes_a_file_and_the_file_is_renewed(run: Run, results: Path) -> None:
+    found = values.values(run)
+    new = recorded.record(run, "new", 12.5)
+    assert recorded.write(new, "new") == results / "new.json"
+    assert measured.read("new") == new
+    assert (new.seed, new.cpu_seconds, new.columns.lines) == (0, 12.5, ("attack",))
+    assert new.notes[0].startswith("Jobs: ")
+    assert len(new.rows) == len(found) == len({(str(row.setting), row.measure) for row in new.rows})
+    by_value = {(one.labels["attack"], one.measure): one for one in found}
+    for row in new.rows:
+        value = by_value[row.setting["attack"], row.measure]
+        assert row.mean == pytest.approx(value.mean, rel=1e-4)
+        assert row.n == value.n
+
+    told = [row.model_copy(update={"paper_value": 0.5}) for row in new.rows]
+    changed = {"title": "Told", "paper": "P", "rows": (*told,), "notes": ("Mind.", *new.notes)}
+    recorded.write(new.model_copy(update=changed), "new")
+    again = recorded.record(run, "new", None)
+    assert (again.title, again.paper, again.notes) == ("Told", "P", ("Mind.", *new.notes))
+    assert {row.paper_value for row in again.rows} == {0.5}
+    assert again.cpu_seconds_reason
+
+
+def test_rows_with_a_source_keep_their_layout(run: Run, results: Path) -> None:
+    new = recorded.record(run, "new", 1.0)
+    wanted = next(row for row in new.rows if row.measure == "ROUGE-1")
+    source = {**wanted.setting, **MEASURE}
+    own = Row(setting={"who": "us"}, measure="R-1", unit="percent", mean=1.0, source=source)
+    papers = Row(setting={"who": "them"}, measure="R-1", unit="percent", paper_value=90.0)
+    shaped = new.model_copy(update={"rows": (own, papers), "columns": Columns(lines=("who",))})
+    recorded.write(shaped, "shaped")
+    renewed = recorded.record(run, "shaped", 1.0)
+    assert renewed.columns == shaped.columns
+    assert renewed.rows[0].setting == {"who": "us"}
+    assert renewed.rows[0].mean == pytest.approx(100 * (wanted.mean or 0), rel=1e-4)
+    assert renewed.rows[1] == papers
+
+    for rows, fault in (
+        ((own.model_copy(update={"source": MEASURE}),), "names [2-9] values"),
+        ((own.model_copy(update={"source": {"measure": "none such"}}),), "names 0 values"),
+        ((own, own.model_copy(update={"source": None})), "has a value and no source"),
+    ):
+        recorded.write(shaped.model_copy(update={"rows": rows}), "shaped")
+        with pytest.raises(ConfigError, match=fault):
+            recorded.record(run, "shaped", 1.0)
+
+
+def test_the_command_is_the_one_that_was_typed_first(run: Run, results: Path) -> None:
+    path, name = run.root / "provenance.json", run.plan.name
+    text = path.read_text()
+    for typed, kept in (
+        (f"fedsim run {name} --json --out /tmp/x --set a=1", f"fedsim run {name} --set a=1"),
+        (f"fedsim run {name} --engine in-process --quiet", f"fedsim run {name}"),
+        (f"fedsim attack runs/{name}", f"fedsim run {name}"),
+    ):
+        path.write_text(json.dumps({**json.loads(text), "commands": {"simulate": typed}}))
+        assert recorded.record(run, "new", 1.0).command == kept
+    path.write_text(text)
+
+
+def test_a_model_that_diverged_has_no_mean() -> None:
+    labels = dict.fromkeys(("data", "model", "protocol", "setting", "defense", "attack"), "")
+    value = values.Value({**labels, "probe": ""}, "loss", "1", 1, float("inf"), None, None)
+    (row,), _ = recorded._made([value])
+    assert Row.model_validate(row.model_dump()).text(2) == "diverged"
