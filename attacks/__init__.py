@@ -13,6 +13,7 @@ from attacks.images.gi_gip import GIGIP
 from attacks.images.inverting import Inverting
 from attacks.learned.lti import LTI
 from attacks.membership.membership import Membership
+from attacks.membership.properties import Properties
 from attacks.observed.cuts import CUTS as OBSERVED_CUTS
 from attacks.prior_only import PriorOnly
 from attacks.solved.closed_form import ClosedForm
@@ -48,6 +49,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "embedding_rows": EmbeddingRows,
     "lti": LTI,
     "membership": Membership,
+    "properties": Properties,
     "prior_only": PriorOnly,
 }
 
