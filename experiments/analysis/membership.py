@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.analysis.statistics import summary
+from experiments.analysis.statistics import paired_difference, summary
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title, told_apart
 from fedsim.files import Record
@@ -24,6 +24,8 @@ METRICS = {
 """Metric -> its printed name."""
 _LEAST = frozenset({"class_distance", "word_calibration"})
 """Metrics that an attacker wants small."""
+_CHANCE = 0.5
+"""AUC of a guess."""
 
 
 class Finding(Record):
@@ -32,6 +34,8 @@ class Finding(Record):
     Attributes:
         round: None for all rounds together.
         n: members, or updates where properties are inferred.
+        tells: whether an AUC lies above .5 at an error of 2.5 %, shared by all attacks on the
+            defense (see ``paired_difference``).
     """
 
     setting: str
@@ -45,6 +49,7 @@ class Finding(Record):
     mean: float
     low: float | None
     high: float | None
+    tells: bool
 
     @property
     def number(self) -> str:
@@ -100,7 +105,7 @@ def inferred(rows: Sequence[ScoreRow], settings: Mapping[str, str]) -> list[Find
         setting for setting in settings.values() if len(_rounds(kept, settings, setting)) > 1
     }
     return [
-        _finding(group, own)
+        _finding(group, own, len(attacks))
         for group, own in groups.items()
         if group.round is None or group.setting in several
     ]
@@ -110,11 +115,13 @@ def _rounds(rows: Sequence[ScoreRow], settings: Mapping[str, str], setting: str)
     return {row.round for row in rows if settings[row.cell] == setting}
 
 
-def _finding(group: _Group, own: Sequence[ScoreRow]) -> Finding:
+def _finding(group: _Group, own: Sequence[ScoreRow], attacks: int) -> Finding:
     values = [row.value for row in own if row.value is not None]
+    clients = [(row.seed, row.client) for row in own]
+    above = paired_difference(values, [_CHANCE] * len(own), clients, comparisons=attacks)
     known = summary(
         values,
-        [(row.seed, row.client) for row in own],
+        clients,
         better="lower" if group.metric in _LEAST else "higher",
         seed=0,
     )
@@ -125,4 +132,5 @@ def _finding(group: _Group, own: Sequence[ScoreRow]) -> Finding:
         mean=known.mean,
         low=known.low,
         high=known.high,
+        tells=group.metric == "membership_auc" and above.low is not None and above.low > 0,
     )
