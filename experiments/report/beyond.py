@@ -15,7 +15,7 @@ from experiments.report.naming import named_place
 from experiments.report.tables import Number
 from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import cell_defense, defense_name
-from experiments.wording.names import settings, show, title
+from experiments.wording.names import natural, settings, show, title
 from fedsim.cell import CellConfig
 from fedsim.files import read_record
 from fedsim.records import FRESH_ROW, OTHER_CLIENT, ScoreRow
@@ -73,9 +73,13 @@ def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) ->
             key = labels[row.cell], defense_name(row.defense, row.defense_options)
             audits.setdefault(key, []).append(row)
     known = _Known(section, findings, audits)
-    places = dict.fromkeys((labels[name], cell_defense(cell)) for name, cell in cells.items())
-    told = [_told(known, setting, defense) for setting, defense in places]
+    places = {(labels[name], cell_defense(cell)) for name, cell in cells.items()}
+    told = [_told(known, *place) for place in sorted(places, key=_order)]
     return told if findings or audits else []
+
+
+def _order(place: tuple[str, str]) -> tuple[object, ...]:
+    return natural(place[0]), place[1] != "none", natural(place[1])
 
 
 def told_of(told: Sequence[Told], place: DefenseInSetting) -> Told | None:
@@ -107,7 +111,7 @@ def _told(known: _Known, setting: str, defense: str) -> Told:
 
 def _rows(known: _Known, setting: str, defense: str) -> str:
     for one in known.section.evidence.verdicts:
-        if (one.setting, defense_name(one.defense, one.defense_options)) == (setting, defense):
+        if named_place(one.place) == (setting, defense) and one.word != "not attacked":
             labels = "; the labels leak" if one.labels else ""
             return f"{one.word}{labels}."
     return ""

@@ -81,6 +81,11 @@ class Chapter:
         return told_of(self.told, place)
 
     @property
+    def judged(self) -> bool:
+        """Whether the page speaks of rows: some were attacked, or nothing else was inferred."""
+        return bool(self.section.results or not self.told)
+
+    @property
     def groups(self) -> list[list[Result]]:
         """The results of each defense and setting, in order."""
         found: dict[object, list[Result]] = {}
