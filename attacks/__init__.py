@@ -14,6 +14,7 @@ from attacks.images.inverting import Inverting
 from attacks.learned.lti import LTI
 from attacks.learned.ridge import Ridge
 from attacks.membership.membership import Membership
+from attacks.membership.properties import Properties
 from attacks.observed.cuts import CUTS as OBSERVED_CUTS
 from attacks.prior_only import PriorOnly
 from attacks.solved.closed_form import ClosedForm
@@ -50,6 +51,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "lti": LTI,
     "ridge": Ridge,
     "membership": Membership,
+    "properties": Properties,
     "prior_only": PriorOnly,
 }
 

@@ -19,6 +19,7 @@ from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
 Grouping: TypeAlias = Literal["each", "same_weights", "same_client"]
+Inferred: TypeAlias = Literal["rows", "membership", "properties"]
 Trace: TypeAlias = tuple[tuple[int, float, float], ...]
 
 
@@ -36,7 +37,8 @@ class Reconstruction:
         expired: whether the time budget ended the attack before its schedule did.
         note: one line of caveats for the reader of the result.
         scores: of an attack that infers membership, one for each candidate ``(candidate,)``, the
-            higher the likelier it was used; its guess holds no examples.
+            higher the likelier it was used; of one that infers properties, the share of each class
+            ``(class,)`` or the probability of each word ``(token,)``. Its guess holds no examples.
     """
 
     guess: Batch
@@ -117,7 +119,8 @@ class Attack:
         title: name in tables and figures; if empty, the name in experiment files with spaces.
         requires: facts that the attack needs, checked before any computation.
         modalities: kinds of data that it can reconstruct.
-        infers: the rows of an update, or which of given candidates are among them.
+        infers: the rows of an update, which of given candidates are among them, or what they have
+            in common.
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
             single one, all of one broadcast model, or all of one client by round.
         adaptive: whether it uses the surrogate of the declared defense.
@@ -127,7 +130,7 @@ class Attack:
     requires: ClassVar[frozenset[Fact]] = frozenset()
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image", "text"})
     grouping: ClassVar[Grouping] = "each"
-    infers: ClassVar[Literal["rows", "membership"]] = "rows"
+    infers: ClassVar[Inferred] = "rows"
 
     @property
     def is_adaptive(self) -> bool:

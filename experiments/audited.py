@@ -16,22 +16,28 @@ def audit(
     canaries: Annotated[int, typer.Option(help="planted gradients per cell")] = 1000,
     as_json: Json = False,
 ) -> None:
-    """Measure membership inference, and the epsilon of dp_sgd and dp_client by canary gradients.
+    """Measure inferred membership and properties, and epsilon from below by canary gradients.
 
     Exit code 1 says that a measured lower bound on epsilon exceeds the accountant's upper bound.
     """
     run = Invocation(experiment).run(())
-    from experiments.analysis.membership import membership
+    from experiments.analysis.membership import inferred
     from experiments.bounds.audit import audit as plant
     from experiments.stages.rows import read_rows
+    from experiments.wording.names import settings
     from fedsim.records import ScoreRow
 
-    path = run.root / "membership.parquet"
-    found = membership(read_rows(path, ScoreRow)) if path.exists() else []
+    configs = {cell.name: cell.config for cell in run.cells}
+    labels = settings(configs, {cell.name: cell.experiment.name for cell in run.cells})
+    found = {}
+    for kind in ("membership", "properties"):
+        path = run.root / f"{kind}.parquet"
+        found[kind] = inferred(read_rows(path, ScoreRow), labels) if path.exists() else []
     planted = plant(run, canaries)
     if as_json:
-        members = [one.model_dump() for one in found]
-        print(json.dumps({"membership": members, "epsilon": planted.model_dump(mode="json")}))
+        told = {kind: [one.model_dump() for one in own] for kind, own in found.items()}
+        print(json.dumps({**told, "epsilon": planted.model_dump(mode="json")}))
     else:
-        print("\n".join([*(one.text() for one in found), planted.text()]))
+        lines = [one.text() for own in found.values() for one in own]
+        print("\n".join([*lines, planted.text()]))
     raise typer.Exit(1 if planted.refuted else 0)

@@ -110,10 +110,12 @@ def execute(
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
             from experiments.stages.membership import score_membership
+            from experiments.stages.properties import score_properties
             from experiments.stages.score import score
 
             outcome.interrupted = _timed(run, "score", lambda: score(run))
             score_membership(run)
+            score_properties(run)
         if "report" in stages:
             from experiments.report.headline import headline
             from experiments.report.report import write_report

@@ -23,6 +23,8 @@ Modality: TypeAlias = Literal["image", "text"]
 MAIN: dict[Modality, str] = {"image": "psnr", "text": "rougeL"}
 """The metric by which attacks and examples are ranked; the higher, the more leaked."""
 PRIOR_ONLY = "prior_only"
+FRESH_ROW = "fresh_row"
+"""A row that nobody used in the place of a member, ranked among the other such rows."""
 OTHER_CLIENT = "other_client"
 SECOND_CLIENT = "second_client"
 """A second mismatched update. The null test compares the two; neither is privileged."""

@@ -9,19 +9,21 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attacks.base import Attack, Grouping, Job, Reconstruction
+from attacks.base import Attack, Grouping, Inferred, Job, Reconstruction
+from attacks.membership.gradients import Candidates
 from attacks.membership.layer_inputs import residuals
-from attacks.observed.replay import Replay, observed_gradient, replay
+from attacks.membership.shadows import shadow_updates
+from attacks.observed.replay import Replay, replay
+from attacks.observed.same_rows import same_rows
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
-_COORDINATES = 200_000
-"""Coordinates of each gradient that are compared with other candidates; more exceed the memory."""
-_RIDGE = 1e-3
-"""Ridge of the regression on all candidates, as a share of the mean squared norm."""
 _STEP = 0.1
 """Step of ``loss_change`` where the learning rate is not known."""
+Statistic = Literal[
+    "likelihood", "gain", "cosine", "shadow", "residual", "loss", "loss_change", "loss_drop"
+]
 
 
 @dataclass(frozen=True)
@@ -37,20 +39,39 @@ class Membership(Attack):
     - ``gain``: the same for the row alone, ``(|u|^2 - |u - g / B|^2) / 2``;
     - ``cosine``: of ``u`` and ``g``, as in Li et al. 2023 ("Effective passive membership inference
       attacks in federated learning");
-    - ``residual``: minus the mean sine of the angle between the inputs of the first linear layers
-      and the span of their gradients (ProjRes, arXiv 2604.21197). It is exact as long as a batch
-      has fewer tokens than a layer is wide, and says nothing from then on or under noise;
+    - ``shadow``: how far that cosine, times ``|u|``, lies above its mean over the updates of
+      ``shadows`` clients with auxiliary rows and the declared defense, in standard deviations (the
+      offline LiRA of Carlini et al. 2022, with shadow clients for shadow models);
+    - ``residual``: how far the inputs of the first linear layers lie inside the span of their
+      gradients (ProjRes, arXiv 2604.21197), measured in what the noise of the update explains;
     - ``loss``: minus the loss, without the update (Yeom et al. 2018): what the weights say;
-    - ``loss_change``: the loss less the loss after a step along the update.
+    - ``loss_change``: the loss less the loss after a step along the update;
+    - ``loss_drop``: the loss at the client's round before less that at this one, 0 in its first:
+      what the training between them says of rows that are used in each round.
+
+    Attributes:
+        over_rounds: sum the standardised scores of all rounds so far with the same rows.
+        shadows: number of shadow clients.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image", "text"})
     grouping: ClassVar[Grouping] = "same_weights"
-    infers: ClassVar[Literal["rows", "membership"]] = "membership"
+    infers: ClassVar[Inferred] = "membership"
 
-    statistic: Literal["likelihood", "gain", "cosine", "residual", "loss", "loss_change"] = (
-        "likelihood"
-    )
+    statistic: Statistic = "likelihood"
+    over_rounds: bool = False
+    shadows: int = 16
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.shadows < 2:
+            raise ValueError("shadows: a spread takes 2. Ask for more.")
+
+    @property
+    def grouped_by(self) -> Grouping:
+        """One client's rounds where a score needs several of them."""
+        several = self.over_rounds or self.statistic == "loss_drop"
+        return "same_client" if several else self.grouping
 
     def abridged(self) -> tuple[Attack, float]:
         """The whole attack, which takes no steps."""
@@ -64,63 +85,97 @@ class Membership(Attack):
         job: Job,
     ) -> list[Reconstruction]:
         """The scores of all candidates for each update; their gradients are computed once."""
-        del rngs
         rows = job.candidates().to(job.device)
-        own = replay(observations[0], task, job.device)
-        scores: Sequence[Tensor]
-        if self.statistic == "residual":
-            scores = residuals(own.network, task, observations, rows)
-        elif self.statistic.startswith("loss"):
-            scores = [self._losses(own, seen, rows) for seen in observations]
+        if self.statistic == "loss_drop":
+            scores = _drops(observations, task, rows, job.device)
+        elif self.grouped_by == "same_client":
+            pairs = zip(observations, rngs, strict=True)
+            scores = [self._scores([seen], task, [rng], job, rows)[0] for seen, rng in pairs]
         else:
-            scores = self._gradients(own, observations, rows)
+            scores = self._scores(observations, task, rngs, job, rows)
+        if self.over_rounds:
+            scores = summed(observations, scores)
         empty = rows[:0].to("cpu")
         return [Reconstruction(empty, scores=one.double().cpu()) for one in scores]
 
-    def _losses(self, own: Replay, seen: Observation, rows: Batch) -> Tensor:
-        before = _losses(own, own.parameters, rows)
-        if self.statistic == "loss":
-            return -before
-        step = (seen.knowledge.learning_rate or _STEP) if seen.kind == "gradient" else 1.0
-        update = seen.update(own.parameters)
-        moved = {k: p - step * update[k].to(p) for k, p in own.parameters.items()}
-        return before - _losses(own, moved, rows)
-
-    def _gradients(
-        self, own: Replay, observations: Sequence[Observation], rows: Batch
+    def _scores(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        rows: Batch,
     ) -> list[Tensor]:
-        updates = torch.stack([_flat(own, observed_gradient(seen)) for seen in observations])
-        stride = -(-updates.shape[1] // _COORDINATES)
-        products, norms, kept = [], [], []
-        for i in range(len(rows)):
-            found = _flat(own, {k: v.detach() for k, v in own.gradient(rows[i]).items()})
-            products.append(updates @ found)
-            norms.append(found.norm())
-            kept.append(found[::stride])
-        inner, norm = torch.stack(products, 1).double(), torch.stack(norms).double()
+        """For each update ``(candidate,)``; all updates are of the same weights."""
+        own = replay(observations[0], task, job.device)
+        if self.statistic == "residual":
+            return residuals(own.network, task, observations, rows)
+        if self.statistic == "loss":
+            return [-_losses(own, own.parameters, rows)] * len(observations)
+        if self.statistic == "loss_change":
+            before = _losses(own, own.parameters, rows)
+            return [before - _losses(own, _moved(own, seen), rows) for seen in observations]
+        known = Candidates.of(own, rows)
+        if self.statistic == "likelihood":
+            return [known.likelihoods(seen) for seen in observations]
+        updates = torch.stack([known.pick(known.seen(seen)) for seen in observations])
+        if self.statistic == "shadow":
+            triples = zip(observations, updates, rngs, strict=True)
+            return [self._above_shadows(own, known, *each, job) for each in triples]
+        products = known.products(updates)
         if self.statistic == "cosine":
-            return list(inner / (norm * updates.norm(dim=1, keepdim=True)).clamp(min=1e-30))
-        if self.statistic == "gain":
-            counts = [seen.knowledge.num_examples or 1 for seen in observations]
-            share = 1 / torch.tensor(counts, dtype=torch.float64, device=inner.device)[:, None]
-            return list(share * inner - (share * norm).square() / 2)
-        gradients = torch.stack(kept)
-        return list(t_values(gradients, updates[:, ::stride]))
+            return list(products / updates.norm(dim=1, keepdim=True).clamp(min=1e-30))
+        counts = [seen.knowledge.num_examples or 1 for seen in observations]
+        share = known.gradients.norm(dim=1).double() / torch.tensor(counts).to(products)[:, None]
+        return list(share * products - share.square() / 2)
+
+    def _above_shadows(
+        self,
+        own: Replay,
+        known: Candidates,
+        seen: Observation,
+        update: Tensor,
+        rng: torch.Generator,
+        job: Job,
+    ) -> Tensor:
+        made = shadow_updates(own, seen, job.auxiliary(), self.shadows, rng)
+        found = known.products(torch.stack([*map(known.pick, made), update]))
+        out, score = found[:-1], found[-1]
+        deviation: Tensor = (score - out.mean(0)) / out.std(0).clamp(min=1e-30)
+        return deviation
 
 
-def t_values(gradients: Tensor, updates: Tensor) -> Tensor:
-    """T-value of each gradient in a ridge regression of the updates ``(update, candidate)``.
-
-    Args:
-        gradients: ``(candidate, coordinate)``.
-        updates: ``(update, coordinate)``.
-    """
-    gram = (gradients @ gradients.T).double()
-    ridge = _RIDGE * gram.diagonal().mean()
-    inverse = torch.linalg.inv(gram + ridge * torch.eye(len(gram)).to(gram))
-    weights = (updates @ gradients.T).double() @ inverse
-    found: Tensor = weights / inverse.diagonal().sqrt()
+def summed(observations: Sequence[Observation], scores: Sequence[Tensor]) -> list[Tensor]:
+    """Sum of the standardised scores of each round and those before it with the same rows."""
+    found = list(scores)
+    for group in same_rows(observations):
+        total = torch.zeros_like(scores[group[0]])
+        for position in group:
+            own = scores[position]
+            total = total + (own - own.mean()) / own.std().clamp(min=1e-30)
+            found[position] = total
     return found
+
+
+def _drops(
+    observations: Sequence[Observation], task: Task, rows: Batch, device: torch.device
+) -> list[Tensor]:
+    """By round, however the observations are ordered."""
+    order = sorted(range(len(observations)), key=lambda i: observations[i].key)
+    found, before = {}, None
+    for position in order:
+        own = replay(observations[position], task, device)
+        losses = _losses(own, own.parameters, rows)
+        found[position] = torch.zeros_like(losses) if before is None else before - losses
+        before = losses
+    return [found[position] for position in range(len(observations))]
+
+
+def _moved(own: Replay, seen: Observation) -> Tensors:
+    """The parameters after a step along the update."""
+    step = (seen.knowledge.learning_rate or _STEP) if seen.kind == "gradient" else 1.0
+    update = seen.update(own.parameters)
+    return {k: p - step * update[k].to(p) for k, p in own.parameters.items()}
 
 
 def _losses(own: Replay, parameters: Tensors, rows: Batch) -> Tensor:
@@ -129,8 +184,3 @@ def _losses(own: Replay, parameters: Tensors, rows: Batch) -> Tensor:
             own.task.functional_loss(own.network, parameters, rows[i]) for i in range(len(rows))
         ]
     return torch.stack(found)
-
-
-def _flat(own: Replay, gradient: Tensors) -> Tensor:
-    """Float32 ``(coordinate,)``, in the order of the model."""
-    return torch.cat([gradient[name].flatten().to(p) for name, p in own.parameters.items()])

@@ -1,14 +1,14 @@
-"""Membership attacks in numbers: AUC and true positive rates, by defense, attack and control."""
+"""Membership and properties in numbers, by defense, attack, control and round."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.analysis.statistics import summary
+from experiments.analysis.statistics import paired_difference, summary
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import options, show, title
+from experiments.wording.names import show, title, told_apart
 from fedsim.files import Record
 from fedsim.records import ScoreRow
 
@@ -16,61 +16,121 @@ METRICS = {
     "membership_auc": "AUC",
     "membership_tpr_1": "TPR at FPR 1 %",
     "membership_tpr_01": "TPR at FPR 0.1 %",
+    "class_distance": "distance of class shares",
+    "word_precision": "precision of named words",
+    "word_recall": "recall of named words",
+    "word_calibration": "calibration error of words",
 }
 """Metric -> its printed name."""
+_LEAST = frozenset({"class_distance", "word_calibration"})
+"""Metrics that an attacker wants small."""
+_CHANCE = 0.5
+"""AUC of a guess."""
 
 
-class MembershipFinding(Record):
-    """One metric of one attack under one defense, with its 95 % interval over clients."""
+class Finding(Record):
+    """One metric of one attack under one defense, with its 95 % interval over clients.
 
-    cell: str
+    Attributes:
+        round: None for all rounds together.
+        n: members, or updates where properties are inferred.
+        tells: whether an AUC lies above .5 at an error of 2.5 %, shared by all attacks on the
+            defense (see ``paired_difference``).
+    """
+
+    setting: str
     defense: str
     attack: str
     control: str
+    round: int | None
     metric: str
-    members: int
+    n: int
+    clients: int
     mean: float
     low: float | None
     high: float | None
+    tells: bool
+
+    @property
+    def number(self) -> str:
+        """The mean with its interval."""
+        interval = "" if self.low is None else f" [{show(self.low, '1')}, {show(self.high, '1')}]"
+        return f"{show(self.mean, '1')}{interval}"
 
     def text(self) -> str:
         """One line."""
-        interval = "" if self.low is None else f" [{show(self.low, '1')}, {show(self.high, '1')}]"
+        where = f"{self.setting}; " if self.setting else ""
+        when = "" if self.round is None else f"round {self.round}; "
+        what = "members" if self.metric.startswith("membership") else "updates"
         return (
-            f"{self.cell}  {self.defense}; {self.attack}; {self.control}: "
-            f"{METRICS[self.metric]} {show(self.mean, '1')}{interval}, {self.members} members"
+            f"{where}{self.defense}; {self.attack}; {when}{self.control}: "
+            f"{METRICS[self.metric]} {self.number}, {self.n} {what}"
         )
 
 
 class _Group(NamedTuple):
-    cell: str
+    setting: str
     defense: str
     attack: str
     control: str
+    round: int | None
     metric: str
 
 
-def membership(rows: Sequence[ScoreRow]) -> list[MembershipFinding]:
-    """Means over members, of clients only; jobs without scores count as guessing at random."""
+def inferred(rows: Sequence[ScoreRow], settings: Mapping[str, str]) -> list[Finding]:
+    """Means over the rows of ``membership.parquet`` or ``properties.parquet``, of clients only.
+
+    Jobs without scores count as guessing at random. Where several rounds were captured, each round
+    follows all rounds together.
+
+    Args:
+        rows: those of cells in ``settings``.
+        settings: cell -> its setting.
+    """
+    kept = [
+        row
+        for row in rows
+        if row.value is not None and row.probe == "none" and row.control != "second_client"
+    ]
+    attacks = {row.attack_key for row in kept}
+    names = {one: told_apart(one, attacks) for one in attacks}
     groups: dict[_Group, list[ScoreRow]] = defaultdict(list)
-    for row in rows:
-        if row.value is not None and row.probe == "none" and row.control != "second_client":
-            defense = defense_name(row.defense, row.defense_options)
-            control = "the update" if row.control == "none" else title(row.control)
-            name = options(row.attack_options)
-            groups[_Group(row.cell, defense, name, control, row.metric)].append(row)
-    found = []
-    for group, own in groups.items():
-        values = [row.value for row in own if row.value is not None]
-        clients = [(row.seed, row.client) for row in own]
-        known = summary(values, clients, better="higher", seed=0)
-        found.append(
-            MembershipFinding(
-                **group._asdict(),
-                members=len(own),
-                mean=known.mean,
-                low=known.low,
-                high=known.high,
-            )
-        )
-    return found
+    for row in kept:
+        control = "the update" if row.control == "none" else title(row.control)
+        defense = defense_name(row.defense, row.defense_options)
+        for round_ in (None, row.round):
+            setting, name = settings[row.cell], names[row.attack_key]
+            groups[_Group(setting, defense, name, control, round_, row.metric)].append(row)
+    several = {
+        setting for setting in settings.values() if len(_rounds(kept, settings, setting)) > 1
+    }
+    return [
+        _finding(group, own, len(attacks))
+        for group, own in groups.items()
+        if group.round is None or group.setting in several
+    ]
+
+
+def _rounds(rows: Sequence[ScoreRow], settings: Mapping[str, str], setting: str) -> set[int]:
+    return {row.round for row in rows if settings[row.cell] == setting}
+
+
+def _finding(group: _Group, own: Sequence[ScoreRow], attacks: int) -> Finding:
+    values = [row.value for row in own if row.value is not None]
+    clients = [(row.seed, row.client) for row in own]
+    above = paired_difference(values, [_CHANCE] * len(own), clients, comparisons=attacks)
+    known = summary(
+        values,
+        clients,
+        better="lower" if group.metric in _LEAST else "higher",
+        seed=0,
+    )
+    return Finding(
+        **group._asdict(),
+        n=known.n,
+        clients=known.clusters,
+        mean=known.mean,
+        low=known.low,
+        high=known.high,
+        tells=group.metric == "membership_auc" and above.low is not None and above.low > 0,
+    )

@@ -24,7 +24,7 @@ class Entry:
         table: name and options as written.
         options: all options as canonical JSON.
         adaptive: whether it uses the declared defense.
-        infers: ``rows`` or ``membership``.
+        infers: ``rows``, ``membership`` or ``properties``.
     """
 
     label: str

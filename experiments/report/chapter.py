@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.analysis.findings import Result, TaskFindings
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.answers import Answer, answers
 from experiments.report.appendix import appendix
+from experiments.report.beyond import Told, beyond, told_of
 from experiments.report.curves import curves
 from experiments.report.defense_table import defense_table
 from experiments.report.figures import Figure
@@ -47,6 +49,7 @@ class Chapter:
         tables: by kind.
         brief: those that are written for all tasks together, by kind.
         extras: by heading.
+        told: by setting and defense, where more than rows was inferred or epsilon was audited.
     """
 
     anchor: str
@@ -63,6 +66,7 @@ class Chapter:
     heatmaps: list[Figure]
     figures: list[Figure]
     unions: list[Figure]
+    told: list[Told]
 
     @property
     def heading(self) -> str:
@@ -71,6 +75,15 @@ class Chapter:
         task = title(one.task)
         task = task[:1].upper() + task[1:]
         return f"{task}: {one.dataset}, {one.model}, {title(one.protocol)}"
+
+    def told_of(self, place: DefenseInSetting) -> Told | None:
+        """What else is known of a defense."""
+        return told_of(self.told, place)
+
+    @property
+    def judged(self) -> bool:
+        """Whether the page speaks of rows: some were attacked, or nothing else was inferred."""
+        return bool(self.section.results or not self.told)
 
     @property
     def groups(self) -> list[list[Result]]:
@@ -132,6 +145,7 @@ def chapter(
     shown = full or (run / "limits.json").exists()
     others = appendix(run, mine, stem) if shown else {}
     limits = {table.name.removeprefix(f"{stem}-"): table for table in others.values()}
+    told = beyond(section, run, mine)
     seeds = {cell.seed for cell in mine.values() if cell.capture.enabled}
     return Chapter(
         anchor=stem,
@@ -142,12 +156,13 @@ def chapter(
         lineups=lineups(section, examples, mine),
         strips=strips(section, examples) if full else [],
         tables=made,
-        brief={"defenses": defense_table(section)} | {k: made[k] for k in BRIEF} | limits,
+        brief={"defenses": defense_table(section, told)} | {k: made[k] for k in BRIEF} | limits,
         extras=others,
         pictures=pictures(section, f"{stem}-pareto") if full or many else [],
         heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
         figures=curves(section, f"{stem}-rounds", None if full else (section.main,)),
         unions=union_figures(section, recovered, f"{stem}-coverage"),
+        told=told,
     )
 
 

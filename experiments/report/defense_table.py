@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
+from experiments.report.beyond import Told, told_of
 from experiments.report.tables import Table, Value
 from experiments.report.verdict_tables import null_of, number, reached, useful
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 
 
-def defense_table(section: TaskFindings) -> Table:
-    """One row a defense and setting: verdict, leakage, blind guess, utility, victims."""
+def defense_table(section: TaskFindings, told: Sequence[Told]) -> Table:
+    """One row a defense and setting: verdict, leakage, blind guess, utility, members, victims."""
     return Table(
         "defenses",
         f"Each defense under the strongest attack on it: mean {title(section.main)} with its 95 % "
@@ -19,13 +22,16 @@ def defense_table(section: TaskFindings) -> Table:
         (
             *("setting", "defense", "verdict", "why", "strongest attack", "metric", "leakage"),
             *("blind guess", "lead over it", "utility metric", "utility", "utility change"),
-            *("victims", "clients"),
+            *("victims", "clients", "AUC of membership", "epsilon audited"),
         ),
-        tuple(_row(section, verdict) for verdict in section.evidence.verdicts),
+        tuple(
+            _row(section, verdict, told_of(told, verdict.place))
+            for verdict in section.evidence.verdicts
+        ),
     )
 
 
-def _row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
+def _row(section: TaskFindings, verdict: Verdict, told: Told | None) -> tuple[Value, ...]:
     attack, leaked = reached(section, verdict.strongest)
     measure, change, _ = useful(section, verdict.place)
     return (
@@ -43,4 +49,6 @@ def _row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
         change,
         verdict.victims,
         verdict.clients,
+        told.members if told else None,
+        told.epsilon if told else None,
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from experiments.analysis.findings import HEADLINE, Result, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import differing, title
+from experiments.wording.names import title, told_apart
 from fedsim.records import AttackKey
 
 
@@ -32,17 +30,6 @@ def attack_label(section: TaskFindings, attacker: AttackKey | None) -> str:
     if attacker is None:
         return ""
     return told_apart(attacker, (result.attacker for result in section.results))
-
-
-def told_apart(attacker: AttackKey, others: Iterable[AttackKey]) -> str:
-    """The attack and the options in which it differs from its namesakes among ``others``."""
-    namesakes = [other.attack_options for other in others if other.attack == attacker.attack]
-    notes = [
-        differing(attacker.attack_options, namesakes, ignored=("adaptive",)),
-        "adaptive" if attacker.adaptive else "",
-    ]
-    shown = ", ".join(filter(None, notes))
-    return f"{title(attacker.attack)} ({shown})" if shown else title(attacker.attack)
 
 
 def shown_metrics(section: TaskFindings) -> tuple[str, ...]:

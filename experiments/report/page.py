@@ -36,6 +36,9 @@ TEMPLATES = (
     *("macros.html.j2", "report.css"),
 )
 
+_NO_ROWS = "No attack tried to rebuild rows; what else was learned stands with each defense."
+_SURE = "Brackets hold 95 % intervals over clients, bounds on epsilon hold with 95 % confidence."
+
 
 def render(
     rows: Sequence[ScoreRow],
@@ -62,10 +65,13 @@ def render(
         for i, one in enumerate(chapters)
     )
     sections = [one.section for one in chapters]
+    judged = [one.section for one in chapters if one.judged]
     top = {
         "who": attackers(chapters),
-        "overall": overall(sections),
-        "certainty": certainty(sections, {seed for one in chapters for seed in one.seeds}),
+        "overall": overall(judged) if judged else _NO_ROWS,
+        "certainty": certainty(judged, {seed for one in chapters for seed in one.seeds})
+        if judged
+        else _SURE,
     }
     costing = [(one.heading, costs(one.section)) for one in chapters]
     text = f"{_visible(body)} {' '.join(top.values())}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from experiments.plan.entries import Entry
 from experiments.stages.attack import guess_folder
 from experiments.stages.victims import Victims
@@ -66,6 +68,14 @@ def read_record_of(victims: Victims, entry: Entry, key: CaptureKey) -> tuple[Pat
         run = victims.cell.folder.parent
         raise StoreError(f"{path}: not attacked. Run fedsim attack {run} first.")
     return path, read_keyed(path, JobRecord, key)
+
+
+def read_scores(victims: Victims, entry: Entry, key: CaptureKey) -> tuple[JobRecord, Tensor | None]:
+    """The record of an attack that infers something else than rows, and its scores, if any."""
+    path, record = read_record_of(victims, entry, key)
+    if record.sha256 is None:
+        return record, None
+    return record, load_tensors(path.with_suffix(".safetensors"), record.sha256)["scores"]
 
 
 def matched(guess: Guess, truth: Examples, modality: Modality) -> Matched:

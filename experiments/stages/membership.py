@@ -13,13 +13,12 @@ from torch import Tensor
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.stages.controls import controls
-from experiments.stages.guesses import read_record_of
+from experiments.stages.guesses import read_scores
 from experiments.stages.rows import write_rows
 from experiments.stages.score import Scorer
 from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey
-from fedsim.files import load_tensors
-from fedsim.records import JobRecord, ScoreRow
+from fedsim.records import FRESH_ROW, JobRecord, ScoreRow
 from fedsim.types import Batch
 
 RATES = {"membership_tpr_1": 0.01, "membership_tpr_01": 0.001}
@@ -39,8 +38,9 @@ class MembershipScorer:
 
     The mean of ``membership_auc`` over members is the area under the ROC curve. The mean of a
     ``membership_tpr`` is the true positive rate where a member is called if no more than that share
-    of the fresh rows and itself reaches its score. The threshold is one for each update. The same
-    members ranked by the scores for another client's update are the control.
+    of the fresh rows and itself reaches its score. The threshold is one for each update. There are
+    two controls: the same members ranked by the scores for another client's update, and a fresh row
+    in the place of each member.
     """
 
     scorer: Scorer
@@ -51,26 +51,25 @@ class MembershipScorer:
         chosen = [e for e in entries(victims.cell.experiment) if e.infers == "membership"]
         others = controls(victims.records) if chosen else {}
         for entry in chosen:
-            left = {key: self._left(entry, key) for key in victims.keys}
+            left = {key: read_scores(victims, entry, key) for key in victims.keys}
             for key in victims.keys:
-                for control, other in {"none": key, **others[key]}.items():
+                for control, other in {"none": key, FRESH_ROW: key, **others[key]}.items():
                     yield from self._rank(entry, key, *left[other], control)
-
-    def _left(self, entry: Entry, key: CaptureKey) -> tuple[JobRecord, Tensor | None]:
-        path, record = read_record_of(self.scorer.victims, entry, key)
-        if record.sha256 is None:
-            return record, None
-        return record, load_tensors(path.with_suffix(".safetensors"), record.sha256)["scores"]
 
     def _rank(
         self, entry: Entry, key: CaptureKey, record: JobRecord, scores: Tensor | None, control: str
     ) -> Iterator[ScoreRow]:
         common = self.scorer.columns(entry, key, record, control)
         numbers = self.scorer.victims.records[key].rows
-        for example, candidate in self._members[key].items():
+        members, others = self._members[key], torch.tensor(self._fresh)
+        for turn, (example, candidate) in enumerate(members.items()):
+            if control == FRESH_ROW:
+                turn += key.client * len(members)
+                candidate = self._fresh[turn % len(self._fresh)]
+                others = torch.tensor([one for one in self._fresh if one != candidate])
             values: dict[str, float | None] = dict.fromkeys(("membership_auc", *RATES))
             if scores is not None:
-                values = ranked(float(scores[candidate]), scores[self._fresh])
+                values = ranked(float(scores[candidate]), scores[others])
             elif record.status != "skipped":
                 values = {"membership_auc": 0.5, **dict.fromkeys(RATES, 0.0)}
             for metric, value in values.items():

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedsim.build import registry
 from fedsim.cell import CellConfig
+from fedsim.records import AttackKey
 
 TITLES = {
     "mcc": "MCC",
@@ -23,6 +24,7 @@ TITLES = {
     "fedavg": "FedAvg",
     "other_client": "other client's update",
     "second_client": "a second other client's update",
+    "fresh_row": "fresh rows for members",
 }
 """Display names of everything but attacks, defenses and metrics, whose classes have titles."""
 
@@ -114,6 +116,17 @@ def differing(text: str, others: Iterable[str], ignored: Iterable[str] = ()) -> 
     mine = {key: value for key, value in json.loads(text).items() if key not in ignored}
     differ = {k: v for k, v in mine.items() if any(table.get(k) != v for table in tables)}
     return options(json.dumps(differ))
+
+
+def told_apart(attacker: AttackKey, others: Iterable[AttackKey]) -> str:
+    """The attack and the options in which it differs from its namesakes among ``others``."""
+    namesakes = [other.attack_options for other in others if other.attack == attacker.attack]
+    notes = [
+        differing(attacker.attack_options, namesakes, ignored=("adaptive",)),
+        "adaptive" if attacker.adaptive else "",
+    ]
+    shown = ", ".join(filter(None, notes))
+    return f"{title(attacker.attack)} ({shown})" if shown else title(attacker.attack)
 
 
 def natural(text: str) -> tuple[str | float, ...]:

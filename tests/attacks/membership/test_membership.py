@@ -1,18 +1,21 @@
 """Membership scores on batches whose members are known, and along a whole run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from attacks.base import Job
-from attacks.membership.membership import Membership, t_values
-from experiments.analysis.membership import membership
+from attacks.membership.gradients import Regression
+from attacks.membership.membership import Membership
+from experiments.analysis.membership import inferred
 from experiments.pipeline import execute
 from experiments.stages.membership import ranked
 from experiments.stages.rows import read_rows
 from fedsim.capture import CaptureKey, CaptureStore, Observation
+from fedsim.defenses.clip import cut
 from fedsim.errors import CannotAttack
 from fedsim.files import load_tensors
 from fedsim.knowledge import Knowledge
@@ -23,6 +26,7 @@ from fedsim.types import Batch
 from tests.apps.cases import IMAGES, TEXT, Make
 
 MEMBERS = 6
+KEY = CaptureKey(round=1, client=0)
 RNG = torch.Generator().manual_seed(0)
 ROWS = Batch(torch.rand(32, 1, 8, 8, generator=RNG), torch.arange(32) % 4)
 
@@ -46,7 +50,7 @@ def scores(task: Task, statistic: str, network: nn.Module | None = None) -> torc
     network = network or task.build()
     gradient = task.gradient(network, ROWS[[*range(MEMBERS), 30, 31]])
     seen = Observation(
-        CaptureKey(round=1, client=0),
+        KEY,
         state(network),
         gradient,
         "gradient",
@@ -70,6 +74,78 @@ def test_members_are_scored_higher_on_average(task: Task, statistic: str) -> Non
     assert found[:MEMBERS].mean() > found[MEMBERS:].mean()
 
 
+def test_shadow_clients_centre_the_scores_of_rows_that_nobody_used(task: Task) -> None:
+    network = task.build()
+    chain = ({"name": "clip", "norm": 0.5},)
+    known = Knowledge(num_examples=MEMBERS, learning_rate=0.1, defense=chain)
+    gradient = cut(task.gradient(network, ROWS[:MEMBERS]), 0.5)
+    seen = Observation(KEY, state(network), gradient, "gradient", known)
+    attack = Membership(statistic="shadow", shadows=64)
+    rng = torch.Generator().manual_seed(0)
+    others = Batch(torch.rand(40, 1, 8, 8, generator=rng), torch.arange(40) % 4)
+    job = Job(candidates=lambda: ROWS, auxiliary=lambda: others)
+    found = attack.reconstruct([seen], task, [rng], job)[0].scores
+    assert found is not None
+    assert found[:MEMBERS].mean() > found[MEMBERS:].mean() + 0.3
+    assert found[MEMBERS:].abs().mean() < 3  # in standard deviations of the shadows
+    job.auxiliary = lambda: others[:6]
+    with pytest.raises(CannotAttack, match="need more than 6 auxiliary rows, and there are 6"):
+        attack.reconstruct([seen], task, [rng], job)
+
+
+@pytest.mark.parametrize("defend", [torch.sign, lambda v: v * (v.abs() > v.abs().median())])
+def test_signs_and_pruning_leave_members_first(task: Task, defend: Any) -> None:
+    network = task.build()
+    gradient = task.gradient(network, ROWS[:MEMBERS])
+    sent = {name: defend(value) for name, value in gradient.items()}
+    seen = Observation(KEY, state(network), sent, "gradient", Knowledge(num_examples=MEMBERS))
+    found = Membership().reconstruct([seen], task, [RNG], Job(candidates=lambda: ROWS))[0].scores
+    assert found is not None
+    assert found[:MEMBERS].min() > found[MEMBERS:].max()
+
+
+def of_rounds(task: Task, count: int) -> list[Observation]:
+    """A client trains on its first six rows in every round."""
+    network, found = task.build(), []
+    for number in range(1, count + 1):
+        gradient = task.gradient(network, ROWS[:MEMBERS])
+        key = CaptureKey(round=number, client=0)
+        noise = {k: v + 0.02 * torch.randn(v.shape, generator=RNG) for k, v in gradient.items()}
+        known = Knowledge(num_examples=MEMBERS, learning_rate=1.0, all_rows=True)
+        found.append(Observation(key, state(network), noise, "gradient", known))
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                parameter -= gradient[name]
+    return found
+
+
+def test_the_loss_of_rows_used_in_each_round_drops(task: Task) -> None:
+    attack = Membership(statistic="loss_drop")
+    assert attack.grouped_by == "same_client"
+    rounds = of_rounds(task, 3)
+    told = attack.reconstruct(rounds[::-1], task, [RNG] * 3, Job(candidates=lambda: ROWS))
+    first, second, third = (one.scores for one in reversed(told))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert not first.any()
+    assert second[:MEMBERS].mean() > second[MEMBERS:].mean()
+    assert third[:MEMBERS].mean() > third[MEMBERS:].mean()
+
+
+def test_scores_add_up_over_the_rounds_of_the_same_rows(task: Task) -> None:
+    rounds = of_rounds(task, 3)
+    job = Job(candidates=lambda: ROWS)
+    alone = Membership().reconstruct(rounds[:1], task, [RNG], job)[0].scores
+    told = Membership(over_rounds=True).reconstruct(rounds, task, [RNG] * 3, job)
+    last = told[2].scores
+    assert alone is not None
+    assert last is not None
+    standard = (alone - alone.mean()) / alone.std()
+    torch.testing.assert_close(told[0].scores, standard)
+    assert last[:MEMBERS].mean() > 2 * standard[:MEMBERS].mean()
+
+
 def test_the_loss_is_that_of_each_row_alone(task: Task) -> None:
     network = task.build()
     expected = [-task.loss(network, ROWS[i]).item() for i in range(30)]
@@ -77,8 +153,9 @@ def test_the_loss_is_that_of_each_row_alone(task: Task) -> None:
 
 
 def test_t_values_of_orthogonal_gradients_are_their_shares() -> None:
-    found = t_values(torch.eye(3), torch.tensor([[1.0, 0.5, 0.0]]))
-    assert found[0].tolist() == pytest.approx([1.0 / 1.001**0.5, 0.5 / 1.001**0.5, 0.0])
+    update = torch.zeros(100).index_add_(0, torch.arange(2), torch.tensor([1.0, 0.5]))
+    found = Regression.on(torch.eye(3, 100)).t_values(update)
+    assert found.tolist() == pytest.approx([1.0, 0.5, 0.0], rel=1e-6)
 
 
 def test_without_candidates_it_cannot_attack(task: Task) -> None:
@@ -114,9 +191,11 @@ def test_a_run_tells_members_from_fresh_rows(base: dict[str, object], make_run: 
     names = set(load_tensors(captures.root / "candidates.safetensors"))
     assert names <= {"inputs", "labels", "mask"}  # and nothing that tells them apart
     rows = read_rows(run.root / "membership.parquet", ScoreRow)
-    means = {(f.control, f.metric): f.mean for f in membership(rows)}
+    labels = {cell.name: "" for cell in run.cells}
+    means = {(f.control, f.metric): f.mean for f in inferred(rows, labels)}
     assert means["the update", "membership_auc"] > 0.9
-    assert means["other client's update", "membership_auc"] < 0.7
+    assert means["other client's update", "membership_auc"] < 0.8
+    assert 0.1 < means["fresh rows for members", "membership_auc"] < 0.9
     assert ("the update", "membership_tpr_1") not in means  # 24 fresh rows cannot show it
     assert read_rows(run.root / "scores.parquet", ScoreRow) == []
 

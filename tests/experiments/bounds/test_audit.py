@@ -38,7 +38,8 @@ def test_bounds_of_a_run(
     assert stop.value.code == 0
     told = json.loads(capsys.readouterr().out)
     record = read_record(run.root / "audit.json", AuditRecord)
-    assert told == {"membership": [], "epsilon": record.model_dump(mode="json")}
+    nothing: dict[str, object] = {"membership": [], "properties": []}
+    assert told == {**nothing, "epsilon": record.model_dump(mode="json")}
     assert [(row.defense, row.unit, row.round) for row in record.rows] == [
         (defense, unit, round_)
         for defense, unit in (("dp_sgd", "example"), ("dp_client", "update"))

@@ -1,0 +1,67 @@
+"""Updates of shadow clients, who hold auxiliary rows and defend themselves as declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from attacks.observed.declared import declared
+from attacks.observed.replay import Replay, step_length
+from fedsim.capture import Observation
+from fedsim.defenses.chain import Chain
+from fedsim.errors import CannotAttack, ConfigError
+from fedsim.types import Batch, Tensors
+
+
+def shadow_updates(
+    own: Replay, seen: Observation, auxiliary: Batch, count: int, rng: torch.Generator
+) -> Iterator[Tensors]:
+    """Mean gradients of clients that draw as many auxiliary rows as the client used.
+
+    Without a declared defense the shadows have none.
+
+    Raises:
+        CannotAttack: there are too few rows for two different batches, or the declared defense
+            fits its noise to facts that the server does not know.
+    """
+    size = seen.knowledge.num_examples or 1
+    if len(auxiliary) <= size:
+        raise CannotAttack(
+            f"shadow clients need more than {size} auxiliary rows, and there are {len(auxiliary)}",
+            "Raise auxiliary.rows.",
+        )
+    chain = Chain() if seen.knowledge.defense is None else declared(seen)
+    for _ in range(count):
+        rows = auxiliary[torch.randperm(len(auxiliary), generator=rng)[:size]].to(_device(own))
+        try:
+            yield _sent(own, chain, rows, step_length(seen), rng)
+        except ConfigError as error:
+            raise CannotAttack(
+                f"the noise of the declared defense is not known ({error})",
+                "Declare noise_multiplier instead of epsilon, or choose another statistic.",
+            ) from None
+
+
+def _sent(own: Replay, chain: Chain, rows: Batch, length: float, rng: torch.Generator) -> Tensors:
+    rows = chain.on_batch(rows, rng)
+    if chain.per_example:
+        total: Tensors = {}
+        for i in range(len(rows)):
+            one = chain.on_gradient(_gradient(own, rows[i]), rng)
+            total = {name: total[name] + v for name, v in one.items()} if total else one
+        mean = {k: value / len(rows) for k, value in chain.on_sum(total, rng).items()}
+    else:
+        mean = _gradient(own, rows)
+    if not chain.changes_update:
+        return mean
+    update = chain.on_update({name: length * value for name, value in mean.items()}, rng)
+    return {name: value / length for name, value in update.items()}
+
+
+def _gradient(own: Replay, rows: Batch) -> Tensors:
+    return {name: value.detach() for name, value in own.gradient(rows).items()}
+
+
+def _device(own: Replay) -> torch.device:
+    return next(iter(own.parameters.values())).device

@@ -1,0 +1,190 @@
+"""All questions on one page: rows, words, members, classes and epsilon, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.analysis.findings import TaskFindings
+from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.membership import Finding, inferred
+from experiments.bounds.audit import AuditRecord, AuditRow
+from experiments.report.answers import names
+from experiments.report.naming import named_place
+from experiments.report.tables import Number
+from experiments.stages.rows import read_rows
+from experiments.wording.defense_names import cell_defense, defense_name
+from experiments.wording.names import natural, settings, show, title
+from fedsim.cell import CellConfig
+from fedsim.files import read_record
+from fedsim.records import FRESH_ROW, OTHER_CLIENT, ScoreRow
+
+_SEEN = "the update"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of one defense in one setting.
+
+    Attributes:
+        members: AUC of the attack that tells members best; None without such an attack.
+        epsilon: audited lower bound and accounted upper bound; None without an audit.
+        sentences: topic and sentence.
+    """
+
+    setting: str
+    defense: str
+    members: Number | None
+    epsilon: Number | None
+    sentences: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Findings and audits of the cells of a chapter, by setting and name of the defense."""
+
+    section: TaskFindings
+    findings: Sequence[Finding]
+    audits: Mapping[tuple[str, str], Sequence[AuditRow]]
+
+    def of(self, setting: str, defense: str, prefix: str) -> list[Finding]:
+        here = [f for f in self.findings if (f.setting, f.defense) == (setting, defense)]
+        return [one for one in here if one.metric.startswith(prefix)]
+
+    def members(self, setting: str, defense: str) -> Finding | None:
+        found = self.of(setting, defense, "membership_auc")
+        whole = [one for one in found if one.control == _SEEN and one.round is None]
+        return max(whole, key=lambda one: one.mean, default=None)
+
+
+def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) -> list[Told]:
+    """By setting and defense; empty without inferred membership, properties or an audit."""
+    labels = settings(cells, {})
+    findings: list[Finding] = []
+    for kind in ("membership", "properties"):
+        path = run / f"{kind}.parquet"
+        rows = read_rows(path, ScoreRow) if path.exists() else []
+        findings += inferred([row for row in rows if row.cell in cells], labels)
+    audits: dict[tuple[str, str], list[AuditRow]] = {}
+    path = run / "audit.json"
+    for row in read_record(path, AuditRecord).rows if path.exists() else ():
+        if row.cell in cells:
+            key = labels[row.cell], defense_name(row.defense, row.defense_options)
+            audits.setdefault(key, []).append(row)
+    known = _Known(section, findings, audits)
+    places = {(labels[name], cell_defense(cell)) for name, cell in cells.items()}
+    told = [_told(known, *place) for place in sorted(places, key=_order)]
+    return told if findings or audits else []
+
+
+def _order(place: tuple[str, str]) -> tuple[object, ...]:
+    return natural(place[0]), place[1] != "none", natural(place[1])
+
+
+def told_of(told: Sequence[Told], place: DefenseInSetting) -> Told | None:
+    """What is known of one defense in one setting."""
+    return next((one for one in told if (one.setting, one.defense) == named_place(place)), None)
+
+
+def _told(known: _Known, setting: str, defense: str) -> Told:
+    members, audits = known.members(setting, defense), known.audits.get((setting, defense), ())
+    said = (
+        ("Rows", _rows(known, setting, defense)),
+        ("Words", _words(known, setting, defense)),
+        ("Members", _members(known, setting, defense, members)),
+        ("Classes", _classes(known, setting, defense)),
+        ("Epsilon", _epsilon(audits)),
+        ("What would change it", " ".join(_changes(known, setting, members, audits))),
+    )
+    last = audits[-1] if audits else None
+    return Told(
+        setting,
+        defense,
+        Number(members.mean, "1", members.low, members.high) if members else None,
+        Number(last.epsilon, "", max(last.lower, last.any_mechanism), last.epsilon)
+        if last
+        else None,
+        tuple((topic, sentence) for topic, sentence in said if sentence),
+    )
+
+
+def _rows(known: _Known, setting: str, defense: str) -> str:
+    for one in known.section.evidence.verdicts:
+        if named_place(one.place) == (setting, defense) and one.word != "not attacked":
+            labels = "; the labels leak" if one.labels else ""
+            return f"{one.word}{labels}."
+    return ""
+
+
+def _words(known: _Known, setting: str, defense: str) -> str:
+    found = known.of(setting, defense, "word_")
+    mean = {one.metric: one for one in found if one.control == _SEEN and one.round is None}
+    if "word_precision" not in mean:
+        return "none is likelier than even." if "word_recall" in mean else ""
+    return (
+        f"{_share(mean['word_precision'])} of the words named at even odds or better are held, and "
+        f"{_share(mean['word_recall'])} of those held are named; their probabilities are off by "
+        f"{show(mean['word_calibration'].mean, '1')}."
+    )
+
+
+def _classes(known: _Known, setting: str, defense: str) -> str:
+    found = known.of(setting, defense, "class_distance")
+    whole = {one.control: one for one in found if one.round is None}
+    if _SEEN not in whole:
+        return ""
+    other = whole.get(title(OTHER_CLIENT))
+    null = f" (told from another client: {show(other.mean, '1')})" if other else ""
+    return f"class shares are off by {whole[_SEEN].number} in all{null}{_by_round(found)}."
+
+
+def _members(known: _Known, setting: str, defense: str, best: Finding | None) -> str:
+    if best is None:
+        return ""
+    found = [f for f in known.of(setting, defense, "membership") if f.attack == best.attack]
+    null = next((f for f in found if f.control == title(FRESH_ROW) and f.round is None), None)
+    rate = next((f for f in found if f.metric == "membership_tpr_1" and f.control == _SEEN), None)
+    told = "told from fresh rows" if best.tells else "not shown to be told from fresh rows"
+    return (
+        f"{told}: AUC {best.number} by {best.attack}"
+        f"{f', {_share(rate)} at a false positive rate of 1 %' if rate else ''}, {best.n} members "
+        f"of {best.clients} clients{f'; fresh rows in their place {null.number}' if null else ''}"
+        f"{_by_round([f for f in found if f.metric == best.metric])}."
+    )
+
+
+def _by_round(found: Sequence[Finding]) -> str:
+    rounds = [one for one in found if one.round is not None and one.control == _SEEN]
+    parts = [f"{show(one.mean, '1')} in round {one.round}" for one in rounds]
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def _epsilon(audits: Sequence[AuditRow]) -> str:
+    parts = [
+        f"after round {row.round} at least {show(max(row.lower, row.any_mechanism))} and at most "
+        f"{show(row.epsilon)}{', which REFUTES the claim' if row.refuted else ''}"
+        for row in audits
+    ]
+    return f"{'; '.join(parts)}, by {audits[-1].canaries} canaries at 95 %." if parts else ""
+
+
+def _changes(
+    known: _Known, setting: str, best: Finding | None, audits: Sequence[AuditRow]
+) -> Iterator[str]:
+    if best is not None and best.tells:
+        here = dict.fromkeys(one.defense for one in known.findings if one.setting == setting)
+        found = {one: known.members(setting, one) for one in here}
+        hidden = [one for one, own in found.items() if own is not None and not own.tells]
+        if hidden:
+            yield f"{names(hidden)} left no member told here."
+        else:
+            yield "no defense of this run hides members; more noise or more rows a batch may."
+    elif best is not None:
+        yield f"a stronger attack, or more than {best.n} members, may still tell them."
+    if audits and max(audits[-1].lower, audits[-1].any_mechanism) < audits[-1].epsilon / 2:
+        yield "More canaries would raise the lower bound on epsilon."
+
+
+def _share(found: Finding) -> str:
+    return f"{100 * found.mean:.0f} %"

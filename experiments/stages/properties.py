@@ -1,0 +1,126 @@
+"""Scores of inferred properties against the rows that were used; rows of ``properties.parquet``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from experiments.plan.entries import Entry, entries
+from experiments.plan.folder import Run
+from experiments.stages.controls import controls
+from experiments.stages.guesses import read_scores
+from experiments.stages.rows import write_rows
+from experiments.stages.score import Scorer
+from experiments.stages.victims import Victims
+from fedsim.capture import CaptureKey
+from fedsim.records import ScoreRow
+
+CALLED = 0.5
+"""Probability from which a word counts as named."""
+_BINS = 10
+
+
+def score_properties(run: Run) -> None:
+    """Write ``properties.parquet`` if an attack of the run infers properties."""
+    if any(e.infers == "properties" for one in run.plan.experiments for e in entries(one)):
+        rows = [r for c in run.cells for r in PropertyScorer(Scorer(Victims(c))).rows()]
+        write_rows(run.root / "properties.parquet", ScoreRow, rows)
+
+
+@dataclass(frozen=True)
+class PropertyScorer:
+    """Compares what is said of a client after a round with all its rows of captures so far.
+
+    The same said of another client is the control.
+    """
+
+    scorer: Scorer
+
+    def rows(self) -> Iterator[ScoreRow]:
+        """By attack, capture, control and metric."""
+        victims = self.scorer.victims
+        chosen = [e for e in entries(victims.cell.experiment) if e.infers == "properties"]
+        others = controls(victims.records) if chosen else {}
+        for entry in chosen:
+            for key in victims.keys:
+                for control, other in {"none": key, **others[key]}.items():
+                    yield from self._compare(entry, key, other, control)
+
+    def _compare(
+        self, entry: Entry, key: CaptureKey, other: CaptureKey, control: str
+    ) -> Iterator[ScoreRow]:
+        record, told = read_scores(self.scorer.victims, entry, other)
+        common = self.scorer.columns(entry, key, record, control)
+        words = entry.table.get("of") == "words"
+        if words and told is not None:
+            told[list(self.scorer.victims.task.spec.special_ids)] = 0
+        truth = self._held[key] if words else self._shares[key]
+        values = (words_told if words else classes_told)(told, truth)
+        for metric, value in values.items():
+            yield ScoreRow(
+                **common,
+                example=0,
+                metric=metric,
+                unit="1",
+                value=None if told is None else value,
+                certified=None,
+            )
+
+    @cached_property
+    def _held(self) -> dict[CaptureKey, Tensor]:
+        """The distinct words, special tokens aside, of a client's rows so far, ascending."""
+        special = torch.tensor(self.scorer.victims.task.spec.special_ids)
+        found = {}
+        for key in self.scorer.victims.keys:
+            used = [self.scorer.victims.batch(one) for one in self._until(key)]
+            words = torch.cat([b.inputs[b.mask == 1] for b in used if b.mask is not None]).unique()
+            found[key] = words[~torch.isin(words, special)]
+        return found
+
+    @cached_property
+    def _shares(self) -> dict[CaptureKey, Tensor]:
+        """The share of each class among a client's rows so far."""
+        found = {}
+        for key in self.scorer.victims.keys:
+            labels = [self.scorer.victims.batch(one).labels for one in self._until(key)]
+            counts = torch.cat(labels).bincount(minlength=self.scorer.victims.task.spec.num_classes)
+            found[key] = counts / counts.sum()
+        return found
+
+    def _until(self, key: CaptureKey) -> list[CaptureKey]:
+        keys = self.scorer.victims.keys
+        return [one for one in keys if one.client == key.client and one.round <= key.round]
+
+
+def classes_told(told: Tensor | None, truth: Tensor) -> dict[str, float]:
+    """Half the absolute differences between the shares; of uniform shares where none are told."""
+    guess = torch.full_like(truth, 1 / len(truth)) if told is None else told
+    return {"class_distance": float((guess - truth).abs().sum() / 2)}
+
+
+def words_told(told: Tensor | None, held: Tensor) -> dict[str, float | None]:
+    """How good the probabilities of all words are.
+
+    ``word_calibration``: mean distance between probability and frequency in ten bins, over the
+    words of at least 5 %; the others are nearly all of the vocabulary, and nearly all not held.
+    """
+    if told is None:
+        return dict.fromkeys(("word_precision", "word_recall", "word_calibration"))
+    truth = torch.zeros(len(told), dtype=torch.bool)
+    truth[held] = True
+    named = told >= CALLED
+    right = int((named & truth).sum())
+    likely = told >= 0.05
+    bins = (told[likely] * _BINS).long().clamp(max=_BINS - 1)
+    gaps = torch.zeros(_BINS, dtype=torch.float64).index_add_(
+        0, bins, told[likely] - truth[likely].double()
+    )
+    return {
+        "word_precision": right / int(named.sum()) if named.any() else None,
+        "word_recall": right / max(1, len(held)),
+        "word_calibration": float(gaps.abs().sum() / likely.sum()) if likely.any() else None,
+    }

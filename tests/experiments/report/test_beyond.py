@@ -1,0 +1,109 @@
+"""The sentences that stand on one page beside the verdicts on rows."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.analysis.summary import summarise
+from experiments.bounds.audit import AuditRecord, AuditRow
+from experiments.report.beyond import beyond
+from experiments.report.tables import Number
+from experiments.stages.rows import write_rows
+from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.federation import FederationConfig
+from fedsim.files import write_json
+from fedsim.records import ScoreRow
+from fedsim.server_knows import ServerKnows
+from tests.experiments.analysis.test_membership import row
+
+DP = {"name": "dp_sgd", "clip": 1.0, "epsilon": 4.0}
+CELLS = {
+    name: CellConfig(
+        seed=0,
+        task=TaskConfig(model="lenet", dataset="shapes"),
+        auxiliary=None,
+        federation=FederationConfig(),
+        capture=CaptureConfig(),
+        server_knows=ServerKnows(),
+        defense=defense,
+    )
+    for name, defense in {"bare": (), "private": (DP,)}.items()
+}
+HIDDEN = '[{"clip":1.0,"epsilon":4.0,"name":"dp_sgd"}]'
+
+
+def members(cell: str, value: float, **changes: object) -> list[ScoreRow]:
+    changes = {"cell": cell, **changes}
+    if cell == "private":
+        changes |= {"defense": "dp_sgd", "defense_options": HIDDEN}
+    return [row(value + 0.02 * (client % 2), client, **changes) for client in range(6)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    rows = [
+        *members("bare", 0.97),
+        *members("bare", 0.9, metric="membership_tpr_1"),
+        *members("bare", 0.49, control="fresh_row"),
+        *members("private", 0.49),
+    ]
+    write_rows(tmp_path / "membership.parquet", ScoreRow, rows)
+    words = {"attack": "properties", "attack_options": '{"of":"words"}'}
+    told = {"word_precision": 0.9, "word_recall": 0.4, "word_calibration": 0.03}
+    said = [one for k, v in told.items() for one in members("bare", v, metric=k, **words)]
+    off = {"attack": "properties", "attack_options": '{"of":"classes"}'}
+    said += [
+        *members("private", 0.1, metric="class_distance", **off),
+        *members("private", 0.4, metric="class_distance", control="other_client", **off),
+    ]
+    write_rows(tmp_path / "properties.parquet", ScoreRow, said)
+    audited = [
+        AuditRow(
+            run="r",
+            cell="private",
+            defense="dp_sgd",
+            defense_options=HIDDEN,
+            unit="example",
+            round=number,
+            canaries=500,
+            epsilon=2.0 * number,
+            lower=0.5 * number,
+            any_mechanism=0.1,
+            shift=1.0,
+        )
+        for number in (1, 2)
+    ]
+    write_json(tmp_path / "audit.json", AuditRecord(rows=tuple(audited), skipped={}))
+    return tmp_path
+
+
+def test_a_sentence_for_each_question(run: Path) -> None:
+    (section,) = summarise([], [], CELLS).sections
+    bare, private = beyond(section, run, CELLS)
+    assert (bare.defense, private.defense) == ("none", "DP-SGD (clip=1, ε=4)")
+    assert private.epsilon == Number(4.0, "", 1.0, 4.0)
+    assert bare.members is not None
+    assert bare.members.value == pytest.approx(0.98)
+    assert dict(bare.sentences) == {
+        "Words": "91 % of the words named at even odds or better are held, and 41 % of those held "
+        "are named; their probabilities are off by 0.04.",
+        "Members": "told from fresh rows: AUC 0.98 [0.97, 0.99] by membership, 91 % at a false "
+        "positive rate of 1 %, 6 members of 6 clients; fresh rows in their place 0.50 "
+        "[0.49, 0.51].",
+        "What would change it": "DP-SGD (clip=1, ε=4) left no member told here.",
+    }
+    assert dict(private.sentences) == {
+        "Members": "not shown to be told from fresh rows: AUC 0.50 [0.49, 0.51] by membership, "
+        "6 members of 6 clients.",
+        "Classes": "class shares are off by 0.11 [0.10, 0.12] in all (told from another client: "
+        "0.41).",
+        "Epsilon": "after round 1 at least 0.500 and at most 2.00; after round 2 at least 1.00 and "
+        "at most 4.00, by 500 canaries at 95 %.",
+        "What would change it": "a stronger attack, or more than 6 members, may still tell them. "
+        "More canaries would raise the lower bound on epsilon.",
+    }
+
+
+def test_nothing_is_said_without_such_files(tmp_path: Path) -> None:
+    (section,) = summarise([], [], CELLS).sections
+    assert beyond(section, tmp_path, CELLS) == []
