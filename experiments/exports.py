@@ -105,7 +105,8 @@ def _mlflow(run: Path, frames: Frames, out: Path | None) -> str:
     import mlflow
 
     if out is not None:
-        mlflow.set_tracking_uri(out.resolve().as_uri())
+        out.mkdir(parents=True, exist_ok=True)
+        mlflow.set_tracking_uri(f"sqlite:///{out.resolve() / 'mlflow.db'}")
     mlflow.set_experiment(run.resolve().name)
     for log in logs(frames):
         with mlflow.start_run(run_name=log.name):
