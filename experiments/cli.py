@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
@@ -14,6 +15,7 @@ import typer.core
 
 from experiments.audit.options import attack_foreign, is_captures, score_foreign
 from experiments.audited import audit
+from experiments.exports import export
 from experiments.invocation import Invocation
 from experiments.options import (
     DryRun,
@@ -32,11 +34,12 @@ from experiments.options import (
 from experiments.origin import check_origin
 from experiments.plan.folder import STAGES, RunStage
 from experiments.preparations import describe_, prepare, prior
-from experiments.upkeep import check, ls
+from experiments.upkeep import check, diff, ls, open_, rm
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
 
-_INTERRUPTED = 130
+_INTERRUPTED, _TERMINATED = 130, 143
+_CONTINUE = "Run the same command again to continue."
 # With rich present, typer escapes the brackets of help texts although markup is off.
 typer.core.HAS_RICH = False
 app = typer.Typer(
@@ -45,7 +48,6 @@ app = typer.Typer(
     "captured, and report how much private data they leaked.",
     no_args_is_help=True,
     suggest_commands=False,  # click does it already
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -107,9 +109,10 @@ for _name, _chosen, _sentence in (
     ("report", STAGES[3:], "Write the tables, figures and HTML page."),
 ):
     app.command(_name, help=_sentence)(_command(_chosen, _FOREIGN.get(_name)))
-for _extra in (prepare, prior, ls, check):
+for _extra in (prepare, prior, ls, check, diff, export, rm):
     app.command()(_extra)
 app.command("describe")(describe_)
+app.command("open")(open_)
 
 
 @app.command()
@@ -206,8 +209,14 @@ def list_(
     print(json.dumps(entries) if as_json else "\n".join(lines))
 
 
+def _terminate(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut the cleaning up
+    raise SystemExit(_TERMINATED)
+
+
 def main() -> None:
     """Run the command line. A user's mistake ends in one line on stderr, never in a traceback."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         check_origin()
         result: Any = app(standalone_mode=False)
@@ -217,13 +226,17 @@ def main() -> None:
         sys.exit(_complain(f"{str(error).rstrip('.')}. Correct it and run the same command again."))
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
+    except SystemExit as stop:
+        if stop.code == _TERMINATED:
+            _complain(f"terminated. {_CONTINUE}")
+        raise
     except Exception as error:
         usage = getattr(error, "format_message", None)  # click's usage errors
         if usage is None:
             raise
         sys.exit(_complain(f"{usage()} See fedsim --help."))
     if result == _INTERRUPTED:  # typer catches KeyboardInterrupt itself
-        _complain("interrupted. Run the same command again to continue.")
+        _complain(f"interrupted. {_CONTINUE}")
     sys.exit(result or 0)
 
 

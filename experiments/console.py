@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 _PLAIN_EVERY = 5.0
 _NOTE_EVERY = 60.0
@@ -22,13 +23,15 @@ class Console:
         self._tasks: dict[str, _Count] = {}
         self._bar: Progress | None = None
         if not quiet and sys.stderr.isatty():
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # what the counts leave
             self._bar = Progress(
                 TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=16),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
-                TextColumn("{task.fields[note]}", markup=False),
+                TextColumn("{task.fields[note]}", markup=False, table_column=rest),
                 console=RichConsole(stderr=True),
+                expand=True,
             )
 
     def __enter__(self) -> Console:

@@ -7,8 +7,31 @@ from typing import Annotated
 
 import typer
 
+
+def _runs(incomplete: str) -> list[str]:
+    """Run folders, for the shell's completion."""
+    found = Path().glob("runs/*/experiment.toml")
+    return [str(path.parent) for path in found if str(path.parent).startswith(incomplete)]
+
+
+def _targets(incomplete: str) -> list[str]:
+    """Run folders, experiment files here, and shipped experiments."""
+    from experiments.plan.config import shipped
+
+    known = [*shipped(), *(path.name for path in Path().glob("*.toml"))]
+    return [*_runs(incomplete), *(name for name in known if name.startswith(incomplete))]
+
+
 RUN = "a run folder, an experiment file, or the name of a shipped experiment"
-Target = Annotated[str, typer.Argument(metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False)]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN_OR_EXPERIMENT", help=RUN, show_default=False, autocompletion=_targets
+    ),
+]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run folder", autocompletion=_runs)
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override an option: federation.rounds=5"),

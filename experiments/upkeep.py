@@ -1,20 +1,28 @@
-"""Commands on finished runs: a list of them, and a gate for continuous integration."""
+"""Commands on finished runs: a list of them, their report, their removal, and a gate for CI."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 import time
+import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from experiments.audit.runs import load
-from experiments.options import Json
+from experiments.options import Json, RunFolder
+from experiments.plan.folder import check_version
 from fedsim.build import suggest
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, StoreError
 
 _STAGES = (("summary.json", "reported"), ("scores.parquet", "scored"), ("jobs.sqlite", "attacked"))
+_PARTS = ("report", "gallery", "export", "tensorboard")
+"""Folders of a run beside those of its cells."""
 
 
 def ls(
@@ -45,8 +53,85 @@ def _row(run: Path) -> dict[str, Any]:
     }
 
 
+def open_(run: RunFolder) -> None:
+    """Open the report in a browser, and print its path."""
+    check_version(run)
+    page = run / "report" / "index.html"
+    if not page.exists():
+        raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
+    print(page)
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    if sys.platform != "linux" or any(os.environ.get(name) for name in screens):
+        webbrowser.open(page.resolve().as_uri())
+
+
+def diff(
+    before: RunFolder,
+    after: RunFolder,
+    every: Annotated[bool, typer.Option("--all", help="show what did not move as well")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs: which numbers moved beyond their 95 % intervals.
+
+    The same private examples are compared with each other; where the runs attacked different ones,
+    the two means' own intervals count. Exit code 1 says that a number moved.
+    """
+    from experiments.analysis.differences import compare
+
+    for run in (before, after):
+        check_version(run)
+    found = compare(before, after)
+    print(found.model_dump_json() if as_json else found.text(every=every))
+    raise typer.Exit(1 if any(change.moved for change in found.changes) else 0)
+
+
+def rm(
+    run: RunFolder,
+    captures: Annotated[
+        bool, typer.Option("--captures", help="remove the captured updates alone")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Remove a run; or with --captures the updates in it, which are most of its size.
+
+    Guesses, scores and report then stay, and fedsim run captures the same updates again.
+    """
+    from attacks.scheduling.run_lock import lock_run
+
+    check_version(run)
+    cells = [path.parent for path in sorted(run.glob("*/cell.json"))]
+    kept = {*cells, *(run / name for name in _PARTS)}
+    other = sorted(path for path in run.iterdir() if path.is_dir() and path not in kept)
+    if other and not captures:
+        raise ConfigError(f"{other[0]}: is no part of a run. Move it away first.")
+    gone = [cell / "captures" for cell in cells] if captures else [run]
+    with lock_run(run / "jobs.sqlite"):
+        size = _megabytes(gone)
+        if not yes:
+            _ask(f"Remove {'the captures of ' if captures else ''}{run}, {size:.1f} MB?")
+        for cell in cells if captures else ():
+            (cell / "simulation.json").unlink(missing_ok=True)
+        for folder in filter(Path.exists, gone):
+            shutil.rmtree(folder)
+    print(f"{run}: freed {size:.1f} MB")
+
+
+def _ask(question: str) -> None:
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        raise ConfigError("rm: nobody answered. Pass --yes to remove without a question.") from None
+    if not agreed:
+        raise typer.Exit(1)
+
+
+def _megabytes(folders: Sequence[Path]) -> float:
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files) / 1e6
+
+
 def check(
-    run: Annotated[Path, typer.Argument(help="a scored run")],
+    run: RunFolder,
     most: Annotated[
         list[str] | None,
         typer.Option("--max", metavar="METRIC=VALUE", help="largest mean that is allowed"),
@@ -67,7 +152,9 @@ def check(
     if not limits:
         raise ConfigError("check: there is nothing to check. Pass --max rouge1=0.3, for example.")
     scores = load(run).scores
-    kept = scores[(scores.control == "none") & (scores.probe == "none")]
+    if count := int((scores.status == "interrupted").sum()):
+        raise ConfigError(f"{run}: {count} values are missing. Run fedsim run {run} to finish it.")
+    kept = scores[(scores.control == "none") & (scores.probe == "none")].dropna(subset="value")
     if defense is not None:
         kept = kept[kept.defense == defense]
         if kept.empty:

@@ -30,7 +30,7 @@ BORDERS = {
         "attacks/scheduling/task.py",
         "server/grids/ray.py",
     },
-    "datasets": {"fedsim/data/tables.py"},
+    "datasets": {"experiments/exports.py", "fedsim/data/tables.py"},
     "peft": {"fedsim/models/lora.py"},
     "pickle": set[str](),
     "dill": set[str](),

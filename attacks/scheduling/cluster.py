@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 
 from fedsim.errors import ConfigError
@@ -26,6 +28,7 @@ def start_ray(
         return lambda: None
     path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
     local = {"num_cpus": cpus, "num_gpus": gpus, "include_dashboard": False}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         if address is not None:
             _knock(address)
@@ -41,6 +44,8 @@ def start_ray(
         raise ConfigError(
             f'ray: could not start ({fault}). Use engine = "in-process", or pass an address.'
         ) from None
+    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own dumps a stack of C++ and aborts
     return lambda: ray.shutdown()
 
 

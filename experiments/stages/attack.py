@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -106,11 +107,11 @@ class Attackers:
             self._console.advance(WORK, f"{spec.label} {spec.keys[0]}: {statuses}")
         elif event.progress is not None:
             progress = event.progress
-            self._console.note(
-                WORK,
-                f"{spec.label} {spec.keys[0]}: step {progress.step}, "
-                f"objective {progress.objective:.3g} {progress.text}",
-            )
+            goal = progress.objective
+            said = [f"step {progress.step}"]
+            said += [] if math.isnan(goal) else [f"objective {goal:.3g}"]
+            said += [progress.text] if progress.text else []
+            self._console.note(WORK, f"{spec.label} {spec.keys[0]}: {', '.join(said)}")
 
 
 @contextmanager

@@ -1,0 +1,235 @@
+"""Two runs compared: which numbers moved beyond their intervals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple, TypeAlias
+
+import pandas as pd
+
+from experiments.analysis.findings import HEADLINE, Findings, TaskFindings
+from experiments.analysis.frames import score_frame
+from experiments.analysis.keys import Data, DefenseInSetting
+from experiments.analysis.paired import Scored, Values, difference, estimate, scored
+from experiments.analysis.statistics import Estimate
+from experiments.analysis.summary import SectionKey
+from experiments.stages.rows import read_rows
+from experiments.wording.defense_names import defense_name
+from experiments.wording.names import differing, show, title
+from fedsim.errors import StoreError
+from fedsim.files import read_record
+from fedsim.records import AttackKey, ScoreRow
+
+_ROUNDING = 1e-9
+Pair: TypeAlias = tuple[Scored, Scored]
+
+
+class Change(Data):
+    """One number in two runs.
+
+    Attributes:
+        what: task, setting, defense, attack and metric.
+        before: mean in the first run.
+        after: mean in the second run.
+        low: lower end of the interval of the difference; None if there is none. On the same
+            examples it is a paired 95 % interval, with the error shared by all numbers of attacks
+            (Bonferroni), else the distance of the two means' own 95 % intervals.
+        high: upper end.
+        paired: number of examples, or of seeds for utility, that are the same in both runs.
+    """
+
+    what: str
+    before: float
+    after: float
+    low: float | None
+    high: float | None
+    paired: int
+
+    @property
+    def moved(self) -> bool | None:
+        """Whether the interval excludes 0; None without one."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low > _ROUNDING or self.high < -_ROUNDING
+
+    def text(self) -> str:
+        """As one line."""
+        said = f"{self.what}: {show(self.before)} to {show(self.after)}"
+        ends = "" if self.low is None else f" [{show(self.low)}, {show(self.high)}]"
+        whose = f"{self.paired} pairs" if self.paired else "unpaired"
+        return f"{said}, {show(self.after - self.before)}{ends}, {whose}"
+
+
+class Comparison(Data):
+    """What differs between two runs.
+
+    Attributes:
+        changes: every number that both have.
+        missing: tasks, defenses and attacks that only one of them has, in words.
+    """
+
+    changes: tuple[Change, ...]
+    missing: tuple[str, ...]
+
+    def text(self, *, every: bool = False) -> str:
+        """The numbers that moved, or all, and how many did not."""
+        counts = Counter(change.moved for change in self.changes)
+        shown = [change.text() for change in self.changes if every or change.moved]
+        shown.append(f"{counts[True]} of {len(self.changes)} numbers moved beyond their intervals")
+        if counts[None]:
+            shown[-1] += f"; {counts[None]} have no interval (one seed, or one example)"
+        return "\n".join([*shown, *self.missing])
+
+
+class _Side(NamedTuple):
+    """A section of one run."""
+
+    findings: TaskFindings
+    scores: pd.DataFrame
+
+
+def compare(before: Path, after: Path) -> Comparison:
+    """Compare two reported runs, on the same private examples where both attacked them.
+
+    Raises:
+        StoreError: a run has no report, or they have nothing in common.
+    """
+    sides = [_sides(run) for run in (before, after)]
+    shared = [key for key in sides[0] if key in sides[1]]
+    if not shared:
+        raise StoreError(f"{before} and {after}: have no task, data set and model in common.")
+    missing = [
+        f"only in {run}: {', '.join(key)}"
+        for run, own in ((before, sides[0]), (after, sides[1]))
+        for key in own
+        if key not in shared
+    ]
+    pairs: list[tuple[str, Pair, bool]] = []
+    utility: list[Change] = []
+    for key in shared:
+        one, other = sides[0][key], sides[1][key]
+        head = f"{key.dataset}, {key.model}: " if len(shared) > 1 else ""
+        same = set(one.scores.split) == set(other.scores.split)
+        for metric in HEADLINE[one.findings.modality]:
+            found = [_attacks(side.scores, metric) for side in (one, other)]
+            both = list(_matched(*found))
+            pairs += [(f"{head}{_named(pair, metric)}", pair, same) for pair in both]
+            if metric == one.findings.main:
+                missing += _unmatched(before, found[0], {id(pair[0]) for pair in both}, head)
+                missing += _unmatched(after, found[1], {id(pair[1]) for pair in both}, head)
+        utility += _utility(one.findings, other.findings, head)
+    scores = [_change(what, pair, same, len(pairs)) for what, pair, same in pairs]
+    return Comparison(changes=(*scores, *utility), missing=tuple(missing))
+
+
+def _sides(run: Path) -> dict[SectionKey, _Side]:
+    if not (run / "summary.json").exists():
+        raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
+    rows, found = read_rows(run / "scores.parquet", ScoreRow), {}
+    for section in read_record(run / "summary.json", Findings).sections:
+        labels = {cell: place.setting for cell, place in section.by_cell.items()}
+        frame = score_frame((row for row in rows if row.cell in labels), labels)
+        key = SectionKey(section.task, section.dataset, section.model, section.protocol)
+        found[key] = _Side(section, frame)
+    return found
+
+
+def _attacks(scores: pd.DataFrame, metric: str) -> list[Scored]:
+    return [one for one in scored(scores, metric) if one.control == "none"]
+
+
+def _matched(before: Sequence[Scored], after: Sequence[Scored]) -> Iterator[Pair]:
+    """The same attack under the same defense; its options may differ if it is the only one."""
+    same = {(one.place, one.attacker): one for one in after}
+    rest = []
+    for one in before:
+        other = same.pop((one.place, one.attacker), None)
+        if other is None:
+            rest.append(one)
+        else:
+            yield one, other
+    loose = [{_loose(one): one for one in left} for left in (rest, same.values())]
+    counts = [Counter(map(_loose, left)) for left in (rest, same.values())]
+    for key in loose[0]:
+        if counts[0][key] == counts[1][key] == 1:
+            yield loose[0][key], loose[1][key]
+
+
+def _loose(one: Scored) -> tuple[object, ...]:
+    return one.place, one.attacker.attack, one.attacker.adaptive
+
+
+def _unmatched(run: Path, own: Sequence[Scored], matched: set[int], head: str) -> Iterator[str]:
+    for one in own:
+        if id(one) not in matched:
+            yield f"only in {run}: {head}{_called(one)}"
+
+
+def _called(one: Scored, note: str = "") -> str:
+    place, label = one.place, title(one.attacker.attack)
+    adaptive = ["adaptive"] if one.attacker.adaptive else []
+    words = [place.setting, _defense(place), label, *adaptive, note]
+    return ", ".join(filter(None, words))
+
+
+def _defense(place: DefenseInSetting) -> str:
+    none = place.defense == "none"
+    return "no defense" if none else defense_name(place.defense, place.defense_options)
+
+
+def _named(pair: Pair, metric: str) -> str:
+    options: list[AttackKey] = [one.attacker for one in pair]
+    old, new = (one.attack_options for one in options)
+    note = f"{differing(old, [new])} and {differing(new, [old])}" if old != new else ""
+    return f"{_called(pair[0], note)}, {title(metric)}"
+
+
+def _change(what: str, pair: Pair, same: bool, comparisons: int) -> Change:
+    before, after = (_known(one.values) if same else {} for one in pair)
+    found = difference(after, before, comparisons=comparisons)
+    if found is None:
+        one, other = (estimate(side.values) for side in pair)
+        low, high = _apart(one, other)
+        return Change(what=what, before=one.mean, after=other.mean, low=low, high=high, paired=0)
+    start = fmean(before[victim] for victim in before.keys() & after.keys())
+    return Change(
+        what=what,
+        before=start,
+        after=start + found.mean,
+        low=found.low,
+        high=found.high,
+        paired=found.n,
+    )
+
+
+def _known(values: Values) -> Values:
+    """Without the victims whose rows were not recorded, which may be others."""
+    return {victim: value for victim, value in values.items() if victim.row >= 0}
+
+
+def _apart(one: Estimate, other: Estimate) -> tuple[float | None, float | None]:
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return None, None
+    return other.low - one.high, other.high - one.low
+
+
+def _utility(before: TaskFindings, after: TaskFindings, head: str) -> Iterator[Change]:
+    """The measure of utility that counts, at the end of training; pairs are seeds."""
+    name = before.utility_name
+    for place in dict.fromkeys(point.place for point in before.utility):
+        one, other = before.at_end(place), after.at_end(place)
+        if name is None or one is None or other is None or name not in other.values:
+            continue
+        low, high = (other.over_seeds(name, one) or (0.0, None, None))[1:]
+        words = (place.setting, _defense(place), title(name))
+        yield Change(
+            what=head + ", ".join(filter(None, words)),
+            before=one.values[name],
+            after=other.values[name],
+            low=low,
+            high=high,
+            paired=len(one.by_seed[name].keys() & other.by_seed[name].keys()),
+        )
