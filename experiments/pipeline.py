@@ -17,6 +17,7 @@ from experiments.stages.attack import Attackers, attackers
 from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError, StoreError
+from fedsim.files import remove_temporaries
 
 T = TypeVar("T")
 
@@ -102,6 +103,7 @@ def execute(
     outcome = RunOutcome(run.root, tuple(stages))
     started = time.monotonic()
     with Console(quiet) as console, Ledger(run.root / "jobs.sqlite") as ledger:
+        remove_temporaries(run.root)
         if "simulate" in stages or "attack" in stages:
             with attackers(run, ledger, console, retry_failed=retry_failed) as team:
                 _simulate_and_attack(run, stages, team, console)

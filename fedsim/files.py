@@ -28,6 +28,9 @@ SCHEMA = 1
 """Version of the run folder; a folder of another version is refused."""
 
 
+_TEMPORARY = ".tmp"
+
+
 class Record(BaseModel):
     """Frozen record that is stored on disk as JSON; infinities and NaN are preserved."""
 
@@ -50,7 +53,7 @@ def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
     Raises:
         StoreError: the disk is full or refuses the file; an older file of the name is kept.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     with _writing(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +68,12 @@ def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
             with suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what killed writers left below a folder into which nobody else writes now."""
+    for path in folder.rglob(f".*{_TEMPORARY}"):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

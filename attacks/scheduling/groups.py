@@ -24,7 +24,7 @@ def reconstruct(
     """A guess for each observation, or the error that rules it out.
 
     One that cannot be attacked does not prevent attacks on the others. Where memory runs out the
-    group is halved, which its guesses note; they do not depend on it, but for a client's rounds.
+    group is halved, which its guesses note; but for a client's rounds it changes their rounding alone.
     """
     rngs = [generator(spec.seed, "attack", o.key.round, o.key.client, spec.label) for o in group]
     try:
