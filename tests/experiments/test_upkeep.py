@@ -67,6 +67,8 @@ def test_nothing_measured_is_no_pass(copied: Path, said: Said) -> None:
     write_rows(path, ScoreRow, rows)
     code, _, error = said("check", copied, "--max", "rouge1=1")
     assert (code, "1 values are missing" in error) == (2, True)
+    path.write_bytes(path.read_bytes()[:1000])
+    assert f"Run fedsim score {copied} again" in said("check", copied, "--max", "rouge1=1")[2]
 
 
 def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> None:
