@@ -35,9 +35,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         if "Reference" in section:
             section["Reference"] += [*single, *folders]
     _MADE["index.md"] = Page("index.md", "Home", home())
-    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
-        page = f"notebooks/{path.stem}.md"
-        _MADE[page] = Page(page, path.stem, notebook(path))
+    for file in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        made = Page(f"notebooks/{file.stem}.md", file.stem, notebook(file))
+        _MADE[made.path] = made
     for path in linked():
         _MADE[f"source/{path}.md"] = Page(f"source/{path}.md", path, source(path))
     return config

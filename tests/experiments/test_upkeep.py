@@ -106,10 +106,10 @@ def test_captures_are_removed_and_the_report_stays(
     copied: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captures = sorted(copied.glob("*/captures"))
-    for answer, code in (("", 2), ("n\n", 1)):
+    for answer, status in (("", 2), ("n\n", 1)):
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))
         stopped = said("rm", copied, "--captures")
-        assert (stopped[0], "Pass --yes" in stopped[2]) == (code, code == 2)
+        assert (stopped[0], "Pass --yes" in stopped[2]) == (status, status == 2)
         assert all(path.exists() for path in captures)
     code, out, _ = said("rm", copied, "--captures", "--yes")
     assert (code, out.startswith(f"{copied}: freed ")) == (0, True)
