@@ -104,7 +104,7 @@ def notebook(path: Path) -> str:
         for cell, text in zip(cells, texts, strict=True)
     ]
     title, _, rest = parts[0].partition("\n")
-    link = f"[Open it as a notebook]({path.name}), for Jupyter, VS Code or Colab."
+    link = f"[Open it as a notebook]({path.name}), in Jupyter or VS Code."
     return "\n\n".join([title, link, rest.strip(), *parts[1:]]) + "\n"
 
 
