@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -34,6 +35,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         if "Reference" in section:
             section["Reference"] += [*single, *folders]
     _MADE["index.md"] = Page("index.md", "Home", home())
+    for file in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        made = Page(f"notebooks/{file.stem}.md", file.stem, notebook(file))
+        _MADE[made.path] = made
     for path in linked():
         _MADE[f"source/{path}.md"] = Page(f"source/{path}.md", path, source(path))
     return config
@@ -85,10 +89,23 @@ def home() -> str:
     """The README, its links seen from ``docs/``."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = text.replace("](docs/results)", "](results/index.md)").replace("](docs/", "](")
-    text = text.replace('"docs/assets/', '"assets/')
+    text = text.replace('"docs/assets/', '"assets/').replace(".ipynb)", ".md)")
     for name in ABOUT:
         text = text.replace(f"]({name})", f"](source/{name}.md)")
     return text
+
+
+def notebook(path: Path) -> str:
+    """A notebook as a page, with a link to itself under the title."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    parts = [
+        text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for cell, text in zip(cells, texts, strict=True)
+    ]
+    title, _, rest = parts[0].partition("\n")
+    link = f"[Open it as a notebook]({path.name}), in Jupyter or VS Code."
+    return "\n\n".join([title, link, rest.strip(), *parts[1:]]) + "\n"
 
 
 def source(path: str) -> str:

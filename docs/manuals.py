@@ -162,7 +162,7 @@ def command_line() -> Page:
         "# Command line\n",
         "Every command prints one line, `<where>: <what is wrong>. <what to do>.`, for a user's "
         "mistake. Exit codes: 0 done, 1 some jobs failed, 2 a mistake in the command or the "
-        "experiment, 130 stopped by the user.\n",
+        "experiment, 130 stopped by Ctrl-C, 143 by SIGTERM.\n",
     ]
     for name, command in commands().items():
         context = Context(command, info_name=f"fedsim {name}")

@@ -1,6 +1,12 @@
-"""``python -m fedsim``: the command line, which lies above this package."""
+"""``python -m fedsim``, and the command that an installation makes."""
 
-import runpy
+import importlib
+
+
+def main() -> None:
+    """Run the command line, which lies above this package."""
+    importlib.import_module("experiments.cli").main()
+
 
 if __name__ == "__main__":
-    runpy.run_module("experiments.cli", run_name="__main__", alter_sys=True)
+    main()

@@ -21,7 +21,7 @@ from experiments.wording.defense_names import defense_name
 from experiments.wording.names import differing, show, title
 from fedsim.errors import StoreError
 from fedsim.files import read_record
-from fedsim.records import AttackKey, ScoreRow
+from fedsim.records import ScoreRow
 
 _ROUNDING = 1e-9
 Pair: TypeAlias = tuple[Scored, Scored]
@@ -181,8 +181,7 @@ def _defense(place: DefenseInSetting) -> str:
 
 
 def _named(pair: Pair, metric: str) -> str:
-    options: list[AttackKey] = [one.attacker for one in pair]
-    old, new = (one.attack_options for one in options)
+    old, new = (one.attacker.attack_options for one in pair)
     note = f"{differing(old, [new])} and {differing(new, [old])}" if old != new else ""
     return f"{_called(pair[0], note)}, {title(metric)}"
 

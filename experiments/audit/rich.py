@@ -10,7 +10,8 @@ from torch import Tensor
 from experiments.report.gallery import data_uri, mark
 from experiments.stages.gallery import png
 
-_COLOURS = {"run": "#2e7d32", "word": "#f9a825", "missed": "inherit"}
+_MARKS = {"run": "background:#a5d6a7;color:#000", "word": "background:#fff59d;color:#000"}
+"""Legible on dark pages, too."""
 _PIXELS = 96
 """Least height of a picture on the page."""
 
@@ -36,6 +37,6 @@ def picture(image: Tensor) -> str:
 def diff(truth: str, guess: str) -> str:
     """The private text: green what the guess holds in order, yellow its single words."""
     return " ".join(
-        f"<span style='color:{_COLOURS[kind]}'>{html.escape(text)}</span>"
+        f"<span style='{_MARKS.get(kind, '')}'>{html.escape(text)}</span>"
         for kind, text in mark(truth.split(), guess.split())
     )

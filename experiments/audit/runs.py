@@ -29,14 +29,23 @@ def load(folder: Path | str) -> Frames:
     """Read the tables of a run folder.
 
     Raises:
-        StoreError: the folder is no run, or it is not scored.
+        StoreError: the folder is no run, it is not scored, or a table is cut.
     """
-    import pandas as pd
-
     root = Path(folder)
     if not (root / "experiment.toml").exists():
         raise StoreError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
     if not (root / "scores.parquet").exists():
         raise StoreError(f"{root}: nothing is scored. Run fedsim score {root} first.")
-    tables = [pd.read_parquet(root / f"{name}.parquet") for name in ("scores", "utility")]
-    return Frames(*tables)
+    return Frames(*(_table(root / f"{name}.parquet") for name in ("scores", "utility")))
+
+
+def _table(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:  # of which pyarrow's are
+        fault = str(error).splitlines()[0].rstrip(".")
+        raise StoreError(
+            f"{path}: not a whole table ({fault}). Run fedsim score {path.parent} again."
+        ) from None

@@ -153,5 +153,5 @@ def _git(*arguments: str) -> str | None:
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return None  # no git, or a repository that it cannot read
+        return None
     return done.stdout.strip()

@@ -102,6 +102,8 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
         assert subject in {"", *PARTS}
     elif name == "ls" or subject == "captures":  # a folder of runs, another application's captures
         pass
+    elif run := given.get("run") or given.get("before"):
+        assert str(run).startswith("runs/")
     elif not (subject.endswith(".toml") or subject.startswith("runs/")):
         assert subject in shipped()
         load_plan(subject, given.get("sets") or [])

@@ -1,62 +1,196 @@
 """What commands say about finished runs, and what they say when stopped."""
 
+import io
 import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer.main
+from click.shell_completion import ShellComplete
 
 import fedsim
 from experiments import cli
-from experiments.pipeline import execute
-from experiments.plan.folder import STAGES
-from tests.apps.cases import TEXT, Make
+from experiments.report.headline import headline
+from experiments.stages.rows import read_rows, write_rows
+from fedsim.records import ScoreRow
+from tests.apps.cases import files_of
 from tests.apps.mistakes import BASE
-
-Said = Callable[..., tuple[object, str, str]]
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
-    """``said("ls")``: exit status, stdout and stderr of a command."""
-
-    def run(*arguments: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedsim", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return stop.value.code, *capsys.readouterr()
-
-    return run
+from tests.experiments.conftest import Said
 
 
-def test_a_run_is_listed_checked_and_loaded(make_run: Make, said: Said, tmp_path: Path) -> None:
-    run = make_run(TEXT, federation={"rounds": 1, "client_rows": 1})
-    outcome = execute(run, STAGES, quiet=True)
-    answer = outcome.line().splitlines()[-1]
-    assert answer == "no defense: embedding rows, 3 of 3 texts recovered, rougeL 1"
-    assert outcome.table()["answer"] == answer
-    (listed,) = json.loads(said("ls", tmp_path, "--json")[1])
+def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
+    answer = "no defense: embedding rows, 3 of 3 texts recovered, rougeL 1"
+    assert headline(finished) == answer
+    assert said("report", finished)[1].splitlines()[-1] == answer
+    assert json.loads(said("report", finished, "--json")[1])["answer"] == answer
+    (listed,) = json.loads(said("ls", finished.parent, "--json")[1])
     assert listed["state"] == "reported"
     assert listed["megabytes"] > 0
-    assert "reported" in said("ls", tmp_path)[1]
-    frames = fedsim.load(run.root)
+    assert "reported" in said("ls", finished.parent)[1]
+    frames = fedsim.load(finished)
     assert set(frames.scores.attack) == {"embedding_rows", "prior_only"}
     assert set(frames.utility["round"]) == {0, 1}
-    code, out, _ = said("check", run.root, "--max", "rouge1=0.3")
+    code, out, _ = said("check", finished, "--max", "rouge1=0.3")
     assert (code, out) == (1, "embedding_rows under none: rouge1 1 is above 0.3\n")
-    assert said("check", run.root, "--max", "rouge1=1", "--min", "rouge1=0")[0] == 0
-    broken = json.loads(said("check", run.root, "--min", "rouge1=0.5", "--json")[1])
+    assert said("check", finished, "--max", "rouge1=1", "--min", "rouge1=0")[0] == 0
+    broken = json.loads(said("check", finished, "--min", "rouge1=0.5", "--json")[1])
     assert broken["passed"] is False
-    for wrong, fix in (
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fix"),
+    [
         ((), "Pass --max"),
         (("--max", "rouge1"), "Write metric=value"),
         (("--max", "rogue1=1"), "Did you mean 'rouge1'?"),
         (("--max", "rouge1=1", "--defense", "nonee"), "Did you mean 'none'?"),
-    ):
-        code, _, error = said("check", run.root, *wrong)
-        assert code == 2
-        assert fix in error
+    ],
+)
+def test_a_wrong_check_names_the_fix(
+    wrong: tuple[str, ...], fix: str, finished: Path, said: Said
+) -> None:
+    code, _, error = said("check", finished, *wrong)
+    assert code == 2
+    assert fix in error
+
+
+def test_nothing_measured_is_no_pass(copied: Path, said: Said) -> None:
+    path = copied / "scores.parquet"
+    rows = [row.model_copy(update={"value": None}) for row in read_rows(path, ScoreRow)]
+    write_rows(path, ScoreRow, rows)
+    assert "not scored" in said("check", copied, "--max", "rouge1=1")[2]
+    rows[0] = rows[0].model_copy(update={"status": "interrupted"})
+    write_rows(path, ScoreRow, rows)
+    code, _, error = said("check", copied, "--max", "rouge1=1")
+    assert (code, "1 values are missing" in error) == (2, True)
+    path.write_bytes(path.read_bytes()[:1000])
+    assert f"Run fedsim score {copied} again" in said("check", copied, "--max", "rouge1=1")[2]
+
+
+def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> None:
+    code, out, _ = said("diff", finished, finished)
+    assert code == 0
+    assert out.startswith("0 of ")
+    path = copied / "scores.parquet"
+    rows = [
+        row.model_copy(update={"value": 0.25})
+        if (row.attack, row.metric, row.control) == ("embedding_rows", "rougeL", "none")
+        else row
+        for row in read_rows(path, ScoreRow)
+    ]
+    write_rows(path, ScoreRow, rows)
+    code, out, _ = said("diff", finished, copied)
+    line, count = out.splitlines()
+    said_so = "no defense, embedding rows, ROUGE-L: 1.00 to 0.250, \N{MINUS SIGN}0.750 "
+    assert line == f"{said_so}[\N{MINUS SIGN}0.750, \N{MINUS SIGN}0.750], 3 pairs"
+    assert code == 1
+    assert count.startswith("1 of ")
+    other = [row.model_copy(update={"row": row.client + 1000}) for row in rows]
+    write_rows(path, ScoreRow, other)  # other private examples: the intervals are far apart
+    found = json.loads(said("diff", finished, copied, "--json")[1])["changes"]
+    (moved,) = (one for one in found if "embedding rows, ROUGE-L" in one["what"])
+    assert (moved["paired"], moved["high"]) == (0, -0.75)
+    assert "unpaired" in said("diff", finished, copied, "--all")[1]
+    without = [row for row in rows if row.attack != "embedding_rows"]
+    write_rows(path, ScoreRow, without)
+    assert "only in" in said("diff", finished, copied)[1]
+    (copied / "summary.json").unlink()
+    assert f"Run fedsim report {copied} first" in said("diff", finished, copied)[2]
+
+
+def test_captures_are_removed_and_the_report_stays(
+    copied: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures = sorted(copied.glob("*/captures"))
+    for answer, status in (("", 2), ("n\n", 1)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        stopped = said("rm", copied, "--captures")
+        assert (stopped[0], "Pass --yes" in stopped[2]) == (status, status == 2)
+        assert all(path.exists() for path in captures)
+    code, out, _ = said("rm", copied, "--captures", "--yes")
+    assert (code, out.startswith(f"{copied}: freed ")) == (0, True)
+    assert not any(path.exists() for path in captures)
+    assert "not simulated yet" in said("attack", copied)[2]
+    assert said("report", copied)[0] == 0
+    assert said("rm", copied, "--yes")[0] == 0
+    assert not copied.exists()
+
+
+def test_only_runs_are_removed(copied: Path, said: Said, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    assert "no run folder" in said("rm", tmp_path / "notes", "--yes")[2]
+    (copied / "mine").mkdir()
+    before = files_of(copied).keys()
+    assert "is no part of a run" in said("rm", copied, "--yes")[2]
+    assert files_of(copied).keys() == before
+
+
+def test_the_report_is_opened_where_there_is_a_screen(
+    copied: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    page = copied / "report" / "index.html"
+    assert said("open", copied)[:2] == (0, f"{page}\n")
+    assert opened == []
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert said("open", copied)[0] == 0
+    assert opened == [page.as_uri()]
+    page.unlink()
+    assert f"Run fedsim report {copied} first" in said("open", copied)[2]
+
+
+def test_the_shell_completes_runs_and_experiments(
+    said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/experiment.toml").touch()
+    Path("quick-look.toml").touch()
+    shell = ShellComplete(typer.main.get_command(cli.app), {}, "fedsim", "_FEDSIM_COMPLETE")
+
+    def completed(*words: str) -> set[str]:
+        return {item.value for item in shell.get_completions(list(words[:-1]), words[-1])}
+
+    assert completed("ex") == {"export"}
+    assert {"quickstart", "quick-look.toml"} <= completed("run", "qui")
+    assert completed("attack", "runs/") == completed("rm", "r") == {"runs/mine"}
+    assert "--install-completion" in said("--help")[1]
+
+
+def test_a_sigterm_says_how_to_continue(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("experiments.invocation.Invocation.run", terminated)
+    code, _, error = said("run", "quickstart")
+    assert (code, error) == (
+        143,
+        "fedsim: terminated. Run the same command again to continue.\n",
+    )
+
+
+@pytest.mark.slow
+def test_a_sigterm_while_ray_works_is_one_line(tmp_path: Path) -> None:
+    """Ray's own handler prints a stack of C++ and aborts."""
+    (tmp_path / "small.toml").write_text(BASE)
+    command = [sys.executable, "-m", "experiments.cli", "run", str(tmp_path / "small.toml")]
+    changes = ["--set", "attacks=[{name='inverting',steps=100000}]", "--engine", "ray"]
+    started = subprocess.Popen(
+        [*command, *changes, "--out", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True
+    )
+    assert started.stderr is not None
+    assert any(line.startswith("simulate:") for line in started.stderr)
+    started.send_signal(signal.SIGTERM)
+    assert started.stderr.read().splitlines()[-1].startswith("fedsim: terminated.")
+    assert started.wait(60) == 143
 
 
 def test_a_folder_without_runs_says_so(said: Said, tmp_path: Path) -> None:
