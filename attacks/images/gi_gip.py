@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from attacks.base import Job, Reconstruction, Trace
-from attacks.images.generator import Generator, build_generator, load_weights, read_weights
+from attacks.images.generator import Generator, load_weights, read_weights
+from attacks.images.generators import build_generator
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import (
     BestIterates,
@@ -50,8 +51,9 @@ class GIGIP(ImageMatching):
         weight_rate: learning rate of Adam in the second stage.
         latent: size of the latent vector.
         latent_norm: weight of the mean square of the latents in the first stage.
-        generator: a name in ``attacks.images.generator`` or of the entry points
-            ``fedsim.generators``.
+        generator: ``vae``, see ``attacks.images.variational``; ``components``, the principal
+            components of the auxiliary rows; or a name of the entry points ``fedsim.generators``.
+        generator_steps: of the training of ``vae``.
         generator_weights: safetensors file of its weights; empty to learn them.
     """
 
@@ -64,7 +66,8 @@ class GIGIP(ImageMatching):
     weight_rate: Annotated[float, Field(gt=0)] = 1e-4
     latent: Annotated[int, Field(ge=1)] = 128
     latent_norm: Annotated[float, Field(ge=0)] = 0.0
-    generator: str = "principal"
+    generator: str = "vae"
+    generator_steps: Annotated[int, Field(ge=1)] = 1500
     generator_weights: str = ""
 
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
@@ -73,7 +76,8 @@ class GIGIP(ImageMatching):
         if self.generator_weights:
             return None
         generator = build_generator(self.generator, task.spec.input_shape, self.latent)
-        generator.to(job.device).fit(job.auxiliary().inputs.to(job.device), seed)
+        images = job.auxiliary().inputs.to(job.device)
+        generator.to(job.device).fit(images, seed, self.generator_steps)
         return {name: value.cpu() for name, value in state(generator).items()}
 
     def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
