@@ -387,7 +387,7 @@ def naive(task: Task, seen: Observation, batch: Batch, start: Tensor, attack: In
 
 
 def test_it_is_the_formula_from_the_same_start(victim: Victim, pictures: Pictures) -> None:
-    attack, shape = Inverting(steps=120), (1, 3, 16, 16)
+    attack, shape = Inverting(steps=90), (1, 3, 16, 16)
     levels = []
     for i in range(3):
         batch = pictures(1, i, seed=i)
