@@ -98,7 +98,9 @@ def test_a_variational_generator_makes_what_it_has_not_seen() -> None:
 def test_recovers_an_image(victim: Victim, pictures: Pictures, auxiliary: Batch) -> None:
     batch = pictures(1, 6)
     task, seen = defended(victim, batch, ())
-    attack = GIGIP(generator="components", weight_rate=1e-4, latent=32, latent_steps=60, weight_steps=20)
+    attack = GIGIP(
+        generator="components", weight_rate=1e-4, latent=32, latent_steps=60, weight_steps=20
+    )
     learned = prepared(attack, task, seen, auxiliary)
     (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=learned))
     grey = (batch.inputs - 0.5).square().mean()
@@ -159,7 +161,14 @@ def test_signs_give_more_to_those_who_know_them_and_a_prior(
 ) -> None:
     batch = pictures(1, 6)
     task, seen = defended(victim, batch, ({"name": "sign"},))
-    aware = GIGIP(generator="components", weight_rate=1e-4, latent=32, latent_steps=60, weight_steps=0, adaptive=True)
+    aware = GIGIP(
+        generator="components",
+        weight_rate=1e-4,
+        latent=32,
+        latent_steps=60,
+        weight_steps=0,
+        adaptive=True,
+    )
     learned = prepared(aware, task, seen, auxiliary)
     pixels = Inverting(steps=60, adaptive=True)
     first, *others = (

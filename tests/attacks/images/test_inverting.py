@@ -367,17 +367,17 @@ def naive(task: Task, seen: Observation, batch: Batch, start: Tensor, attack: In
     """Geiping et al. 2020, equation 4 and section 5, word by word: images of one victim."""
     network = task.model(seen.sent)
     parameters = dict(network.named_parameters())
-    length = sum(seen.received[name].square().sum() for name in parameters).sqrt()
+    received = torch.cat([seen.received[name].flatten() for name in parameters])
     weight = attack.total_variation * 4800 / attack.steps
     images = ((start - 0.5) / 0.25).requires_grad_()
     optimizer = torch.optim.Adam([images], lr=attack.learning_rate)
     for step in range(attack.steps):
         loss = task.loss(network, replace(batch, inputs=0.5 + 0.25 * images))
         slopes = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
-        inner = sum((g * seen.received[n]).sum() for n, g in zip(parameters, slopes, strict=True))
-        norm = sum(g.square().sum() for g in slopes).sqrt()
+        guessed = torch.cat([own.flatten() for own in slopes])
+        cosine = guessed @ received / guessed.norm() / received.norm()
         rough = images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()
-        (slope,) = torch.autograd.grad(1 - inner / norm / length + weight * rough, images)
+        (slope,) = torch.autograd.grad(1 - cosine + weight * rough, images)
         images.grad = slope.sign()
         passed = sum(step >= attack.steps * eighths // 8 for eighths in (3, 5, 7))
         optimizer.param_groups[0]["lr"] = attack.learning_rate * 0.1**passed
