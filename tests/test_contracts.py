@@ -43,7 +43,9 @@ ATTACK_CASES = {
     "closed_form": AttackCase({}, ("image",), False),
     "patch_rows": AttackCase({}, ("patches",), False),
     "inverting": AttackCase({"steps": 60}, ("image",), True),
-    "gi_gip": AttackCase({"latent_steps": 2, "weight_steps": 2}, ("image",), True),
+    "gi_gip": AttackCase(
+        {"latent_steps": 2, "weight_steps": 2, "generator_steps": 2}, ("image",), True
+    ),
     "dlg_text": AttackCase({"steps": 2}, ("text", "language"), True),
     "tag": AttackCase({"steps": 2}, ("text", "language"), True),
     "lamp": AttackCase(

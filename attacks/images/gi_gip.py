@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from attacks.base import Job, Reconstruction, Trace
-from attacks.images.generator import Generator, build_generator, load_weights, read_weights
+from attacks.images.generator import Generator, load_weights, read_weights
+from attacks.images.generators import build_generator
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import (
     BestIterates,
@@ -39,19 +40,19 @@ class GIGIP(ImageMatching):
     the matching loss plus TV by Adam, whose rate falls to a tenth at 3/8, 5/8 and 7/8 of the steps.
     The restart with the lowest matching loss enters the second stage, where each image has its own
     copy of the weights. We differ in the schedule: the paper takes 500 and 5000 steps, 3 or 4
-    restarts, rates of .1 and 1e-3 and a DCGAN; our defaults suit the generator that fedsim learns
-    itself, see ``attacks.images.generator``. Weights, derivatives and Adam's moments are in memory
+    restarts, a first rate of .1 and a DCGAN. Weights, derivatives and Adam's moments are in memory
     for every image of every victim that shares the lanes. Labels are those of ``inverting``.
 
     Attributes:
         latent_steps: number of steps in the first stage.
         latent_rate: learning rate of Adam in the first stage.
         weight_steps: number of steps in the second stage.
-        weight_rate: learning rate of Adam in the second stage.
+        weight_rate: learning rate of Adam in the second stage; ``components`` need 1e-4.
         latent: size of the latent vector.
         latent_norm: weight of the mean square of the latents in the first stage.
-        generator: a name in ``attacks.images.generator`` or of the entry points
-            ``fedsim.generators``.
+        generator: ``vae``, see ``attacks.images.variational``; ``components``, the principal
+            components of the auxiliary rows; or a name of the entry points ``fedsim.generators``.
+        generator_steps: of the training of ``vae``.
         generator_weights: safetensors file of its weights; empty to learn them.
     """
 
@@ -61,10 +62,11 @@ class GIGIP(ImageMatching):
     latent_steps: Annotated[int, Field(ge=1)] = 300
     latent_rate: Annotated[float, Field(gt=0)] = 0.2
     weight_steps: Annotated[int, Field(ge=0)] = 300
-    weight_rate: Annotated[float, Field(gt=0)] = 1e-4
+    weight_rate: Annotated[float, Field(gt=0)] = 1e-3
     latent: Annotated[int, Field(ge=1)] = 128
     latent_norm: Annotated[float, Field(ge=0)] = 0.0
-    generator: str = "principal"
+    generator: str = "vae"
+    generator_steps: Annotated[int, Field(ge=1)] = 1000
     generator_weights: str = ""
 
     def prepare(self, observation: Observation, task: Task, job: Job, seed: int) -> Tensors | None:
@@ -73,7 +75,8 @@ class GIGIP(ImageMatching):
         if self.generator_weights:
             return None
         generator = build_generator(self.generator, task.spec.input_shape, self.latent)
-        generator.to(job.device).fit(job.auxiliary().inputs.to(job.device), seed)
+        images = job.auxiliary().inputs.to(job.device)
+        generator.to(job.device).fit(images, seed, self.generator_steps)
         return {name: value.cpu() for name, value in state(generator).items()}
 
     def search(self, victims: Victims, task: Task) -> list[Reconstruction]:

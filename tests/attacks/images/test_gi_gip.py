@@ -14,16 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.images import generator as generators
-from attacks.images.generator import (
-    Generator,
-    Principal,
-    build_generator,
-    load_weights,
-    read_weights,
-)
+from attacks.images import generators
+from attacks.images.components import Components
+from attacks.images.generator import Generator, load_weights, read_weights
+from attacks.images.generators import build_generator
 from attacks.images.gi_gip import GIGIP
 from attacks.images.inverting import Inverting
+from attacks.images.variational import Variational
 from attacks.observed.distance import cosine_distance
 from attacks.observed.replay import replay
 from fedsim.capture import Observation
@@ -34,7 +31,7 @@ from tests.attacks.images.test_inverting import defended, rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
-QUICK = GIGIP(latent=12, latent_steps=6, weight_steps=6)
+QUICK = GIGIP(generator="components", weight_rate=1e-4, latent=12, latent_steps=6, weight_steps=6)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +56,8 @@ def prepared(attack: GIGIP, task: Task, seen: Observation, rows: Batch) -> Tenso
 
 
 def test_components_give_the_gaussian_of_the_rows(rows: Tensor) -> None:
-    model = Principal((1, 8, 8), 4)
-    model.fit(rows, 0)
+    model = Components((1, 8, 8), 4)
+    model.fit(rows, 0, 1)
     flat = rows.flatten(1)
     covariance = model.linear.weight @ model.linear.weight.T
     expected = torch.cov(flat.T, correction=0)
@@ -71,19 +68,39 @@ def test_components_give_the_gaussian_of_the_rows(rows: Tensor) -> None:
 
 
 def test_latents_beyond_the_rows_do_nothing(rows: Tensor) -> None:
-    model = Principal((1, 8, 8), 6)
-    model.fit(rows[:3], 0)
+    model = Components((1, 8, 8), 6)
+    model.fit(rows[:3], 0, 1)
     assert torch.equal(model.linear.weight[:, 3:], torch.zeros(64, 3))
     assert model.linear.weight[:, :2].any(0).all()
-    again = Principal((1, 8, 8), 6)
-    again.fit(rows[:3], 0)
+    again = Components((1, 8, 8), 6)
+    again.fit(rows[:3], 0, 1)
     assert torch.equal(again.linear.weight, model.linear.weight)
+
+
+def test_a_variational_generator_makes_what_it_has_not_seen() -> None:
+    draw = rng(3)
+    corners = torch.rand(300, 1, 3, 3, generator=draw)
+    images = torch.nn.functional.interpolate(corners, (10, 9), mode="bilinear")
+    model = Variational((1, 10, 9), 9)
+    model.fit(images[:250], 0, 150)
+    model.requires_grad_(False)
+    latents = torch.zeros(50, 9, requires_grad=True)
+    optimizer = torch.optim.Adam([latents], lr=0.2)
+    for _ in range(40):
+        error = (model(latents) - images[250:]).square().mean()
+        optimizer.zero_grad()
+        error.backward()
+        optimizer.step()
+    assert float(error.detach()) < 0.25 * float(images[250:].var(0).mean())
+    assert float(latents.detach().square().mean()) < 4  # where N(0, 1) draws
 
 
 def test_recovers_an_image(victim: Victim, pictures: Pictures, auxiliary: Batch) -> None:
     batch = pictures(1, 6)
     task, seen = defended(victim, batch, ())
-    attack = GIGIP(latent=32, latent_steps=60, weight_steps=20)
+    attack = GIGIP(
+        generator="components", weight_rate=1e-4, latent=32, latent_steps=60, weight_steps=20
+    )
     learned = prepared(attack, task, seen, auxiliary)
     (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=learned))
     grey = (batch.inputs - 0.5).square().mean()
@@ -115,7 +132,7 @@ def test_the_second_stage_goes_on_where_the_first_ended(
     assert whole < first <= single
     assert not torch.equal(images, later)
     # No latents make these: both images have left what the shared generator can do.
-    model = build_generator("principal", task.spec.input_shape, 12)
+    model = build_generator("components", task.spec.input_shape, 12)
     load_weights(model, learned, "here")
     span = torch.cat([learned["linear.weight"], later.flatten(1).T], 1).double()
     span[:, 12:] -= learned["linear.bias"].double()[:, None]
@@ -144,7 +161,14 @@ def test_signs_give_more_to_those_who_know_them_and_a_prior(
 ) -> None:
     batch = pictures(1, 6)
     task, seen = defended(victim, batch, ({"name": "sign"},))
-    aware = GIGIP(latent=32, latent_steps=60, weight_steps=0, adaptive=True)
+    aware = GIGIP(
+        generator="components",
+        weight_rate=1e-4,
+        latent=32,
+        latent_steps=60,
+        weight_steps=0,
+        adaptive=True,
+    )
     learned = prepared(aware, task, seen, auxiliary)
     pixels = Inverting(steps=60, adaptive=True)
     first, *others = (
@@ -180,7 +204,7 @@ def test_without_auxiliary_rows_nothing_is_learned(victim: Victim, pictures: Pic
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
-    model = Principal((1, 8, 8), 4)
+    model = Components((1, 8, 8), 4)
     with pytest.raises(CannotAttack, match=re.escape("'nowhere.safetensors' is no file")):
         read_weights("nowhere.safetensors")
     broken = tmp_path / "broken.safetensors"
@@ -188,13 +212,13 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(CannotAttack, match=re.escape(f"{str(broken)!r} cannot be read")):
         read_weights(str(broken))
     tensors = state(model)
-    with pytest.raises(CannotAttack, match=re.escape("w.st and Principal do not both have 'fc'")):
+    with pytest.raises(CannotAttack, match=re.escape("w.st and Components do not both have 'fc'")):
         load_weights(model, {**tensors, "fc": torch.zeros(1)}, "w.st")
-    wide = state(Principal((1, 8, 8), 5))
+    wide = state(Components((1, 8, 8), 5))
     with pytest.raises(CannotAttack, match=re.escape("linear.weight: the network's tensor has")):
         load_weights(model, wide, "w.st")
-    with pytest.raises(CannotAttack, match=re.escape("generator: 'principle' is not known")):
-        build_generator("principle", (1, 8, 8), 4)
+    with pytest.raises(CannotAttack, match=re.escape("generator: 'component' is not known")):
+        build_generator("component", (1, 8, 8), 4)
 
 
 class Ramp(Generator):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from attacks.base import Job
 from attacks.images.image_losses import (
@@ -21,6 +22,7 @@ from attacks.images.image_losses import (
 from attacks.images.inverting import Inverting
 from attacks.observed.distance import cosine_distance
 from attacks.observed.replay import replay
+from attacks.observed.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.defenses.prune import Prune
@@ -359,3 +361,43 @@ def test_options_are_those_of_normalised_pixels() -> None:
     assert Inverting(total_variation=0.01).pixel_variation == pytest.approx(0.04)
     assert Inverting(total_variation=0.01, steps=9600).pixel_variation == pytest.approx(0.04)
     assert Inverting(total_variation=0.01, steps=600).pixel_variation == pytest.approx(0.32)
+
+
+def naive(task: Task, seen: Observation, batch: Batch, start: Tensor, attack: Inverting) -> Tensor:
+    """Geiping et al. 2020, equation 4 and section 5, word by word: images of one victim."""
+    network = task.model(seen.sent)
+    parameters = dict(network.named_parameters())
+    received = torch.cat([seen.received[name].flatten() for name in parameters])
+    weight = attack.total_variation * 4800 / attack.steps
+    images = ((start - 0.5) / 0.25).requires_grad_()
+    optimizer = torch.optim.Adam([images], lr=attack.learning_rate)
+    for step in range(attack.steps):
+        loss = task.loss(network, replace(batch, inputs=0.5 + 0.25 * images))
+        slopes = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
+        guessed = torch.cat([own.flatten() for own in slopes])
+        cosine = guessed @ received / guessed.norm() / received.norm()
+        rough = images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()
+        (slope,) = torch.autograd.grad(1 - cosine + weight * rough, images)
+        images.grad = slope.sign()
+        passed = sum(step >= attack.steps * eighths // 8 for eighths in (3, 5, 7))
+        optimizer.param_groups[0]["lr"] = attack.learning_rate * 0.1**passed
+        optimizer.step()
+        images.data.clamp_(-2, 2)
+    return 0.5 + 0.25 * images.detach()
+
+
+def test_it_is_the_formula_from_the_same_start(victim: Victim, pictures: Pictures) -> None:
+    attack, shape = Inverting(steps=90), (1, 3, 16, 16)
+    levels = []
+    for i in range(3):
+        batch = pictures(1, i, seed=i)
+        task, seen = victim(batch)
+        (found,) = attack.reconstruct([seen], task, [rng(i)], Job())
+        (own,) = restart_generators(rng(i), 1)
+        start = (0.5 + 0.25 * torch.randn(shape, generator=own)).clamp(0, 1)
+        plain = naive(task, seen, batch, start, attack)
+        errors = [(guess - batch.inputs).square().mean() for guess in (found.guess.inputs, plain)]
+        levels.append(-10 * torch.stack(errors).log10())
+    ours, formula = torch.stack(levels).mean(0)
+    assert formula > 15
+    assert abs(ours - formula) < 0.3
