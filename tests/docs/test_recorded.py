@@ -8,7 +8,9 @@ import pytest
 from docs import measured, recorded, values
 from docs.measured import Columns, Row
 from experiments.plan.folder import Run
+from experiments.stages.rows import read_rows, write_rows
 from fedsim.errors import ConfigError
+from fedsim.records import ScoreRow
 
 MEASURE = {"measure": "ROUGE-1"}
 
@@ -71,6 +73,18 @@ def test_the_command_is_the_one_that_was_typed_first(run: Run, results: Path) ->
         path.write_text(json.dumps({**json.loads(text), "commands": {"simulate": typed}}))
         assert recorded.record(run, "new", 1.0).command == kept
     path.write_text(text)
+
+
+def test_membership_is_among_the_values(run: Run) -> None:
+    path = run.root / "membership.parquet"
+    rows = [row for row in read_rows(run.root / "scores.parquet", ScoreRow) if row.value == 1]
+    told = [row.model_copy(update={"metric": "membership_auc"}) for row in rows]
+    before = values.values(run)
+    write_rows(path, ScoreRow, told)
+    new = [value for value in values.values(run) if value not in before]
+    path.unlink()
+    assert {(value.measure, value.mean) for value in new} == {("AUC", 1.0)}
+    assert {value.labels["data"] for value in new} == {"sentences"}
 
 
 def test_a_model_that_diverged_has_no_mean() -> None:
