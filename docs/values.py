@@ -80,11 +80,11 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
             "attack": attack_name(section, result),
             "probe": result.probe,
         }
-        for metric in metrics:
+        for metric in [section.main] if result.control != "none" else metrics:
             if leaked := result.leakage.get(metric):
                 spread = (leaked.mean, leaked.low, leaked.high)
                 yield Value(labels, title(metric), leaked.unit, leaked.n, *spread)
-        rounds = result.rounds.get(section.main, {})
+        rounds = result.rounds.get(section.main, {}) if result.control == "none" else {}
         for number, leaked in rounds.items() if len(rounds) > 1 else ():
             spread = (leaked.mean, leaked.low, leaked.high)
             measure = f"{title(section.main)}, round {number}"
