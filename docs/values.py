@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
+from experiments.analysis.membership import METRICS, membership
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_name, named_place
-from experiments.wording.names import title
+from experiments.stages.rows import read_rows
+from experiments.wording.names import settings, title
 from fedsim.files import read_text
-from fedsim.records import STATUSES
+from fedsim.records import STATUSES, ScoreRow
 
 
 class Value(NamedTuple):
@@ -41,9 +43,29 @@ def findings(run: Run) -> Findings:
 
 
 def values(run: Run) -> list[Value]:
-    """All numbers that a table may print: headline metrics, those asked for, and utility."""
+    """All numbers that a table may print: leakage by headline metric, membership and utility."""
     asked = tuple(dict.fromkeys(m for e in run.plan.experiments for m in e.metrics))
-    return [value for section in findings(run).sections for value in _section(section, asked)]
+    found = [value for section in findings(run).sections for value in _section(section, asked)]
+    return [*_members(run), *found]
+
+
+def _members(run: Run) -> Iterator[Value]:
+    """What the membership attacks found, if there are any."""
+    path = run.root / "membership.parquet"
+    cells = {cell.name: cell.config for cell in run.cells}
+    where = settings(cells, {cell.name: cell.experiment.name for cell in run.cells})
+    for one in membership(read_rows(path, ScoreRow)) if path.exists() else ():
+        config = cells[one.cell]
+        labels = {
+            "data": config.task.dataset,
+            "model": config.task.model,
+            "protocol": title(config.federation.protocol),
+            "setting": where[one.cell],
+            "defense": one.defense,
+            "attack": f"{one.attack}; {one.control}",
+            "probe": "none",
+        }
+        yield Value(labels, METRICS[one.metric], "1", one.members, one.mean, one.low, one.high)
 
 
 def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
@@ -58,11 +80,11 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
             "attack": attack_name(section, result),
             "probe": result.probe,
         }
-        for metric in metrics:
+        for metric in [section.main] if result.control != "none" else metrics:
             if leaked := result.leakage.get(metric):
                 spread = (leaked.mean, leaked.low, leaked.high)
                 yield Value(labels, title(metric), leaked.unit, leaked.n, *spread)
-        rounds = result.rounds.get(section.main, {})
+        rounds = result.rounds.get(section.main, {}) if result.control == "none" else {}
         for number, leaked in rounds.items() if len(rounds) > 1 else ():
             spread = (leaked.mean, leaked.low, leaked.high)
             measure = f"{title(section.main)}, round {number}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -128,7 +129,7 @@ def note_provenance(
             "cpus": os.cpu_count(),
             "seeds": sorted({seed for e in run.plan.experiments for seed in e.seeds}),
             "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
-            "commands": noted("commands", " ".join(["fedsim", *sys.argv[1:]])),
+            "commands": noted("commands", shlex.join(["fedsim", *sys.argv[1:]])),
             "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
             "devices": noted("devices", sorted(devices)),
             "seconds": noted("seconds", round(before + seconds, 3)),

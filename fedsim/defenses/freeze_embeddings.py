@@ -48,8 +48,8 @@ class FreezeEmbeddings(Defense):
         Raises:
             ConfigError: the model does not have one of the chosen tables.
         """
-        for name, value in model.named_parameters():
-            if self.bias and name.endswith("bias"):
+        for parameter, value in model.named_parameters():
+            if self.bias and parameter.endswith("bias"):
                 value.requires_grad = False
         names = embedding_names(model)
         for chosen, kind, name in (

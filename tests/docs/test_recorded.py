@@ -7,38 +7,12 @@ import pytest
 
 from docs import measured, recorded, values
 from docs.measured import Columns, Row
-from experiments.analysis.summary import summarise
-from experiments.pipeline import execute
-from experiments.plan.config import Plan, parse_experiment
-from experiments.plan.folder import STAGES, Run
-from experiments.stages.rows import read_rows
+from experiments.plan.folder import Run
+from experiments.stages.rows import read_rows, write_rows
 from fedsim.errors import ConfigError
-from fedsim.records import ScoreRow, UtilityRow
-from tests.apps.cases import TEXT, merge
+from fedsim.records import ScoreRow
 
 MEASURE = {"measure": "ROUGE-1"}
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    config = parse_experiment(merge(TEXT, {"federation": {"rounds": 1}}))
-    plan = Plan(name=config.name, experiments=(config,))
-    made = Run.create(plan, tmp_path_factory.mktemp("run"))
-    assert not execute(made, STAGES[:3], quiet=True).failed  # drawing a report takes seconds
-    rows = read_rows(made.root / "scores.parquet", ScoreRow)
-    utility = read_rows(made.root / "utility.parquet", UtilityRow)
-    found = summarise(rows, utility, {cell.name: cell.config for cell in made.cells})
-    (made.root / "summary.json").write_text(found.model_dump_json())
-    return made
-
-
-@pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "results"
-    folder.mkdir()
-    monkeypatch.setattr(recorded, "RESULTS", folder)
-    monkeypatch.setattr(measured, "RESULTS", folder)
-    return folder
 
 
 def test_a_run_becomes_a_file_and_the_file_is_renewed(run: Run, results: Path) -> None:
@@ -99,6 +73,18 @@ def test_the_command_is_the_one_that_was_typed_first(run: Run, results: Path) ->
         path.write_text(json.dumps({**json.loads(text), "commands": {"simulate": typed}}))
         assert recorded.record(run, "new", 1.0).command == kept
     path.write_text(text)
+
+
+def test_membership_is_among_the_values(run: Run) -> None:
+    path = run.root / "membership.parquet"
+    rows = [row for row in read_rows(run.root / "scores.parquet", ScoreRow) if row.value == 1]
+    told = [row.model_copy(update={"metric": "membership_auc"}) for row in rows]
+    before = values.values(run)
+    write_rows(path, ScoreRow, told)
+    new = [value for value in values.values(run) if value not in before]
+    path.unlink()
+    assert {(value.measure, value.mean) for value in new} == {("AUC", 1.0)}
+    assert {value.labels["data"] for value in new} == {"sentences"}
 
 
 def test_a_model_that_diverged_has_no_mean() -> None:
