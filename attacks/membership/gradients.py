@@ -138,7 +138,8 @@ class Candidates:
             Float64 ``(update, candidate)``.
         """
         norms = self.gradients.norm(dim=1).clamp(min=1e-30)
-        return (updates @ self.gradients.T / norms).double()
+        found: Tensor = (updates @ self.gradients.T / norms).double()
+        return found
 
     @cached_property
     def _whole(self) -> Regression:

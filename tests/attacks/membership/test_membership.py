@@ -115,7 +115,7 @@ def of_rounds(task: Task, count: int) -> list[Observation]:
         found.append(Observation(key, state(network), noise, "gradient", known))
         with torch.no_grad():
             for name, parameter in network.named_parameters():
-                parameter -= gradient[name]
+                parameter.sub_(gradient[name])
     return found
 
 
