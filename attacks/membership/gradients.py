@@ -84,21 +84,21 @@ class Candidates:
     @classmethod
     def of(cls, own: Replay, rows: Batch) -> Candidates:
         """The gradients of all rows; those of the last call if weights and rows are the same."""
-        key = _key(own, rows)
-        if key not in _last:
-            _last.clear()
-            _last[key] = cls._computed(own, rows)
-        return _last[key]
-
-    @classmethod
-    def _computed(cls, own: Replay, rows: Batch) -> Candidates:
         pilot = own.gradient(rows[:: -(-len(rows) // _PILOT)])
         energy = {name: value.detach().square() for name, value in pilot.items()}
         names = [k for k, v in energy.items() if 2 * int(v.count_nonzero()) > v.numel()]
         if sum(energy[name].numel() for name in names) < _COORDINATES:
             names = list(energy)
         few = replace(own, parameters={name: own.parameters[name] for name in names})
-        whole = torch.cat([energy[name].flatten() for name in names])
+        key = _key(few, rows)
+        if key not in _last:
+            _last.clear()
+            _last[key] = cls._computed(few, rows, {name: energy[name] for name in names})
+        return _last[key]
+
+    @classmethod
+    def _computed(cls, few: Replay, rows: Batch, energy: Tensors) -> Candidates:
+        whole = torch.cat([value.flatten() for value in energy.values()])
         size = min(_COORDINATES, len(whole))
         whole[:: max(1, 2 * len(whole) // size)] = torch.inf
         found = cls(few, whole.topk(size).indices.sort().values, whole[:0])
@@ -138,7 +138,8 @@ class Candidates:
             Float64 ``(update, candidate)``.
         """
         norms = self.gradients.norm(dim=1).clamp(min=1e-30)
-        return (updates @ self.gradients.T / norms).double()
+        found: Tensor = (updates @ self.gradients.T / norms).double()
+        return found
 
     @cached_property
     def _whole(self) -> Regression:
@@ -151,7 +152,7 @@ class Candidates:
 
 
 def _key(own: Replay, rows: Batch) -> str:
-    """Hash of the weights, the parameters that are sent and the rows."""
+    """Hash of the weights, the compared parameters and the rows."""
     found = hashlib.sha256(repr((own.task.spec, list(own.parameters))).encode())
     weights = own.network.state_dict()
     for value in (*weights.values(), rows.inputs, rows.labels):

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from attacks.observed.spectrum import Spectrum, spectrum
+from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.linear import is_transposed
@@ -31,37 +31,50 @@ class _Reached(Exception):
 
 @dataclass(frozen=True)
 class _Span:
-    """The directions of a gradient ``G``, ``(width, outputs)``, and the noise around them.
+    """The inputs ``x`` of a layer's gradient ``G``, ``(width, outputs)``, are ``G w``.
 
-    An input of the batch is ``x = G w`` for a small ``w``. The score is minus the logarithm of
-    ``|w|^2 / |x|^2``, where noise allows for a rest outside the span:
-    ``x^T (G G^T + m sigma^2)^-1 x / |x|^2``. It stays of use where the tokens fill the space.
+    Attributes:
+        subspace: that ``G`` spans.
+        directions: left singular vectors of ``G``, ``(width, rank)``.
+        strengths: squared singular values.
     """
 
-    seen: Spectrum
-    floor: float
+    subspace: Subspace
+    directions: Tensor
+    strengths: Tensor
 
     @classmethod
-    def of(cls, gradient: Tensor, most: int) -> _Span:
-        seen = spectrum(gradient, most)
-        strongest = float(seen.strengths.max()) if seen.rank else 1.0
-        noise = gradient.shape[1] * seen.noise**2
-        return cls(seen, max(noise, _ROUNDING * strongest, 1e-300))
+    def of(cls, gradient: Tensor) -> _Span:
+        left, values, _ = torch.linalg.svd(gradient.double(), full_matrices=False)
+        return cls(span(gradient), left, values.square())
 
-    def score(self, inputs: Tensor) -> Tensor:
-        """Of each of the inputs ``(..., width)``, the higher the nearer."""
+    @property
+    def tells(self) -> bool:
+        """Whether the span leaves room, so that other inputs lie outside."""
+        return self.subspace.rank < self.subspace.width
+
+    def nearness(self, inputs: Tensor) -> Tensor:
+        """Minus the sine of the angle to the span."""
+        return -self.subspace.distance(inputs)
+
+    def lightness(self, inputs: Tensor) -> Tensor:
+        """Minus ``log(|w|^2 / |x|^2)``, of use where tokens or noise fill the space."""
         inputs = inputs.double()
-        inside = (inputs @ self.seen.basis.to(inputs)).square()
+        floor = max(_ROUNDING * float(self.strengths[0]), 1e-300)
+        inside = (inputs @ self.directions.to(inputs)).square()
         total = inputs.square().sum(-1).clamp(min=1e-300)
-        rest = (total - inside.sum(-1)).clamp(min=0)
-        weights = 1 / (self.seen.strengths.to(inputs) + self.floor)
-        return -((inside @ weights + rest / self.floor) / total).clamp(min=1e-300).log()
+        rest = (total - inside.sum(-1)).clamp(min=0) / floor
+        weights = inside @ (1 / (self.strengths.to(inputs) + floor))
+        return -((weights + rest) / total).clamp(min=1e-300).log()
 
 
 def residuals(
     network: nn.Module, task: Task, observations: Sequence[Observation], rows: Batch
 ) -> list[Tensor]:
-    """For each update the mean score of a row's inputs in the spans of the layers.
+    """For each update how well a row's inputs fit the gradients of the layers, on average.
+
+    The angles to the spans (ProjRes), where a span leaves room; else how little of the gradient the
+    inputs take, standardised by layer, as some layers tell more.
 
     Returns:
         ``(row,)`` for each observation, all of the same weights.
@@ -79,16 +92,34 @@ def residuals(
     if not chosen:
         raise CannotAttack("no linear layer was sent", "Choose another statistic.")
     groups = _sharing(_inputs(network, task, chosen, rows[:1]))
-    tokens = rows.inputs.shape[1] if rows.mask is not None else 1
-    spans = [_spans(seen, chosen, groups, tokens) for seen in observations]
+    spans = [_spans(seen, chosen, groups) for seen in observations]
     found: list[list[Tensor]] = [[] for _ in observations]
     for start in range(0, len(rows), _ROWS):
         some = rows[start : start + _ROWS]
         inputs = _inputs(network, task, chosen, some)
         for own, parts in zip(spans, found, strict=True):
-            scores = [_mean(span.score(inputs[name]), some) for name, span in own.items()]
-            parts.append(torch.stack(scores).mean(0))
-    return [torch.cat(parts) for parts in found]
+            parts.append(torch.stack([_mean(one, some) for one in _scores(own, inputs)]))
+    return [
+        (torch.cat(parts, 1) if _telling(own) else _standard(torch.cat(parts, 1))).mean(0)
+        for own, parts in zip(spans, found, strict=True)
+    ]
+
+
+def _telling(spans: dict[str, _Span]) -> dict[str, _Span]:
+    return {name: one for name, one in spans.items() if one.tells}
+
+
+def _scores(spans: dict[str, _Span], inputs: dict[str, Tensor]) -> list[Tensor]:
+    """Nearness in the layers that tell, or lightness in all if none does."""
+    if telling := _telling(spans):
+        return [one.nearness(inputs[name]) for name, one in telling.items()]
+    return [one.lightness(inputs[name]) for name, one in spans.items()]
+
+
+def _standard(scores: Tensor) -> Tensor:
+    """``(layer, row)`` with mean 0 and deviation 1 in each layer, some of which tell more."""
+    middle = scores.mean(1, keepdim=True)
+    return (scores - middle) / scores.std(1, keepdim=True).clamp(min=1e-30)
 
 
 def _sharing(inputs: dict[str, Tensor]) -> list[list[str]]:
@@ -99,18 +130,14 @@ def _sharing(inputs: dict[str, Tensor]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _spans(
-    seen: Observation, layers: Layers, groups: Sequence[Sequence[str]], tokens: int
-) -> dict[str, _Span]:
+def _spans(seen: Observation, layers: Layers, groups: Sequence[Sequence[str]]) -> dict[str, _Span]:
     update = seen.update({f"{name}.weight" for name in layers})
     gradients = {
         name: update[f"{name}.weight"] if is_transposed(layer) else update[f"{name}.weight"].T
         for name, layer in layers.items()
     }
-    most = tokens * (seen.knowledge.num_examples or 1)
     return {
-        group[0]: _Span.of(torch.cat([gradients[name] for name in group], 1), most)
-        for group in groups
+        group[0]: _Span.of(torch.cat([gradients[name] for name in group], 1)) for group in groups
     }
 
 

@@ -42,8 +42,9 @@ class Membership(Attack):
     - ``shadow``: how far that cosine, times ``|u|``, lies above its mean over the updates of
       ``shadows`` clients with auxiliary rows and the declared defense, in standard deviations (the
       offline LiRA of Carlini et al. 2022, with shadow clients for shadow models);
-    - ``residual``: how far the inputs of the first linear layers lie inside the span of their
-      gradients (ProjRes, arXiv 2604.21197), measured in what the noise of the update explains;
+    - ``residual``: how near the inputs of the first linear layers lie to the span of their
+      gradients (ProjRes, arXiv 2604.21197); where tokens or noise fill the space, how little of
+      the gradient makes them;
     - ``loss``: minus the loss, without the update (Yeom et al. 2018): what the weights say;
     - ``loss_change``: the loss less the loss after a step along the update;
     - ``loss_drop``: the loss at the client's round before less that at this one, 0 in its first:

@@ -149,7 +149,7 @@ def any_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> float:
 def _largest(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Largest epsilon that the number of right guesses rules out."""
     low, high = 0.0, 50.0
-    for _ in range(40):
+    for _ in range(30):
         middle = (low + high) / 2
         if _p_value(canaries, guesses, right, middle, delta) < error:
             low = middle

@@ -13,11 +13,10 @@ from experiments.analysis.paired import scored
 from experiments.analysis.verdicts import is_attack
 from experiments.bounds.records import CeilingLimit, Limit, LimitsRecord, RankLimit, SuccessLimit
 from experiments.plan.folder import Run
-from experiments.report.naming import told_apart
 from experiments.report.tables import Number, Table, Value, to_markdown
 from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import settings, title
+from experiments.wording.names import settings, title, told_apart
 from fedsim.records import ScoreRow
 
 SettingNames: TypeAlias = Mapping[str, str]

@@ -20,6 +20,7 @@ from fedsim.errors import CannotAttack
 from fedsim.files import load_tensors
 from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
+from fedsim.seeds import seeded
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch
@@ -106,7 +107,9 @@ def test_signs_and_pruning_leave_members_first(task: Task, defend: Any) -> None:
 
 def of_rounds(task: Task, count: int) -> list[Observation]:
     """A client trains on its first six rows in every round."""
-    network, found = task.build(), []
+    found = []
+    with seeded(0):
+        network = task.build()
     for number in range(1, count + 1):
         gradient = task.gradient(network, ROWS[:MEMBERS])
         key = CaptureKey(round=number, client=0)
@@ -115,7 +118,7 @@ def of_rounds(task: Task, count: int) -> list[Observation]:
         found.append(Observation(key, state(network), noise, "gradient", known))
         with torch.no_grad():
             for name, parameter in network.named_parameters():
-                parameter -= gradient[name]
+                parameter.sub_(0.5 * gradient[name])
     return found
 
 

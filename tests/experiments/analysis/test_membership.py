@@ -1,6 +1,7 @@
 """Findings about membership: what is called told, by round, and how often by chance."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch
 
 CLIENTS, BATCH = 8, 8
+ATTACKS = (Membership(), Membership(statistic="cosine"), Membership(statistic="loss_change"))
 
 
 def row(value: float, client: int = 0, **changes: object) -> ScoreRow:
@@ -81,18 +83,15 @@ def audits(count: int) -> Iterator[list[ScoreRow]]:
             )
             for client in range(CLIENTS)
         ]
-        fresh = rows[CLIENTS * BATCH :]
+        job = Job(candidates=partial(rows.__getitem__, slice(CLIENTS * BATCH, None)))
         made = []
-        for statistic in ("likelihood", "cosine", "loss_change"):
-            attack = Membership(statistic=statistic)  # type: ignore[arg-type]
-            told = attack.reconstruct(
-                seen, task, [rng] * CLIENTS, Job(candidates=lambda f=fresh: f)
-            )  # type: ignore[misc]
+        for attack in ATTACKS:
+            told = attack.reconstruct(seen, task, [rng] * CLIENTS, job)
             for client, one in enumerate(told):
                 assert one.scores is not None
                 for pretended in range(4 * client, 4 * client + 4):
                     values = ranked(float(one.scores[pretended]), one.scores[4 * CLIENTS :])
-                    options = f'{{"statistic":"{statistic}"}}'
+                    options = f'{{"statistic":"{attack.statistic}"}}'
                     made.append(
                         row(values["membership_auc"] or 0.0, client, attack_options=options)
                     )

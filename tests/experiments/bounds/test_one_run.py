@@ -42,6 +42,14 @@ def test_bounds_hold_in_200_simulations(rate: float, steps: int) -> None:
         assert max(found) > 0.1 * claim.epsilon
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 8.0, 16.0])
+def test_the_bound_holds_at_other_epsilons(epsilon: float) -> None:
+    claim = claim_of(epsilon)
+    found = [gaussian_bound(simulated(claim, 300, seed), claim) for seed in range(200)]
+    assert sum(one > claim.epsilon for one in found) <= 10
+    assert max(found) > epsilon / 2
+
+
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0, 16.0])
 def test_at_least_half_of_epsilon_is_found(epsilon: float) -> None:
     claim = claim_of(epsilon)
