@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from attacks.scheduling.cluster import start_ray
 from attacks.scheduling.jobs import plan
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.pool import RayPool
 from experiments.benchmarks.bench_families import family_table
+from experiments.benchmarks.bench_gpu import check_gpu, each_attack, together
 from experiments.benchmarks.bench_images import image_speed
 from experiments.benchmarks.bench_ranks import rank_tables
 from experiments.benchmarks.bench_text import text_speed
@@ -52,13 +55,15 @@ class BenchLine(Protocol):
 def bench(part: str = "", sets: Sequence[str] = ()) -> Iterator[BenchLine]:
     """Yield the measurements of one of ``PARTS``, or of all, as soon as each is available.
 
-    Models on a hub that cannot be reached are skipped.
+    Models on a hub that cannot be reached are skipped, and in all of them so is a missing GPU.
 
     Raises:
-        ConfigError: overrides were given for a benchmark without options.
+        ConfigError: overrides were given for a benchmark without options, or there is no GPU.
     """
     if sets and part != "ranks":
         raise ConfigError(f"--set {sets[0]!r}: only bench ranks takes overrides. Remove it.")
+    if part == "gpu":
+        check_gpu()
     for name in (part,) if part else PARTS:
         with tempfile.TemporaryDirectory() as folder:
             yield from BENCHES[name](Path(folder), sets)
@@ -101,22 +106,23 @@ def capture_cost(name: str, run: Run, rounds: int) -> Iterator[Measure]:
     shutil.rmtree(captures)
 
 
-def two_workers(root: Path) -> Measure:
-    """Speed-up of two attack workers over one, on equal jobs."""
+def two_workers(root: Path, gpus: float = 0.0) -> Measure:
+    """Speed-up of two attack workers over one, on equal jobs, each with a share of one GPU."""
     federation = {"engine": "in-process", "clients": JOBS, "rounds": 1}
-    stage = {"group_size": 1}
+    stage = {"group_size": 1, "gpus": gpus}
     run = _run(root, MODELS["LeNet"], federation=federation, attack_stage=stage)
     cell = run.cells[0]
     with Simulator() as simulator:
         simulator.simulate(cell)
-    with _ray():
+    with _ray(1 if gpus else 0):
         _attack(cell, root / "warm", 2, steps=2)  # both processes import what they need
         pairs = [
             (_attack(cell, root / f"one-{i}", 1), _attack(cell, root / f"two-{i}", 2))
             for i in range(2)
         ]
     ratio = statistics.median(one / two for one, two in pairs)
-    return Measure(f"{JOBS} equal attack jobs: one worker / two workers", ratio, "x", ">= 1.8")
+    what = f"{JOBS} equal attack jobs" + (f", {gpus:g} GPU each" if gpus else "")
+    return Measure(f"{what}: one worker / two workers", ratio, "x", "-" if gpus else ">= 1.8")
 
 
 def _workers(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
@@ -144,6 +150,14 @@ def _families(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
     return family_table()
 
 
+def _gpu(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
+    del sets
+    if torch.cuda.is_available():
+        yield from each_attack(folder)
+        yield from together(torch.device("cuda"))
+        yield two_workers(folder / "workers", gpus=0.5)
+
+
 BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "capture": _captures,
     "workers": _workers,
@@ -151,13 +165,14 @@ BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "images": _images,
     "ranks": _ranks,
     "families": _families,
+    "gpu": _gpu,
 }
 """For each of ``PARTS`` the function that measures it, given an empty folder and overrides."""
 
 
 @contextmanager
-def _ray() -> Iterator[None]:
-    stop = start_ray(cpus=2)
+def _ray(gpus: int) -> Iterator[None]:
+    stop = start_ray(cpus=2, gpus=gpus)
     try:
         yield
     finally:

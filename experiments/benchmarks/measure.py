@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PARTS = ("capture", "workers", "text", "images", "ranks", "families")
+PARTS = ("capture", "workers", "text", "images", "ranks", "families", "gpu")
 
 
 @dataclass(frozen=True)

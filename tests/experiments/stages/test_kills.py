@@ -66,7 +66,7 @@ def test_a_stage_killed_at_any_moment(
 ) -> None:
     expected = made(undisturbed.root, stage)
     rng = random.Random(stage)
-    run = tmp_path / "run"
+    run = tmp_path / undisturbed.root.name
     command = [stage, str(run), "--quiet"]
     while undisturbed.killed[stage] < KILLS:
         shutil.copytree(undisturbed.root, run)
@@ -112,7 +112,7 @@ def test_a_cluster_killed_in_parts(
 ) -> None:
     """What is left goes on by itself; but for the command, which is given again."""
     expected, rng = made(undisturbed.root, stage), random.Random(stage + part)
-    run, name, longest = tmp_path / "run", f"{stage} on Ray, {part}", 0.0
+    run, name, longest = tmp_path / undisturbed.root.name, f"{stage} on Ray, {part}", 0.0
     command = [stage, str(run), "--quiet"]
     while undisturbed.killed[name] < RAY_KILLS:
         shutil.copytree(undisturbed.root, run)
