@@ -173,8 +173,9 @@ def bench(
 ) -> None:
     """Measure the speed of text and images, overhead, ranks of true tokens, and architectures.
 
-    WHAT is capture, workers, text, images, ranks or families. Without it all six run, which takes
-    a quarter of an hour. "families" tries each attack on each architecture. "ranks" measures how
+    WHAT is capture, workers, text, images, ranks, families or gpu. Without it all run, which takes
+    a quarter of an hour, and ten minutes more where there is a GPU, which "gpu" compares with the
+    CPU. "families" tries each attack on each architecture. "ranks" measures how
     far the true tokens stand out in a defended gradient; --set changes its model, data set,
     sentences (task.split) and federation.batch_size.
     """

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import sys
 from collections.abc import Iterable, Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -29,10 +31,18 @@ def registry(builtin: Mapping[str, type[T]], group: str) -> dict[str, type[T]]:
     Raises:
         ConfigError: an entry point has the name of a built-in class.
     """
-    added = {point.name: cast(type[T], point.load()) for point in entry_points(group=group)}
+    found = _installed(group, tuple(sys.path))
+    added = {point.name: cast(type[T], point.load()) for point in found}
     if clash := sorted(builtin.keys() & added.keys()):
         raise ConfigError(f"{group}: {clash[0]!r} is already taken. Rename the entry point.")
     return {**builtin, **added}
+
+
+@cache
+def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Entry points of the packages on ``path``; to search these takes longer than many a job."""
+    del path
+    return tuple(entry_points(group=group))
 
 
 def locate(where: str, *parts: str | int) -> str:

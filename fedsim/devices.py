@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+"""Read when a process first multiplies on a GPU: without it, cuBLAS adds in any order."""
 
 
 def device_for(gpus: float) -> torch.device:
@@ -25,7 +29,8 @@ def device_name(device: torch.device) -> str:
 def float32(*, tf32: bool) -> Iterator[None]:
     """Multiply float32 as such on GPUs, where torch convolves in TF32 (10 bits) by default.
 
-    A gradient with that error certifies nothing, and its client looks safer than it is.
+    A gradient with that error certifies nothing, and its client looks safer than it is. Sums are
+    taken in the same order each time, but for the few kernels that torch then warns about.
 
     Args:
         tf32: multiply and convolve in TF32 after all, which is faster.
@@ -33,7 +38,12 @@ def float32(*, tf32: bool) -> Iterator[None]:
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
     products.allow_tf32 = convolutions.allow_tf32 = tf32
+    ordered = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    if torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
+        torch.use_deterministic_algorithms(ordered, warn_only=warned)
         products.allow_tf32, convolutions.allow_tf32 = before

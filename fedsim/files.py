@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedsim.errors import StoreError
@@ -53,21 +51,29 @@ def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
     Raises:
         StoreError: the disk is full or refuses the file; an older file of the name is kept.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}{_TEMPORARY}")
     with _writing(path):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                for part in parts:
-                    file.write(part)
+            with _opened(temporary) as file:
+                file.writelines(parts)
                 if sync:
                     file.flush()
                     os.fsync(file.fileno())
-            temporary.replace(path)
+            os.replace(temporary, path)
         except OSError:
             with suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary)
             raise
+
+
+def _opened(path: str) -> BufferedWriter:
+    """A new file, and its folder if need be."""
+    try:
+        return open(path, "wb")
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "wb")
 
 
 def remove_temporaries(folder: Path) -> None:
@@ -171,43 +177,6 @@ def save_tensors(path: Path, tensors: Tensors) -> str:
     data = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     write_bytes(path, data)
     return digest(data)
-
-
-def safetensors_parts(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
-    """Bytes of a safetensors file, as buffers that share the arrays' memory.
-
-    The library's ``save`` copies each tensor twice, which is most of the cost of a capture.
-    """
-    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
-    header: dict[str, object] = {}
-    parts: list[Buffer] = []
-    end = 0
-    for name in names:
-        array = np.ascontiguousarray(arrays[name]).reshape(arrays[name].shape)
-        start, end = end, end + array.nbytes
-        header[name] = {
-            "dtype": _DTYPES[array.dtype.str.lstrip("<|")],
-            "shape": list(array.shape),
-            "data_offsets": [start, end],
-        }
-        if array.nbytes:
-            parts.append(array.data.cast("B"))
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return [struct.pack("<Q", len(text)), text, *parts]
-
-
-_DTYPES = {
-    "f8": "F64",
-    "f4": "F32",
-    "f2": "F16",
-    "i8": "I64",
-    "i4": "I32",
-    "i2": "I16",
-    "i1": "I8",
-    "u1": "U8",
-    "b1": "BOOL",
-}
 
 
 def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = ()) -> Tensors:

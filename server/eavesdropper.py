@@ -23,8 +23,9 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
 from fedsim.cell import CaptureConfig
-from fedsim.files import digest, safetensors_parts, sync_file, write_bytes, write_json
+from fedsim.files import digest, sync_file, write_bytes, write_json
 from fedsim.tasks.given import Model
+from fedsim.tensor_bytes import safetensors_parts
 from fedsim.wire import ReplyFacts, arrays_of, view
 from server.description import Description, claim
 from server.wrapper import Wrapper

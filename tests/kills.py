@@ -33,8 +33,12 @@ _CONTEXT.set_forkserver_preload(  # imports without calls: a fork of a thread wo
         "server.grids.in_process",
         "clients.app",
         "attacks",
+        "torch._dynamo",
         "torchmetrics",
         "ray",
+        "rouge_score.rouge_scorer",
+        "sacrebleu",
+        "transformers.models.bert.modeling_bert",
     ]
 )
 
@@ -86,16 +90,15 @@ def made(run: Path, stage: RunStage) -> dict[str, Any]:
     """What a stage has made, by file name, without the times that it took."""
     files = {path for pattern in _MADE[stage] for path in run.glob(pattern) if path.is_file()}
     found = {str(path.relative_to(run)): path for path in sorted(files) if path.suffix != ".lock"}
-    if stage != "attack":
-        return {name: path.read_bytes() for name, path in found.items()}
-    return {
-        name: _without_times(path) if path.suffix == ".json" else path.read_bytes()
-        for name, path in found.items()
-    }
+    return {name: _without_times(path) for name, path in found.items()}
 
 
-def _without_times(path: Path) -> dict[str, Any]:
-    return {k: v for k, v in json.loads(path.read_text()).items() if k not in _VOLATILE}
+def _without_times(path: Path) -> Any:
+    if path.suffix == ".html":
+        return path.read_bytes().partition(b"<footer")[0]
+    if path.suffix == ".json" and {"guesses", "prepared"} & set(path.parts):
+        return {k: v for k, v in json.loads(path.read_text()).items() if k not in _VOLATILE}
+    return path.read_bytes()
 
 
 def forget(run: Path, stage: RunStage) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +51,19 @@ class Nodes:
             assert self.processes[name].poll() is None, (self.logs / f"{name}.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.2)
+
+    def pids(self, title: str, name: str = "") -> list[int]:
+        """Processes of a node, or of all nodes, whose command line begins with ``title``."""
+        groups = [one.pid for node, one in self.processes.items() if name in ("", node)]
+        found = []
+        for folder in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):  # it is no process, or has ended
+                pid, line = int(folder.name), (folder / "cmdline").read_bytes().decode()
+                if os.getsid(pid) in groups and Path(line.partition("\0")[0]).name.startswith(
+                    title
+                ):
+                    found.append(pid)
+        return sorted(found)
 
     def kill(self, name: str) -> None:
         """Kill all processes of a node at once."""

@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 
 from attacks.base import Attack, Grouping, Job, Reconstruction, Trace
 from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
@@ -21,7 +20,7 @@ from attacks.images.over_rounds import over_rounds
 from attacks.images.victims import Victims
 from attacks.observed.labels import known_labels
 from attacks.observed.replay import replay
-from attacks.observed.search import Best, SearchProgress
+from attacks.observed.search import Best, SearchProgress, slopes
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
@@ -178,7 +177,7 @@ def descend(
         pixels: the variables are pixels, as in Inverting Gradients: Adam follows the slope's sign,
             and each step is projected to [0, 1].
     """
-    slope = vmap(grad_and_value(objective, has_aux=True))
+    slope = slopes(objective)
     optimizer = torch.optim.Adam(list(variables.values()), lr=learning_rate)
     milestones = [steps * eighths // 8 for eighths in (3, 5, 7)]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)

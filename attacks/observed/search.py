@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value, vmap
 
 from attacks.base import Job, Trace
+from fedsim.types import Tensors
 
 
 def restart_generators(rng: torch.Generator, restarts: int) -> list[torch.Generator]:
@@ -30,6 +32,38 @@ def stalled(objectives: Sequence[float], patience: int, factor: float) -> bool:
     if len(objectives) <= patience:
         return False
     return min(objectives) > factor * min(objectives[:-patience])
+
+
+def slopes(
+    objective: Callable[..., tuple[Tensor, tuple[Tensor, ...]]],
+) -> Callable[..., tuple[Tensors, tuple[Tensor, tuple[Tensor, ...]]]]:
+    """The slope, the value and what else it gives of an objective in each lane, by ``vmap``.
+
+    One lane alone goes by plain autograd, which takes less than half the time.
+
+    Args:
+        objective: of one lane, (variables, what is fixed...) -> (value, others).
+    """
+    together = vmap(grad_and_value(objective, has_aux=True))
+
+    def of(
+        variables: Tensors, *fixed: Tensor | Tensors
+    ) -> tuple[Tensors, tuple[Tensor, tuple[Tensor, ...]]]:
+        if any(len(variable) > 1 for variable in variables.values()):
+            found: tuple[Tensors, tuple[Tensor, tuple[Tensor, ...]]] = together(variables, *fixed)
+            return found
+        own = {name: value[0].detach().requires_grad_() for name, value in variables.items()}
+        with torch.enable_grad():
+            value, others = objective(own, *map(_only, fixed))
+            gradients = torch.autograd.grad(value, list(own.values()), materialize_grads=True)
+        slope = {name: one[None] for name, one in zip(own, gradients, strict=True)}
+        return slope, (value.detach()[None], tuple(one.detach()[None] for one in others))
+
+    return of
+
+
+def _only(fixed: Tensor | Tensors) -> Tensor | Tensors:
+    return fixed[0] if isinstance(fixed, Tensor) else {name: v[0] for name, v in fixed.items()}
 
 
 class Best:

@@ -24,7 +24,8 @@ def reconstruct(
     """A guess for each observation, or the error that rules it out.
 
     One that cannot be attacked does not prevent attacks on the others. Where memory runs out the
-    group is halved, which its guesses note; but for a client's rounds it changes their rounding alone.
+    group is halved, which its guesses note and which changes their rounding. A client's rounds stay
+    together.
     """
     rngs = [generator(spec.seed, "attack", o.key.round, o.key.client, spec.label) for o in group]
     try:

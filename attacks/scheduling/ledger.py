@@ -79,7 +79,10 @@ def _rows(connection: sqlite3.Connection) -> list[LedgerRow]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, check_same_thread=False, timeout=30)
+    try:
+        connection = sqlite3.connect(path, check_same_thread=False, timeout=30)
+    except sqlite3.OperationalError as error:
+        raise unwritable(path, str(error)) from None
     try:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -131,6 +134,8 @@ class Ledger:
         self._path = path
         with self._writing():
             self._connection.execute("PRAGMA journal_mode = WAL")
+            # What a power failure takes is found again in the jobs' records.
+            self._connection.execute("PRAGMA synchronous = NORMAL")
             if self._connection.execute("PRAGMA user_version").fetchone()[0] == 0:
                 script = f"BEGIN; {_TABLE}; PRAGMA user_version = {SCHEMA}; COMMIT"
                 self._connection.executescript(script)

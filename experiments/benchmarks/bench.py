@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from attacks.scheduling.cluster import start_ray
 from attacks.scheduling.jobs import plan
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.pool import RayPool
 from experiments.benchmarks.bench_families import family_table
+from experiments.benchmarks.bench_gpu import check_gpu, each_attack, together
 from experiments.benchmarks.bench_images import image_speed
 from experiments.benchmarks.bench_ranks import rank_tables
 from experiments.benchmarks.bench_text import text_speed
@@ -27,10 +30,10 @@ from experiments.plan.folder import Run
 from experiments.stages.attack import demand
 from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError
-from server.overhead import round_seconds, update_bytes
+from server.overhead import round_cost, update_bytes
 
-REPEATS, CLIENTS, JOBS, STEPS = 3, 4, 16, 400
-ROUNDS = {"LeNet": 60, "MiniLM": 4}
+REPEATS, CLIENTS, JOBS, STEPS = 7, 4, 16, 400
+ROUNDS = {"LeNet": 40, "MiniLM": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "LeNet": {"model": "lenet", "dataset": "shapes", "heldout_rows": 1},
     "MiniLM": {
@@ -52,13 +55,15 @@ class BenchLine(Protocol):
 def bench(part: str = "", sets: Sequence[str] = ()) -> Iterator[BenchLine]:
     """Yield the measurements of one of ``PARTS``, or of all, as soon as each is available.
 
-    Models on a hub that cannot be reached are skipped.
+    Models on a hub that cannot be reached are skipped, and in all of them so is a missing GPU.
 
     Raises:
-        ConfigError: overrides were given for a benchmark without options.
+        ConfigError: overrides were given for a benchmark without options, or there is no GPU.
     """
     if sets and part != "ranks":
         raise ConfigError(f"--set {sets[0]!r}: only bench ranks takes overrides. Remove it.")
+    if part == "gpu":
+        check_gpu()
     for name in (part,) if part else PARTS:
         with tempfile.TemporaryDirectory() as folder:
             yield from BENCHES[name](Path(folder), sets)
@@ -80,43 +85,51 @@ def _run(root: Path, task: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN4
 
 
 def capture_cost(name: str, run: Run, rounds: int) -> Iterator[Measure]:
-    """Seconds per round, alternately with and without the eavesdropper, and bytes on disk."""
-    cell = run.cells[0]
-    round_seconds(cell.folder, None)  # loads data and warms up
-    plain, overheard, ratios = [], [], []
-    captures = run.root / "captures"
+    """A round with and without the eavesdropper, in turn, and bytes on disk.
+
+    The share of wall time depends on what else the machine does; that of CPU time does not, and
+    counts what the writer's thread does while the round goes on.
+    """
+    cell, captures = run.cells[0], run.root / "captures"
+    round_cost(cell.folder, None)  # loads data and warms up
+    plain, overheard = [], []
     for _ in range(REPEATS):
         shutil.rmtree(captures, ignore_errors=True)
-        plain.append(round_seconds(cell.folder, None))
-        overheard.append(round_seconds(cell.folder, captures))
-        ratios.append(overheard[-1] / plain[-1])
+        plain.append(round_cost(cell.folder, None))
+        overheard.append(round_cost(cell.folder, captures))
     on_disk = sum(path.stat().st_size for path in captures.rglob("*") if path.is_file())
     models = sum(path.stat().st_size for path in captures.glob("models/*"))
     sent = rounds * CLIENTS * update_bytes(cell.folder)
-    yield Measure(f"{name}: a round of {CLIENTS} clients", statistics.median(plain), "s", "-")
-    overhead = 100 * (statistics.median(ratios) - 1)
-    yield Measure(f"{name}: capture, share of a round", overhead, "%", "<= 2")
+    wall = [cost.wall for cost in plain]
+    yield Measure.of(f"{name}: a round of {CLIENTS} clients", wall, "s", "-")
+    pairs = list(zip(overheard, plain, strict=True))
+    for what, shares in (
+        ("wall", [100 * (a.wall / b.wall - 1) for a, b in pairs]),
+        ("CPU", [100 * (a.cpu / b.cpu - 1) for a, b in pairs]),
+    ):
+        yield Measure.of(f"{name}: capture, share of a round's {what} time", shares, "%", "<= 2")
     ratio = (on_disk - models) / sent
     yield Measure(f"{name}: bytes on disk / bytes of the updates", ratio, "", "<= 1.02")
     shutil.rmtree(captures)
 
 
-def two_workers(root: Path) -> Measure:
-    """Speed-up of two attack workers over one, on equal jobs."""
+def two_workers(root: Path, gpus: float = 0.0) -> Measure:
+    """Speed-up of two attack workers over one, on equal jobs, each with a share of one GPU."""
     federation = {"engine": "in-process", "clients": JOBS, "rounds": 1}
-    stage = {"group_size": 1}
+    stage = {"group_size": 1, "gpus": gpus}
     run = _run(root, MODELS["LeNet"], federation=federation, attack_stage=stage)
     cell = run.cells[0]
     with Simulator() as simulator:
         simulator.simulate(cell)
-    with _ray():
+    with _ray(1 if gpus else 0):
         _attack(cell, root / "warm", 2, steps=2)  # both processes import what they need
         pairs = [
             (_attack(cell, root / f"one-{i}", 1), _attack(cell, root / f"two-{i}", 2))
             for i in range(2)
         ]
     ratio = statistics.median(one / two for one, two in pairs)
-    return Measure(f"{JOBS} equal attack jobs: one worker / two workers", ratio, "x", ">= 1.8")
+    what = f"{JOBS} equal attack jobs" + (f", {gpus:g} GPU each" if gpus else "")
+    return Measure(f"{what}: one worker / two workers", ratio, "x", "-" if gpus else ">= 1.8")
 
 
 def _workers(folder: Path, sets: Sequence[str]) -> Iterator[Measure]:
@@ -144,6 +157,14 @@ def _families(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
     return family_table()
 
 
+def _gpu(folder: Path, sets: Sequence[str]) -> Iterator[BenchLine]:
+    del sets
+    if torch.cuda.is_available():
+        yield from each_attack(folder)
+        yield from together(torch.device("cuda"))
+        yield two_workers(folder / "workers", gpus=0.5)
+
+
 BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "capture": _captures,
     "workers": _workers,
@@ -151,13 +172,14 @@ BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "images": _images,
     "ranks": _ranks,
     "families": _families,
+    "gpu": _gpu,
 }
 """For each of ``PARTS`` the function that measures it, given an empty folder and overrides."""
 
 
 @contextmanager
-def _ray() -> Iterator[None]:
-    stop = start_ray(cpus=2)
+def _ray(gpus: int) -> Iterator[None]:
+    stop = start_ray(cpus=2, gpus=gpus)
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,12 @@ class FamilyCase:
     rows: Rows
 
     @classmethod
-    def of(cls, family: str, lora_rank: int = 0) -> FamilyCase:
+    def of(
+        cls, family: str, lora_rank: int = 0, shape: Mapping[str, Any] | None = None
+    ) -> FamilyCase:
         """The case of one family; with a rank, with adapters on what precedes any attention.
+
+        ``shape`` replaces the sizes of ``SHAPES``.
 
         Raises:
             ConfigError: the family is not supported.
@@ -104,7 +108,7 @@ class FamilyCase:
             "max_length": _LENGTH,
         }
         with tempfile.TemporaryDirectory() as folder:
-            table = {"model_type": family, **SHAPES[family]}
+            table = {"model_type": family, **(shape or SHAPES[family])}
             (Path(folder) / "config.json").write_text(json.dumps(table))
             config = TaskConfig(model=folder, **options)
             task = make_task(config, rows)

@@ -23,7 +23,7 @@ from experiments.plan.config import Plan
 from experiments.plan.overrides import override
 from experiments.plan.toml_source import read_toml
 from fedsim.build import explain
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, StoreError
 from fedsim.files import SCHEMA, read_json, write_bytes, write_json
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
@@ -111,7 +111,7 @@ def note_provenance(
     from attacks import cuts  # here, as it imports torch
 
     path = run.root / "provenance.json"
-    known = read_json(path) if path.exists() else {}
+    known = read_provenance(run.root) if path.exists() else {}
 
     def noted(key: str, value: object) -> dict[str, object]:
         return {**known.get(key, {}), stage: value}
@@ -136,6 +136,22 @@ def note_provenance(
             "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
         },
     )
+
+
+def read_provenance(root: Path) -> dict[str, Any]:
+    """What ``note_provenance`` wrote.
+
+    Raises:
+        StoreError: the file is missing or holds something else.
+    """
+    path = root / "provenance.json"
+    known = read_json(path)
+    tables = [known.get(key, {}) for key in ("commands", "commits", "devices", "seconds", "cuts")]
+    if not all(isinstance(table, dict) for table in tables) or not all(
+        isinstance(seconds, float) for seconds in known.get("seconds", {}).values()
+    ):
+        raise StoreError(f"{path}: not a provenance. Restore or delete the file.")
+    return known
 
 
 def _version(package: str) -> str | None:

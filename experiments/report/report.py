@@ -9,6 +9,7 @@ from pathlib import Path
 
 from experiments.analysis.findings import Findings
 from experiments.analysis.summary import summarise
+from experiments.plan.folder import read_provenance
 from experiments.report.chapter import Chapter, chapter
 from experiments.report.footer import cost, provenance_lines
 from experiments.report.page import render
@@ -20,7 +21,7 @@ from experiments.stages.rows import read_rows
 from experiments.stages.updates import UpdateRow
 from fedsim.cell import CellConfig
 from fedsim.errors import StoreError
-from fedsim.files import read_json, read_record, read_text, write_bytes
+from fedsim.files import read_record, read_text, write_bytes
 from fedsim.records import ScoreRow, UtilityRow
 
 
@@ -36,7 +37,7 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
-    provenance = read_json(run / "provenance.json")
+    provenance = read_provenance(run)
     footer = {
         "provenance": provenance_lines(provenance, full=full),
         "cost": cost(provenance),

@@ -283,10 +283,10 @@ def darken(monkeypatch: pytest.MonkeyPatch) -> None:
         name = "darken"
         load: Callable[[], type[Defense]] = staticmethod(lambda: Darken)
 
-    def points(group: str) -> list[Point]:
+    def points(group: str, path: tuple[str, ...]) -> list[Point]:
         return [Point()] if group == "fedsim.defenses" else []
 
-    monkeypatch.setattr(building, "entry_points", points)
+    monkeypatch.setattr(building, "_installed", points)
 
 
 @pytest.mark.usefixtures("darken")

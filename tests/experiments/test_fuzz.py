@@ -109,7 +109,9 @@ def one_line(said: str) -> bool:
 def keeps(asked: object, got: object) -> bool:
     """Whether all that was asked for is what will be done; an integer may stand for a float."""
     if isinstance(asked, dict):
-        return isinstance(got, dict) and all(k in got and keeps(v, got[k]) for k, v in asked.items())
+        return isinstance(got, dict) and all(
+            k in got and keeps(v, got[k]) for k, v in asked.items()
+        )
     if isinstance(asked, list):
         same = isinstance(got, list) and len(got) == len(asked)
         return same and all(map(keeps, asked, got))  # type: ignore[call-overload]
@@ -204,7 +206,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(run: Path, command: str) -> dict[str, Any]:
     """What the command makes and a reader relies on; a job that is run again takes other time."""
     files = files_of(run)
-    kept = {"score": (".parquet",), "report": (".csv", ".html"), "doctor": ()}
+    kept = {"score": (".parquet",), "report": (".csv", "summary.json"), "doctor": ()}
     guesses = {name for name in files if "/guesses/" in name and name.endswith(".safetensors")}
     names = {name for name in files if name.endswith(kept[command])} if command in kept else guesses
     found: dict[str, Any] = {name: files[name] for name in names}
@@ -265,5 +267,3 @@ def test_any_spoilt_file(count: int, finished: Path, tmp_path: Path) -> None:
     check()
     print(f"files: {dict(seen)}")
     assert len(seen) == 2
-
-

@@ -28,7 +28,11 @@ def test_gradient(victim: Victim, pictures: Pictures, model: str, train_mode: bo
     network = task.model(seen.sent).train(train_mode)
     expected = task.gradient(network, batch)
     copy = replay(seen, task, CPU)
-    for gradient in (copy.gradient(batch), copy.pure_gradient(batch)):
+    made = [copy.gradient(batch), copy.pure_gradient(batch), copy.differentiable(batch)]
+    with torch.no_grad():
+        made.append(copy.differentiable(batch))
+    assert [gradient["fc.bias"].requires_grad for gradient in made] == [True, False, True, False]
+    for gradient in made:
         assert list(gradient) == list(expected)
         torch.testing.assert_close(gradient, expected)
     buffers = dict(copy.network.named_buffers())

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.observed.search import Best, SearchProgress, restart_generators, stalled
+from attacks.observed.search import Best, SearchProgress, restart_generators, slopes, stalled
+from fedsim.types import Tensors
 
 
 def test_best_keeps_objective_and_candidate_of_each_lane_together() -> None:
@@ -68,3 +69,34 @@ def test_progress() -> None:
     assert [(step, objective) for step, _, objective in progress.trace(1)] == [(1, 2.0), (2, 1.0)]
     seconds = [second for _, second, _ in progress.trace(1)]
     assert 0 <= seconds[0] <= seconds[1]
+
+
+def test_slopes_of_a_lane_alone_are_those_together() -> None:
+    calls: list[int] = []
+
+    def objective(
+        variables: Tensors, scale: torch.Tensor, fixed: Tensors
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        calls.append(variables["x"].dim())
+        value = scale * (variables["x"] ** 3).sum() + fixed["y"].sum()
+        return value, (variables["x"], value)
+
+    start = {"x": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "z": torch.ones(2, 1)}
+    scale, fixed = torch.tensor([1.0, 2.0]), {"y": torch.tensor([[5.0], [6.0]])}
+    slope, (value, others) = slopes(objective)(start, scale, fixed)
+    assert slope["x"].tolist() == [[3, 12], [54, 96]]
+    assert slope["z"].tolist() == [[0], [0]]
+    assert value.tolist() == others[1].tolist() == [14, 188]
+    with torch.no_grad():
+        alone = slopes(objective)(
+            {name: one[1:] for name, one in start.items()}, scale[1:], {"y": fixed["y"][1:]}
+        )
+    assert alone[0]["x"].tolist() == [[54, 96]]
+    assert alone[0]["z"].tolist() == [[0]]
+    assert [alone[1][0].tolist(), *(one.tolist() for one in alone[1][1])] == [
+        [188],
+        [[3, 4]],
+        [188],
+    ]
+    assert not any(one.requires_grad for one in (alone[1][0], *alone[1][1]))
+    assert calls == [1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from importlib import import_module
@@ -98,3 +99,15 @@ def test_products_are_as_exact_as_asked(
         run_job(jobs(demand=Demand(tf32=tf32))[0])
         note()
     assert seen == [(tf32, tf32), (not tf32, not tf32)]
+
+
+@pytest.mark.parametrize("available", [False, True])
+def test_sums_on_a_gpu_are_taken_in_one_order(
+    available: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    with float32(tf32=False):
+        assert torch.are_deterministic_algorithms_enabled() == available
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == available
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
