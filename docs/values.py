@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
-from experiments.analysis.membership import METRICS, membership
+from experiments.analysis.membership import METRICS, inferred
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_name, named_place
 from experiments.stages.rows import read_rows
@@ -46,26 +46,29 @@ def values(run: Run) -> list[Value]:
     """All numbers that a table may print: leakage by headline metric, membership and utility."""
     asked = tuple(dict.fromkeys(m for e in run.plan.experiments for m in e.metrics))
     found = [value for section in findings(run).sections for value in _section(section, asked)]
-    return [*_members(run), *found]
+    return [*_inferred(run), *found]
 
 
-def _members(run: Run) -> Iterator[Value]:
-    """What the membership attacks found, if there are any."""
-    path = run.root / "membership.parquet"
+def _inferred(run: Run) -> Iterator[Value]:
+    """Memberships and properties that attacks inferred, if any did."""
     cells = {cell.name: cell.config for cell in run.cells}
     where = settings(cells, {cell.name: cell.experiment.name for cell in run.cells})
-    for one in membership(read_rows(path, ScoreRow)) if path.exists() else ():
-        config = cells[one.cell]
-        labels = {
-            "data": config.task.dataset,
-            "model": config.task.model,
-            "protocol": title(config.federation.protocol),
-            "setting": where[one.cell],
-            "defense": one.defense,
-            "attack": f"{one.attack}; {one.control}",
-            "probe": "none",
-        }
-        yield Value(labels, METRICS[one.metric], "1", one.members, one.mean, one.low, one.high)
+    configs = {where[name]: config for name, config in cells.items()}
+    for kind in ("membership", "properties"):
+        path = run.root / f"{kind}.parquet"
+        for one in inferred(read_rows(path, ScoreRow), where) if path.exists() else ():
+            task, when = configs[one.setting].task, f", round {one.round}" if one.round else ""
+            labels = {
+                "data": task.dataset,
+                "model": task.model,
+                "protocol": title(configs[one.setting].federation.protocol),
+                "setting": one.setting,
+                "defense": one.defense,
+                "attack": f"{one.attack}; {one.control}",
+                "probe": "none",
+            }
+            measure = f"{METRICS[one.metric]}{when}"
+            yield Value(labels, measure, "1", one.n, one.mean, one.low, one.high)
 
 
 def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
