@@ -146,10 +146,12 @@ def _version(package: str) -> str | None:
 
 def _git(*arguments: str) -> str | None:
     root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None  # installed, perhaps inside the checkout of another project
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return None  # not a checkout
+        return None
     return done.stdout.strip()
