@@ -1,4 +1,4 @@
-"""Build hook: in a wheel all packages lie below ``fedsim``, since other projects use their names too.
+"""Build hook: in a wheel all packages lie below ``fedsim``; other projects use their names too.
 
 A checkout keeps ``clients``, ``server``, ``attacks`` and ``experiments`` beside ``fedsim``.
 """
@@ -64,15 +64,16 @@ def moved(source: str, root: Path) -> str:
 
 
 def _place(node: ast.AST, root: Path) -> tuple[int, int] | None:
-    """Line and column at which a name of a moved module starts."""
+    """Line and column at which the name of a moved module starts, in an import or a string."""
     if isinstance(node, ast.Import) and any(a.name.split(".")[0] in PARTS for a in node.names):
         raise ValueError(f"line {node.lineno}: write 'from ... import', which a wheel can move")
     if isinstance(node, ast.ImportFrom) and not node.level and node.module is not None:
         if node.module.split(".")[0] in PARTS:
             return node.lineno - 1, node.col_offset + len("from ")
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        if _DOTTED.fullmatch(node.value) and _is_module(node.value.partition(":")[0], root):
-            return node.lineno - 1, node.col_offset + 1
+        return None
+    text = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(text, str) and _DOTTED.fullmatch(text) and _is_module(text.split(":")[0], root):
+        return node.lineno - 1, node.col_offset + 1
     return None
 
 

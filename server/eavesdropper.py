@@ -21,8 +21,8 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import FitIns, FitRes, Parameters, Scalar
 from flwr.common.logger import log
-from flwr.serverapp import Grid
 from flwr.server.client_proxy import ClientProxy
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore

@@ -30,6 +30,7 @@ _TRIALS = 2
 _LEVELS: tuple[Certificate, ...] = ("guess", "in_span", "consistent", "certified")
 _GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
 """What an experiment file is told to do."""
+_SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
 _PASS = "If the attacker knows it, pass it (Update.of(..., fact=value), or --knows fact=value)"
 _SAID_EVERY = 10.0
 
@@ -162,7 +163,8 @@ def _run(chosen: Attack, label: str, victim: Update, job: Job, seed: int) -> Rec
         try:
             (found,) = chosen.reconstruct([seen], task, [rng], job)
         except CannotAttack as error:
-            raise CannotAttack(error.reason, _GRANT.sub(_PASS, error.advice)) from None
+            advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
+            raise CannotAttack(error.reason, advice) from None
     return found
 
 

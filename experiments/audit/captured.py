@@ -70,6 +70,12 @@ class Captured:
             network=self._network,
         )
 
+    def other(self, key: CaptureKey) -> Update | None:
+        """An update of another client, of the same round if there is one; None if alone."""
+        others = [one for one in self.store.keys() if one.client != key.client]
+        same = [one for one in others if one.round == key.round]
+        return self.update((same or others)[0]) if others else None
+
 
 def captured(
     folder: Path | str,

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from torch import nn
 
 from fedsim.build import suggest
@@ -87,14 +86,8 @@ def tokenizer(folder: str) -> PreTrainedTokenizerBase:
     Raises:
         ConfigError: there is no usable tokenizer in the folder.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    # Only transformers 5 knows the class that it writes beside a tokenizer.
-    plain = (Path(folder) / "tokenizer.json").exists() and _major() < 5
     try:
-        found: PreTrainedTokenizerBase = (
-            PreTrainedTokenizerFast if plain else AutoTokenizer
-        ).from_pretrained(folder)
+        found = _loaded(folder)
     except (OSError, ValueError, KeyError) as error:
         raise _no_tokenizer(folder, type(error).__name__) from None
     # For a folder without tokenizer files, transformers returns an empty vocabulary.
@@ -102,6 +95,16 @@ def tokenizer(folder: str) -> PreTrainedTokenizerBase:
         raise _no_tokenizer(folder, "no vocabulary")
     if not found.is_fast:
         raise _no_tokenizer(folder, "only a slow one")
+    return found
+
+
+def _loaded(folder: str) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    except ValueError:  # transformers 4 does not know the class that transformers 5 notes
+        found = PreTrainedTokenizerFast.from_pretrained(folder)
     return found
 
 
@@ -121,7 +124,8 @@ def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
 def as_data(config: Any) -> dict[str, Any]:  # noqa: ANN401
     """A configuration of transformers as the JSON data that ``build`` takes."""
     data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
-    public = {key: value for key, value in data.items() if not key.startswith("_")}
+    # Attacks compute with plain weights.
+    public = {k: v for k, v in data.items() if not k.startswith("_") and k != "quantization_config"}
     return public | {"dtype": "float32"}
 
 
