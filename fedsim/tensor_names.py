@@ -172,6 +172,7 @@ def _forms(name: str) -> Iterator[str]:
         yield _ADAPTER.sub(r".\1.default.weight", form)
         head, _, last = form.rpartition(".")
         yield f"{head}.base_layer.{last}"
+        yield form.replace(".base_layer.", ".")  # as peft before 0.7 has it
 
 
 def _by_name(
