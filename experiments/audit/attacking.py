@@ -67,8 +67,7 @@ def attack(
         raise ConfigError(
             f"attack: got {type(victim).__name__}. Pass an update: fedsim.Update.of(model, ...)."
         )
-    if not budget > 0:
-        raise ConfigError(f"budget: {budget} s leaves no time. Pass seconds above 0.")
+    check_budget(budget)
     label, chosen = _chosen(name, options)
     check_suits(label, chosen, victim)
     start = time.monotonic()
@@ -93,6 +92,12 @@ def attack(
         assert refused is not None
         raise refused
     return Guess.of(label, chosen, victim, *best, time.monotonic() - start)
+
+
+def check_budget(budget: float) -> None:
+    """Raise ``ConfigError`` unless the seconds are positive."""
+    if not budget > 0:
+        raise ConfigError(f"budget: {budget} s leaves no time. Pass seconds above 0.")
 
 
 def _chosen(name: str | Attack, options: dict[str, Any]) -> tuple[str, Attack]:

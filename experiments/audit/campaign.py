@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attacks import attack_classes
-from experiments.audit.attacking import attack
+from experiments.audit.attacking import attack, check_budget
 from experiments.audit.captured import Captured
 from experiments.audit.evidence import Fit, fit_of
 from experiments.audit.guess import NO_SCORE, Guess
@@ -85,8 +85,9 @@ def attack_captures(found: Captured, names: Sequence[str], budget: float, quiet:
         quiet: print nothing.
 
     Raises:
-        ConfigError: an attack does not exist.
+        ConfigError: an attack does not exist, or there is no time.
     """
+    check_budget(budget)
     root = found.store.root
     chosen = names or DEFAULTS[found.task.modality]
     for name in chosen:

@@ -132,9 +132,12 @@ def _task(
     given = {name: value for name, value in description.items() if value}
     if written.exists():
         spec = read_record(written, TaskSpec)
-        if spec.kind == "image-classification":
+        if spec.kind == "image-classification" and "tokenizer" not in given:
             given.setdefault("image_shape", spec.input_shape)
-        elif "tokenizer" not in given and (store.root / "tokenizer").is_dir():
+        elif (
+            not {"tokenizer", "loss", "image_shape"} & given.keys()
+            and (store.root / "tokenizer").is_dir()
+        ):
             given["tokenizer"] = str(store.root / "tokenizer")
     shapes = {name: tuple(value.shape) for name, value in store.load(key).received.items()}
     return task_of(model, arrays=shapes, **given)

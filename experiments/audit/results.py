@@ -101,8 +101,9 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
             "in the same run."
         )
     made = [kept for kept in results(folder, task) if kept.record.key in known]
-    if not made:
-        raise StoreError(f"{folder}: not attacked. Run fedsim attack {folder} first.")
+    if not any(kept.examples for kept in made):
+        lacking = "no attack left a guess. Run another one" if made else "not attacked. Run"
+        raise StoreError(f"{folder}: {lacking}: fedsim attack {folder}.")
     truths = {key: task.examples(private.load(key)) for key in {k.record.key for k in made}}
     rows = [row for kept in made if kept.examples for row in _scored(kept, made, truths, task)]
     frame = pd.DataFrame(rows, columns=_COLUMNS)

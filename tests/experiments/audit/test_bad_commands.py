@@ -12,7 +12,7 @@ import torch
 from experiments import cli
 from fedsim.capture import CaptureStore
 from fedsim.files import load_tensors, save_tensors
-from fedsim.models import TEXT_MODELS
+from fedsim.models import TEXT_MODELS, transformer
 from tests.experiments.audit.conftest import Held
 from tests.experiments.audit.test_captured import by_name, federate, numbered
 
@@ -29,10 +29,10 @@ CASES: list[tuple[str, str, str]] = [
     ("attack BARE --model tiny-bert", "tensor 0 has the shape", "Pass the model"),
     ("attack BARE --model T5", "'t5'", "choose another"),
     ("attack BARE --model MAMBA", "'mamba'", "choose another"),
-    (f"attack BARE {GPT2} --tokenizer SHORT", "tokens, but the embedding", "clients use"),
+    (f"attack BARE {GPT2} --tokenizer LONG", "tokens, but the embedding", "clients use"),
     (f"attack BARE {GPT2} --tokenizer no/such", "'no/such'", "Correct the name"),
     (f"attack BARE {GPT2} --task clasification", "'clasification'", "Did you mean 'classif"),
-    (f"attack BARE {GPT2} --task classification", "came, and the model has", "Pass all of them"),
+    (f"attack BARE {GPT2} --task classification", "as the vocabulary has", "Leave task out"),
     (f"attack BARE {GPT2} --max-length 999", "at most 128", "Lower it"),
     (f"attack BARE {GPT2} --knows label=[1]", "'label' is no fact", "Did you mean 'labels'"),
     (f"attack BARE {GPT2} --knows num_examples=0", "0 cannot be", "at least 1"),
@@ -45,8 +45,8 @@ CASES: list[tuple[str, str, str]] = [
     (f"attack BARE {NET} --loss nowhere:loss", "'nowhere:loss' cannot be", "in the folder of"),
     (f"attack BARE {NET} --loss json:dumps", "fails on one image", "Write a function"),
     (f"attack BARE {NET} --image-shape 1x8x8", "1x8x8", "write numbers, for example 3,32,32"),
-    (f"attack BARE {NET} --image-shape 3,8,8", "(3, 8, 8)", "Pass the shape"),
-    (f"attack SWAPPED {GPT2}", "tensor 0 has the shape", "in its order"),
+    (f"attack BARE {NET} --loss json:dumps --image-shape 3,8,8", "(3, 8, 8)", "Pass the shape"),
+    (f"attack SWAPPED {GPT2}", "tensor 1 has the shape", "in its order"),
     (f"attack HALF {GPT2}", "9 tensors came", "Pass all of them"),
     ("attack NAN", "values that are NaN", "whose loss is finite"),
     ("attack SAME", "equals before, so there is no update", "Copy the weights"),
@@ -56,11 +56,11 @@ CASES: list[tuple[str, str, str]] = [
     ("attack quickstart --model tiny-gpt2", "--model: is for the captures", "Leave it out"),
     ("score NAMED", "no score is possible", "--truth FOLDER"),
     ("score NAMED --truth .", "no examples of these captures", "in the same run"),
-    ("score NAMED --truth TRUTH", "not attacked", "Run fedsim attack"),
+    ("score NAMED --truth TRUTH", "not attacked", "Run: fedsim attack"),
     ("report NAMED", "not attacked", "Run fedsim attack"),
     ("doctor NAMED", "the private examples are needed", "--truth FOLDER"),
     ("doctor NAMED --truth .", "no examples of these captures", "in the same run"),
-    ("doctor NAMED --truth TRUTH --model tiny-bert", "no tensor", "Pass the model"),
+    ("doctor NAMED --truth TRUTH --model tiny-bert", "has 1900 rows", "Pass the tok"),
 ]
 
 
@@ -116,8 +116,10 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
         found[name.upper()] = root / name
         shutil.copytree(TEXT_MODELS["tiny-gpt2"], root / name)
         (root / name / "config.json").write_text(json.dumps({"model_type": name}))
-    found["SHORT"] = root / "short"
-    shutil.copytree(TEXT_MODELS["tiny-bert"], root / "short")
+    found["LONG"] = root / "long"
+    words = transformer.tokenizer(str(TEXT_MODELS["tiny-bert"]))
+    words.add_tokens([f"<{number}>" for number in range(500)])
+    words.save_pretrained(root / "long")
     return {name: str(path) for name, path in found.items()}
 
 
