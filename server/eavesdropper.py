@@ -167,7 +167,8 @@ class Eavesdropper(Wrapper):
 
     def configure_fit(self, *args: Any, **kwargs: Any) -> list[tuple[ClientProxy, FitIns]]:  # noqa: ANN401
         """As ``configure_train``, for a strategy of ``flwr.server.strategy``."""
-        instructions: list[tuple[ClientProxy, FitIns]] = self.inner.configure_fit(*args, **kwargs)
+        old: Any = self.inner
+        instructions: list[tuple[ClientProxy, FitIns]] = old.configure_fit(*args, **kwargs)
         if instructions:
             self._sent = _numbered(instructions[0][1].parameters)
         return instructions
@@ -185,8 +186,9 @@ class Eavesdropper(Wrapper):
                 for proxy, result in results
             ]
             self._keep(server_round, received)
+        old: Any = self.inner
         try:
-            return self.inner.aggregate_fit(server_round, results, failures)  # type: ignore[no-any-return]
+            return old.aggregate_fit(server_round, results, failures)  # type: ignore[no-any-return]
         finally:
             self.flush()  # no hook follows the last round
 

@@ -14,7 +14,7 @@ class Wrapper(Strategy):
     """Passes every call on to ``inner``; subclasses add to some of the hooks."""
 
     def __init__(self, inner: Any) -> None:  # noqa: ANN401
-        self.inner = inner
+        self.inner: Strategy = inner
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name == "inner":  # copy and pickle look it up before __init__ has run

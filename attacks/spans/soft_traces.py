@@ -74,7 +74,7 @@ class SoftTraces:
         places = range(len(start), min(len(start) + CUTS.grown_places, len(self.statistics) - 1))
         tried = min(count + CUTS.grown_starts, self.statistics.shape[1])
         first = self.statistics[places[0]].topk(tried, largest=False).indices
-        ids = torch.tensor(start, device=first.device).expand(tried, len(start))
+        ids = torch.tensor(start, dtype=torch.int64, device=first.device).expand(tried, len(start))
         prefixes = torch.cat([ids, first[:, None]], 1)
         grown: list[list[tuple[Tensor, Tensor, Tensor]]] = []
         total = torch.zeros(tried, device=first.device)

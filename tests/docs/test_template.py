@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedsim
-from docs.tables import ROOT
+from docs.measured import ROOT
 from experiments.audit.campaign import attack_captures
 from experiments.audit.results import score_captures
 from server.grids.in_process import InProcessGrid

@@ -141,7 +141,7 @@ def test_view_shares_memory_and_keeps_shape() -> None:
         assert not seen.flags.writeable
 
 
-class Numbers(NumPyClient):  # type: ignore[misc]
+class Numbers(NumPyClient):
     """A client of Flower's older interface."""
 
     def fit(self, parameters: Any, config: Any) -> Any:
@@ -152,7 +152,7 @@ def test_an_app_of_numpy_clients_is_overheard(tmp_path: Path) -> None:
     start = [np.ones((2, 3), np.float32), np.zeros(3, np.float32)]
     finals = []
 
-    class Plain(OldFedAvg):  # type: ignore[misc]
+    class Plain(OldFedAvg):
         def evaluate(self, server_round: int, parameters: Any) -> None:
             finals.append(parameters.tensors)
 
