@@ -58,11 +58,12 @@ def truth_mod(
 
 
 def _round(message: Message) -> int | None:
-    """What Flower's strategies state in the configuration of each request."""
+    """What Flower's strategies state in the configuration of each request, or as its group."""
     for record in message.content.config_records.values():
         if "server-round" in record:
             return int(str(record["server-round"]))
-    return None
+    group = message.metadata.group_id  # where the older strategies are driven
+    return int(group) if group.isdigit() else None
 
 
 @contextmanager

@@ -13,7 +13,17 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from experiments.audit.options import attack_foreign, is_captures, score_foreign
+from experiments.audit.options import (
+    Base,
+    Loss,
+    Model,
+    Truth,
+    attack_foreign,
+    examine_foreign,
+    is_captures,
+    report_foreign,
+    score_foreign,
+)
 from experiments.audited import audit
 from experiments.exports import export
 from experiments.invocation import Invocation
@@ -100,7 +110,11 @@ def _command(
     return command
 
 
-_FOREIGN: dict[str, Callable[..., int]] = {"attack": attack_foreign, "score": score_foreign}
+_FOREIGN: dict[str, Callable[..., int]] = {
+    "attack": attack_foreign,
+    "score": score_foreign,
+    "report": report_foreign,
+}
 for _name, _chosen, _sentence in (
     ("run", STAGES, "Run all stages: simulate, attack, score, report. Finished work is kept."),
     ("simulate", STAGES[:1], "Train with Flower and capture the updates the server receives."),
@@ -116,8 +130,17 @@ app.command("open")(open_)
 
 
 @app.command()
-def doctor(experiment: Target, as_json: Json = False) -> None:
+def doctor(
+    experiment: Target,
+    truth: Truth = None,
+    model: Model = None,
+    loss: Loss = None,
+    base: Base = None,
+    as_json: Json = False,
+) -> None:
     """Check captures by replaying each client's training on its true data."""
+    if is_captures(experiment):
+        raise typer.Exit(examine_foreign(Path(experiment), as_json, truth, model, loss, base))
     folder = Invocation(experiment).run(())
     from experiments.checks.capture_check import examine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,31 @@ def own_tensors(network: nn.Module) -> Tensors:
     kept = network.state_dict()
     buffers = {name: value for name, value in network.named_buffers() if name in kept}
     return dict(network.named_parameters()) | buffers
+
+
+def weights_of(network: nn.Module) -> Tensors:
+    """The network's ``state_dict``; weights that bitsandbytes quantised, as it computes with them.
+
+    Source: QLoRA (Dettmers et al. 2023).
+    """
+    kept = network.state_dict()
+    for name, layer in network.named_modules():
+        weight = getattr(layer, "weight", None)
+        if (plain := _dequantised(weight)) is not None:
+            extra = (f"{name}.weight.", f"{name}.SCB", f"{name}.weight_format")
+            kept = {key: value for key, value in kept.items() if not key.startswith(extra)}
+            kept[f"{name}.weight"] = plain.float()
+    return kept
+
+
+def _dequantised(weight: Any) -> Tensor | None:  # noqa: ANN401
+    kind = type(weight).__name__
+    if kind not in ("Params4bit", "Int8Params"):
+        return None
+    own: Any = importlib.import_module("bitsandbytes.functional")
+    if kind == "Params4bit":
+        return own.dequantize_4bit(weight.data, weight.quant_state)  # type: ignore[no-any-return]
+    return own.int8_vectorwise_dequant(weight.data, weight.SCB)  # type: ignore[no-any-return]
 
 
 def named(given: Given, network: nn.Module, what: str) -> Named:
@@ -146,6 +172,7 @@ def _forms(name: str) -> Iterator[str]:
         yield _ADAPTER.sub(r".\1.default.weight", form)
         head, _, last = form.rpartition(".")
         yield f"{head}.base_layer.{last}"
+        yield form.replace(".base_layer.", ".")  # as peft before 0.7 has it
 
 
 def _by_name(

@@ -35,16 +35,17 @@ def to_arrays(tensors: Tensors) -> ArrayRecord:
     )
 
 
-def view(array: Array) -> npt.NDArray[Any]:
-    """Read-only view of the array's memory, without a copy.
+def view(data: bytes) -> npt.NDArray[Any]:
+    """Read-only view of an array's memory, without a copy.
 
-    ``Array.data`` holds a .npy file: a magic string, a version, the length of the header, the
-    header and the values.
+    Args:
+        data: of a Flower array. It holds a .npy file: a magic string, a version, the length of the
+            header, the header and the values.
     """
-    size = 2 if array.data[6] == 1 else 4  # bytes that hold the header's length, by version
-    end = 8 + size + int.from_bytes(array.data[8 : 8 + size], "little")
-    shape, fortran, dtype = _parse_header(array.data[:end])
-    flat = np.frombuffer(array.data, dtype=dtype, offset=end)
+    size = 2 if data[6] == 1 else 4  # bytes that hold the header's length, by version
+    end = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
+    shape, fortran, dtype = _parse_header(data[:end])
+    flat = np.frombuffer(data, dtype=dtype, offset=end)
     return flat.reshape(shape, order="F" if fortran else "C")
 
 

@@ -20,7 +20,7 @@ from fedsim.files import save_tensors
 from fedsim.tasks import save_task
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Model, task_of
-from fedsim.tensor_names import lacks, named
+from fedsim.tensor_names import lacks, named, weights_of
 
 
 class Description:
@@ -58,7 +58,7 @@ class Description:
             lacking = lacks(found, network)
             note = ""
             if lacking and isinstance(model, nn.Module):
-                base = named(model.state_dict(), network, "model").tensors
+                base = named(weights_of(model), network, "model").tensors
                 save_tensors(folder / CaptureStore.BASE, {name: base[name] for name in lacking})
                 note = f"; {len(lacking)} that never cross the wire are kept from model"
             elif lacking:

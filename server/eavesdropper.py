@@ -3,6 +3,8 @@
 In another Flower app it takes one line::
 
     strategy = Eavesdropper(FedAvg(...), "captures", model=model, tokenizer=tokenizer)
+
+The strategy may also be one of ``flwr.server.strategy``, as apps of ``NumPyClient`` have it.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common import FitIns, FitRes, Parameters, Scalar
 from flwr.common.logger import log
+from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
 from fedsim.cell import CaptureConfig
+from fedsim.errors import ConfigError
 from fedsim.files import digest, sync_file, write_bytes, write_json
+from fedsim.knowledge import Knowledge
 from fedsim.tasks.given import Model
 from fedsim.tensor_bytes import safetensors_parts
 from fedsim.wire import ReplyFacts, arrays_of, view
@@ -45,10 +51,18 @@ def _say(line: str) -> None:
     log(INFO, "fedsim: %s", line)
 
 
-def _views(record: ArrayRecord) -> Arrays:
+def _data(record: ArrayRecord) -> dict[str, bytes]:
+    return {name: array.data for name, array in record.items()}
+
+
+def _numbered(parameters: Parameters) -> dict[str, bytes]:
+    return {str(number): data for number, data in enumerate(parameters.tensors)}
+
+
+def _views(data: dict[str, bytes]) -> Arrays:
     # Called before the writer's thread starts: numpy parses headers with ``ast``, which is not
     # thread-safe in CPython 3.11 (its issue 106905).
-    return {name: view(array) for name, array in record.items()}
+    return {name: view(value) for name, value in data.items()}
 
 
 class Eavesdropper(Wrapper):
@@ -85,13 +99,18 @@ class Eavesdropper(Wrapper):
         **description: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(inner)
+        if not hasattr(inner, "configure_train") and not hasattr(inner, "configure_fit"):
+            raise ConfigError(
+                f"Eavesdropper: {type(inner).__name__} is no strategy of Flower. Pass the strategy "
+                "that the app starts, such as FedAvg()."
+            )
         self._asked, self._overwrite = Path(captures).absolute(), overwrite
         self._description = Description(model, description, _say)
         self.policy = policy or CaptureConfig()
         self.on_round = on_round
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eavesdropper")
         self._pending: Future[None] | None = None
-        self._sent = ArrayRecord()
+        self._sent: dict[str, bytes] = {}
         self._written: list[Path] = []
 
     @cached_property
@@ -128,7 +147,7 @@ class Eavesdropper(Wrapper):
         """Keep the arrays of the first message, which are what is really sent."""
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if messages:
-            self._sent = arrays_of(messages[0]).copy()
+            self._sent = _data(arrays_of(messages[0]))
         return messages
 
     def aggregate_train(
@@ -137,17 +156,49 @@ class Eavesdropper(Wrapper):
         """Copy the replies, then aggregate: some strategies empty the messages."""
         replies = list(replies)
         if self.policy.keeps_round(server_round):
-            self._wait()
-            received = [
-                _Reply(ReplyFacts.read(message), _views(arrays_of(message)))
-                for message in replies
-                if not message.has_error()
-            ]
-            kept = [r for r in received if self.policy.keeps(server_round, r.facts.client)]
-            sent = _views(self._sent)
-            self._description.write(sent, self.store.root)
-            self._pending = self._writer.submit(self._write, server_round, sent, kept)
+            self._keep(
+                server_round,
+                [
+                    _Reply(ReplyFacts.read(message), _views(_data(arrays_of(message))))
+                    for message in replies
+                    if not message.has_error()
+                ],
+            )
         return self.inner.aggregate_train(server_round, replies)
+
+    def configure_fit(self, *args: Any, **kwargs: Any) -> list[tuple[ClientProxy, FitIns]]:  # noqa: ANN401
+        """As ``configure_train``, for a strategy of ``flwr.server.strategy``."""
+        old: Any = self.inner
+        instructions: list[tuple[ClientProxy, FitIns]] = old.configure_fit(*args, **kwargs)
+        if instructions:
+            self._sent = _numbered(instructions[0][1].parameters)
+        return instructions
+
+    def aggregate_fit(
+        self, server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: list[Any]
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """As ``aggregate_train``; the captures of the round are on disk when it returns."""
+        if self.policy.keeps_round(server_round):
+            received = [
+                _Reply(
+                    ReplyFacts(int(proxy.cid), "weights", Knowledge(), result.num_examples),
+                    _views(_numbered(result.parameters)),
+                )
+                for proxy, result in results
+            ]
+            self._keep(server_round, received)
+        old: Any = self.inner
+        try:
+            return old.aggregate_fit(server_round, results, failures)  # type: ignore[no-any-return]
+        finally:
+            self.flush()  # no hook follows the last round
+
+    def _keep(self, server_round: int, received: list[_Reply]) -> None:
+        self._wait()
+        kept = [r for r in received if self.policy.keeps(server_round, r.facts.client)]
+        sent = _views(self._sent)
+        self._description.write(sent, self.store.root)
+        self._pending = self._writer.submit(self._write, server_round, sent, kept)
 
     def _write(self, round_: int, sent: Arrays, replies: list[_Reply]) -> None:
         parts = safetensors_parts(sent)

@@ -13,8 +13,8 @@ from flwr.serverapp.strategy import Strategy
 class Wrapper(Strategy):
     """Passes every call on to ``inner``; subclasses add to some of the hooks."""
 
-    def __init__(self, inner: Strategy) -> None:
-        self.inner = inner
+    def __init__(self, inner: Any) -> None:  # noqa: ANN401
+        self.inner: Strategy = inner
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name == "inner":  # copy and pickle look it up before __init__ has run
@@ -37,14 +37,10 @@ class Wrapper(Strategy):
         """The inner strategy's aggregate."""
         return self.inner.aggregate_train(server_round, replies)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_evaluate(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """The inner strategy's messages."""
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+        return self.inner.configure_evaluate(*args, **kwargs)
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """The inner strategy's aggregate."""
-        return self.inner.aggregate_evaluate(server_round, replies)
+        return self.inner.aggregate_evaluate(*args, **kwargs)

@@ -30,6 +30,7 @@ _TRIALS = 2
 _LEVELS: tuple[Certificate, ...] = ("guess", "in_span", "consistent", "certified")
 _GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
 """What an experiment file is told to do."""
+_SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
 _PASS = "If the attacker knows it, pass it (Update.of(..., fact=value), or --knows fact=value)"
 _SAID_EVERY = 10.0
 
@@ -66,8 +67,7 @@ def attack(
         raise ConfigError(
             f"attack: got {type(victim).__name__}. Pass an update: fedsim.Update.of(model, ...)."
         )
-    if not budget > 0:
-        raise ConfigError(f"budget: {budget} s leaves no time. Pass seconds above 0.")
+    check_budget(budget)
     label, chosen = _chosen(name, options)
     check_suits(label, chosen, victim)
     start = time.monotonic()
@@ -92,6 +92,12 @@ def attack(
         assert refused is not None
         raise refused
     return Guess.of(label, chosen, victim, *best, time.monotonic() - start)
+
+
+def check_budget(budget: float) -> None:
+    """Raise ``ConfigError`` unless the seconds are positive."""
+    if not budget > 0:
+        raise ConfigError(f"budget: {budget} s leaves no time. Pass seconds above 0.")
 
 
 def _chosen(name: str | Attack, options: dict[str, Any]) -> tuple[str, Attack]:
@@ -162,7 +168,8 @@ def _run(chosen: Attack, label: str, victim: Update, job: Job, seed: int) -> Rec
         try:
             (found,) = chosen.reconstruct([seen], task, [rng], job)
         except CannotAttack as error:
-            raise CannotAttack(error.reason, _GRANT.sub(_PASS, error.advice)) from None
+            advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
+            raise CannotAttack(error.reason, advice) from None
     return found
 
 

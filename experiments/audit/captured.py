@@ -70,6 +70,12 @@ class Captured:
             network=self._network,
         )
 
+    def other(self, key: CaptureKey) -> Update | None:
+        """An update of another client, of the same round if there is one; None if alone."""
+        others = [one for one in self.store.keys() if one.client != key.client]
+        same = [one for one in others if one.round == key.round]
+        return self.update((same or others)[0]) if others else None
+
 
 def captured(
     folder: Path | str,
@@ -126,9 +132,12 @@ def _task(
     given = {name: value for name, value in description.items() if value}
     if written.exists():
         spec = read_record(written, TaskSpec)
-        if spec.kind == "image-classification":
+        if spec.kind == "image-classification" and "tokenizer" not in given:
             given.setdefault("image_shape", spec.input_shape)
-        elif "tokenizer" not in given and (store.root / "tokenizer").is_dir():
+        elif (
+            not {"tokenizer", "loss", "image_shape"} & given.keys()
+            and (store.root / "tokenizer").is_dir()
+        ):
             given["tokenizer"] = str(store.root / "tokenizer")
     shapes = {name: tuple(value.shape) for name, value in store.load(key).received.items()}
     return task_of(model, arrays=shapes, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -80,7 +81,7 @@ def attack_foreign(
 
 def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = None) -> int:
     """Score the guesses on another application's captures; the exit status."""
-    from experiments.audit.campaign import score_captures
+    from experiments.audit.results import score_captures
 
     if truth is None:
         raise ConfigError(
@@ -90,6 +91,46 @@ def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = No
     frame = score_captures(folder, truth)
     print(frame.to_json(orient="records") if as_json else frame.to_string(index=False))
     return 0
+
+
+def report_foreign(folder: Path, quiet: bool, as_json: bool) -> int:
+    """Sum up the guesses on another application's captures; the exit status."""
+    from experiments.audit.guess import NO_SCORE
+    from experiments.audit.results import GUESSES, report_captures
+
+    frame = report_captures(folder)
+    page = folder / GUESSES / "index.html"
+    if as_json:
+        print(frame.to_json(orient="records"))
+    else:
+        print(frame.to_string(index=False, float_format="%.3g", na_rep="-"))
+        scored = (folder / GUESSES / "scores.csv").exists()
+        print(f"guesses: {page}." + ("" if scored else f" {NO_SCORE}"))
+    return 0
+
+
+def examine_foreign(
+    folder: Path,
+    as_json: bool,
+    truth: Path | None,
+    model: str | None,
+    loss: str | None,
+    base: str | None,
+) -> int:
+    """Check captures against the truth of a test federation; the exit status."""
+    from experiments.audit.captured import captured
+    from experiments.audit.doctor import examine
+
+    sys.path.append(os.getcwd())
+    found = captured(folder, model, loss=loss, base=base)
+    if truth is None:
+        raise ConfigError(
+            f"{folder}: the private examples are needed. Record them by fedsim.truth_mod in a test "
+            "federation, and pass its folder: --truth FOLDER."
+        )
+    checkup = examine(found, truth)
+    print(json.dumps(checkup.table()) if as_json else checkup.text())
+    return 1 if checkup.faults else 0
 
 
 def _shape(text: str | None) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
-from fedsim.tensor_names import Given, Named, lacks, named, own_tensors
+from fedsim.tensor_names import Given, Named, lacks, named, own_tensors, weights_of
 from fedsim.types import Tensors
 
 
@@ -171,7 +171,7 @@ def _one_kind(
     if before is not None:
         return before
     if isinstance(model, nn.Module) and gradients is not None:
-        return model.state_dict()
+        return weights_of(model)
     raise ConfigError(
         "before: the weights that the client started from are missing. Pass before=, a copy of "
         "model.state_dict() from before the training."
@@ -191,7 +191,7 @@ def _completed(
     lacking = lacks(sent, network)
     if not lacking:
         return sent.tensors, ""
-    tensors = base.state_dict() if isinstance(base, nn.Module) else base
+    tensors = weights_of(base) if isinstance(base, nn.Module) else base
     more = {} if tensors is None else named(tensors, network, "base").tensors
     if lost := [name for name in lacking if name not in more]:
         raise ConfigError(

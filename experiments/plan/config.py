@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -141,7 +140,7 @@ class Plan(ConfigSection):
 
 def shipped() -> dict[str, Path]:
     """Paths of the experiments that ship with fedsim, by name."""
-    folder = Path(str(files("experiments") / "configs"))
+    folder = Path(__file__).parents[1] / "configs"
     return {path.stem: path for path in sorted(folder.rglob("*.toml"), key=lambda path: path.stem)}
 
 

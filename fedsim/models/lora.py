@@ -85,12 +85,12 @@ def adapt(network: nn.Module, lora: LoRA, seed: int = 0) -> nn.Module:
                 f"task.lora_targets: {target!r} is not a linear layer of {type(network).__name__}. "
                 f"Choose from {', '.join(known)}."
             )
+    variants = {"use_rslora": lora.rslora, "use_dora": lora.dora}  # which old peft does not have
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        use_rslora=lora.rslora,
-        use_dora=lora.dora,
+        **{name: True for name, wanted in variants.items() if wanted},
         target_modules=list(lora.targets),
         fan_in_fan_out=any(conv for name, conv in layers if name in lora.targets),
         init_lora_weights=True,

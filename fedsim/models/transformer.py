@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from torch import nn
 
 from fedsim.build import suggest
@@ -86,10 +86,8 @@ def tokenizer(folder: str) -> PreTrainedTokenizerBase:
     Raises:
         ConfigError: there is no usable tokenizer in the folder.
     """
-    from transformers import AutoTokenizer
-
     try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        found = _loaded(folder)
     except (OSError, ValueError, KeyError) as error:
         raise _no_tokenizer(folder, type(error).__name__) from None
     # For a folder without tokenizer files, transformers returns an empty vocabulary.
@@ -97,6 +95,16 @@ def tokenizer(folder: str) -> PreTrainedTokenizerBase:
         raise _no_tokenizer(folder, "no vocabulary")
     if not found.is_fast:
         raise _no_tokenizer(folder, "only a slow one")
+    return found
+
+
+def _loaded(folder: str) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    except ValueError:  # transformers 4 does not know the class that transformers 5 notes
+        found = PreTrainedTokenizerFast.from_pretrained(folder)
     return found
 
 
@@ -116,7 +124,8 @@ def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
 def as_data(config: Any) -> dict[str, Any]:  # noqa: ANN401
     """A configuration of transformers as the JSON data that ``build`` takes."""
     data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
-    public = {key: value for key, value in data.items() if not key.startswith("_")}
+    # Attacks compute with plain weights.
+    public = {k: v for k, v in data.items() if not k.startswith("_") and k != "quantization_config"}
     return public | {"dtype": "float32"}
 
 
@@ -124,19 +133,28 @@ def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Mod
     """The network in float32 and eval mode, with random weights as transformers draws them."""
     with seeded(seed):
         network: nn.Module = _loader(kind).from_config(
-            _config(architecture), attn_implementation="eager", dtype=torch.float32
+            _config(architecture), attn_implementation="eager"
         )
-    return network.eval()
+    return network.float().eval()
 
 
 def blank(architecture: dict[str, Any], kind: TaskKind) -> nn.Module:
     """The network of ``build`` with uninitialised weights, tied as in the model."""
-    from transformers.initialization import no_init_weights
-
-    with no_init_weights():
+    with _no_init():
         network: Any = build(architecture, kind)
     network.tie_weights()
     return cast("nn.Module", network)
+
+
+def _no_init() -> Any:  # noqa: ANN401
+    name = "initialization" if _major() >= 5 else "modeling_utils"
+    return importlib.import_module(f"transformers.{name}").no_init_weights()
+
+
+def _major() -> int:
+    import transformers
+
+    return int(transformers.__version__.partition(".")[0])
 
 
 def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: int) -> nn.Module:
@@ -152,7 +170,6 @@ def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: in
                 config=_config(architecture),
                 # Gradient matching differentiates twice, which fused attention does not support.
                 attn_implementation="eager",
-                dtype=torch.float32,
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
@@ -172,7 +189,7 @@ def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: in
             "Set weights = 'random', or name another model."
         )
     module: nn.Module = network
-    return module.eval()
+    return module.float().eval()
 
 
 def _config(architecture: dict[str, Any]) -> Any:  # noqa: ANN401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -102,6 +103,9 @@ def transformer_task(
             f"model: {name!r} is a network of images. Write the function that makes yours, "
             "as module:function."
         )
+    for named in {one for one in (model, tokenizer) if isinstance(one, str)}:
+        if not Path(transformer.locate(named)).is_dir():
+            transformer.model_type(named)  # says at once where there is no such model
     words = _tokenizer(model, tokenizer)
     kind = _kind(model, task)
     classes = 0
@@ -117,6 +121,11 @@ def transformer_task(
         raise ConfigError(
             f"tokenizer: it has {len(words)} tokens, but the embedding of {name} has {rows} rows. "
             "Pass the tokenizer that the clients use."
+        )
+    if classes == rows:
+        raise ConfigError(
+            f"task: the last array has {rows} rows, as the vocabulary has tokens, so that no "
+            "classifier sent it. Leave task out, or pass 'language-modelling'."
         )
     most = most_tokens(architecture, words)
     if not 0 <= max_length <= most:

@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, Context
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg as OldFedAvg
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -20,7 +25,7 @@ from flwr.serverapp.strategy import (
 
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.cell import CaptureConfig
-from fedsim.errors import StoreError
+from fedsim.errors import ConfigError, StoreError
 from fedsim.wire import view
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
@@ -167,8 +172,53 @@ def test_a_failing_disk_ends_the_run(tmp_path: Path) -> None:
 def test_view_shares_memory_and_keeps_shape() -> None:
     for value in (np.zeros((2, 3), np.float32), np.asarray(5, np.int64), np.ones(0, np.float32)):
         array = Array(value)
-        seen = view(array)
+        seen = view(array.data)
         assert seen.shape == value.shape
         assert seen.dtype == value.dtype
         assert np.array_equal(seen, value)
         assert not seen.flags.writeable
+
+
+class Numbers(NumPyClient):
+    """A client of Flower's older interface."""
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        return [value - 0.5 for value in parameters], 4, {}
+
+
+def test_an_app_of_numpy_clients_is_overheard(tmp_path: Path) -> None:
+    start = [np.ones((2, 3), np.float32), np.zeros(3, np.float32)]
+    finals = []
+
+    class Plain(OldFedAvg):
+        def evaluate(self, server_round: int, parameters: Any) -> None:
+            finals.append(parameters.tensors)
+
+    def federate(wrap: Callable[[Any], Any]) -> None:
+        def components(context: Context) -> ServerAppComponents:
+            first = ndarrays_to_parameters(start)
+            inner = Plain(fraction_evaluate=0.0, min_fit_clients=2, initial_parameters=first)
+            return ServerAppComponents(strategy=wrap(inner), config=ServerConfig(num_rounds=2))
+
+        client = ClientApp(client_fn=lambda context: Numbers().to_client())
+        run_server(ServerApp(server_fn=components), InProcessGrid(client, 2, {}), {})
+
+    federate(lambda inner: inner)
+    plain, finals = finals, []
+    federate(lambda inner: Eavesdropper(inner, tmp_path / "captures"))
+    assert finals == plain
+    assert len(plain) == 3
+    store = CaptureStore(tmp_path / "captures")
+    assert [str(key) for key in store.keys()][1:3] == [
+        "round-0001-client-1001",
+        "round-0002-client-1000",
+    ]
+    seen = store.load(store.keys()[2])
+    assert np.array_equal(seen.sent["0"].numpy(), start[0] - 0.5)
+    assert np.array_equal(seen.received["0"].numpy(), start[0] - 1)
+    assert store.record(store.keys()[0]).claimed_examples == 4
+
+
+def test_what_is_no_strategy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"int is no strategy of Flower\. Pass the strategy"):
+        Eavesdropper(3, tmp_path)  # type: ignore[arg-type]

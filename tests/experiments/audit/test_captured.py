@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 import fedsim
 from attacks import ATTACKS
 from experiments import cli
-from experiments.audit.campaign import score_captures
+from experiments.audit.results import score_captures
 from fedsim.capture import CaptureStore
 from fedsim.errors import ConfigError, StoreError
 from fedsim.models.lora import LoRA, adapt
@@ -27,6 +27,7 @@ from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server
 from tests.experiments.audit.conftest import SENTENCE, Held
 
+OTHER = "We meet at noon."
 Arrays = Callable[[Any], ArrayRecord]
 
 
@@ -53,7 +54,8 @@ def federate(held: Held, trained: Any, arrays: Arrays, root: Path, **described: 
     @client.train()
     def train(message: Message, context: Context) -> Message:
         start = {name: value.clone() for name, value in trained.state_dict().items()}
-        ids = [*held.tokenizer(SENTENCE)["input_ids"], held.tokenizer.eos_token_id]
+        text = (SENTENCE, OTHER)[int(str(context.node_config["partition-id"]))]
+        ids = [*held.tokenizer(text)["input_ids"], held.tokenizer.eos_token_id]
         rows = [{"input_ids": torch.tensor(ids)}]
         optimizer = torch.optim.SGD([p for p in trained.parameters() if p.requires_grad], lr=0.1)
         for batch in DataLoader(rows, batch_size=1):  # type: ignore[arg-type]
@@ -96,7 +98,7 @@ def test_a_state_dict_is_attacked_and_scored_by_commands(
     held: Held, tmp_path: Path, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federate(held, held.model, by_name, tmp_path, model=held.model, tokenizer=held.tokenizer)
-    captures = tmp_path / "captures"
+    captures, private_at = tmp_path / "captures", tmp_path / "private"
     store = CaptureStore(captures)
     assert [key.client for key in store.keys()] == [1000, 1001]
     assert store.load("round-0001-client-1001").knowledge.num_examples is None
@@ -109,9 +111,17 @@ def test_a_state_dict_is_attacked_and_scored_by_commands(
     assert "certified examples in 2 captures: span 2, tag 0, lti 0" in text
     assert "No score is possible" in text
     assert SENTENCE in (captures / "guesses" / "index.html").read_text()
-    scored = json.loads(said("score", captures, "--truth", tmp_path / "private", "--json"))
-    assert scored == [{"attack": "span", "exact_match": 1, "rouge1": 1, "rougeL": 1, "examples": 2}]
-    private = TruthStore(tmp_path / "private")
+    scored = json.loads(said("score", captures, "--truth", private_at, "--json"))
+    (row,) = scored
+    assert (row["exact_match"], row["exact_match (null)"], row["examples"]) == (1, 0, 2)
+    assert row["rouge1"] == 1 > row["rouge1 (null)"]
+    assert " 1.00 with this update" in text
+    reported = json.loads(said("report", captures, "--json"))
+    assert [row["attack"] for row in reported] == ["lti", "span", "tag"]
+    assert (reported[1]["certified"], reported[1]["exact_match"]) == (2, 1)
+    assert reported[1]["cosine"] > 0.99 > reported[1]["cosine (null)"]
+    assert "captures compared: every capture" in said("doctor", captures, "--truth", private_at)
+    private = TruthStore(private_at)
     assert private.record(store.keys()[0]).steps == ((0,),)
 
 

@@ -1,0 +1,46 @@
+"""Whether an update bears out examples, beside the update of somebody else as the null."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from experiments.audit.update import Update
+from fedsim.types import Batch, Tensors
+
+
+class Fit(NamedTuple):
+    """Cosines of the gradient on examples, at the weights that the server sent.
+
+    Attributes:
+        own: with the update that they are said to be behind.
+        other: with that of another client, the null; None if there is none.
+    """
+
+    own: float
+    other: float | None
+
+    def __str__(self) -> str:
+        null = "no other update" if self.other is None else f"{self.other:.2f} with another's"
+        return f"cosine of its gradient {self.own:.2f} with this update, {null}"
+
+
+def fit_of(batch: Batch, victim: Update, other: Update | None) -> Fit | None:
+    """How well the gradient on examples matches an update; None if a label is missing."""
+    if not len(batch) or (victim.task.spec.num_classes and batch.labels.min() < 0):
+        return None
+    network = victim.task.model(victim.observation.sent)
+    gradient = victim.task.gradient(network, batch)
+    null = None if other is None else _cosine(gradient, other.observation.update())
+    return Fit(_cosine(gradient, victim.observation.update()), null)
+
+
+def _cosine(gradient: Tensors, update: Tensors) -> float:
+    names = [name for name in gradient if name in update]
+
+    def product(a: Tensors, b: Tensors) -> Tensor:
+        return sum((a[n].double() * b[n].double()).sum() for n in names)  # type: ignore[return-value]
+
+    norms = product(gradient, gradient) * product(update, update)
+    return float(product(gradient, update) / norms.sqrt().clamp(min=1e-300))
