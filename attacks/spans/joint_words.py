@@ -63,12 +63,52 @@ class View:
         inputs, images = (
             part.flatten(0, 1)[which].double() for part in (self.inputs, self._images)
         )
-        table, seen = inputs @ inputs.T, images @ inputs.T
-        rows, columns = own[:, :, None], own[:, None, :]
-        table, seen = table[rows, columns], seen[rows, columns]
-        table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
-        solved: Tensor = torch.linalg.solve(table, seen)
-        return solved.diagonal(dim1=1, dim2=2).sum(1)
+        return _energies(inputs @ inputs.T, images @ inputs.T, own)
+
+
+@dataclass(frozen=True)
+class RowView:
+    """The same for rows of ``X`` that hold two ones, at the token and at the place.
+
+    Attributes:
+        gram: ``Y Y^T``, tokens first, ``(token + place, token + place)``.
+        tokens: their number.
+    """
+
+    gram: Tensor
+    tokens: int
+
+    def gains(self, places: Tensor, others: Tensor, place: int) -> Tensor:
+        """What each token at a place adds to the energy of other pairs of both, ``(token,)``."""
+        own = self.tokens + place
+        used = torch.cat([others, self.tokens + places, places.new_tensor([own])]).unique()
+        basis = torch.linalg.qr(self._ones(used, others, places).T).Q
+        every = self.gram.new_zeros(self.tokens, basis.shape[1])
+        known = used < self.tokens
+        every[used[known]] = basis[known]
+        inside = every + basis[torch.searchsorted(used, own)]
+        images = (self.gram[: self.tokens, used] + self.gram[own, used]) @ basis
+        seen = inside @ (basis.T @ self.gram[used][:, used] @ basis) - 2 * images
+        diagonal = self.gram.diagonal()
+        energy = diagonal[: self.tokens] + 2 * self.gram[own, : self.tokens] + diagonal[own]
+        outside = 2 - inside.square().sum(1)
+        gained: Tensor = (energy + (inside * seen).sum(1)) / outside.clamp(min=1e-30)
+        return gained.where(outside > 2 * _INDEPENDENT, 0)
+
+    def energies(self, which: Tensor, own: Tensor) -> Tensor:
+        """As those of a ``View``."""
+        places, tokens = which // self.tokens, which % self.tokens
+        used = torch.cat([tokens, self.tokens + places]).unique()
+        ones = self._ones(used, tokens, places).double()
+        gram = self.gram[used][:, used].double()
+        return _energies(ones @ ones.T, ones @ gram @ ones.T, own)
+
+    def _ones(self, used: Tensor, tokens: Tensor, places: Tensor) -> Tensor:
+        """Rows of ``X`` for pairs of both, ``(pair, used)``."""
+        found = self.gram.new_zeros(len(tokens), len(used))
+        for ids in (tokens, self.tokens + places):
+            found.scatter_(1, torch.searchsorted(used, ids.contiguous())[:, None], 1.0)
+        return found
 
 
 @dataclass(frozen=True)
@@ -89,7 +129,7 @@ class JointWords:
         known: places and numbers of the tokens of sentences that are already found.
     """
 
-    views: tuple[View, ...]
+    views: tuple[View | RowView, ...]
     tokens: Tensor
     edges: Tensor
     known: tuple[tuple[int, int], ...] = ()
@@ -107,15 +147,19 @@ class JointWords:
             found.append(rows.shortlist(count))
         tokens = torch.cat(found).unique()
         tokens = tokens[near[:, tokens].isfinite().any(0)]
-        parts: list[tuple[Tensor, Tensor]] = []
+        first, table = None, None
         if traces.first is not None:
-            inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
-            parts.append((traces.first.gram() / traces.first.variance, inputs))
+            first = traces.first.gram().float() / traces.first.variance
         if rows is not None:
-            parts.append((rows.gram(tokens) / rows.noise, rows.inputs(len(tokens))))
-        total = sum(float(gram.trace()) for gram, _ in parts)
-        views = tuple(View((gram / total).to(inputs), inputs) for gram, inputs in parts)
-        return cls(views, tokens, edges)
+            table = rows.gram(tokens) / rows.noise
+        total = sum(float(gram.trace()) for gram in (first, table) if gram is not None)
+        views: list[View | RowView] = []
+        if first is not None:
+            inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
+            views.append(View(first.to(inputs) / total, inputs))
+        if table is not None:
+            views.append(RowView(table / total, len(tokens)))
+        return cls(tuple(views), tokens, edges)
 
     def beside(self, lines: Sequence[Tensor]) -> JointWords:
         """The same beside other sentences of the batch."""
@@ -226,3 +270,18 @@ def _near(statistics: Tensor, count: int) -> list[Tensor]:
     few = statistics.topk(min(8 * size, statistics.shape[1]), dim=1, largest=False).indices
     strong = apart.gather(1, few).topk(min(size, few.shape[1]), dim=1, largest=False).indices
     return [few[:, :size].flatten(), few.gather(1, strong).flatten()]
+
+
+def _energies(table: Tensor, seen: Tensor, own: Tensor) -> Tensor:
+    """``tr(P Y Y^T)`` of each line ``(line,)``.
+
+    Args:
+        table: inner products of inputs ``(input, input)``.
+        seen: those of their images.
+        own: numbers of the inputs of each line ``(line, token)``.
+    """
+    rows, columns = own[:, :, None], own[:, None, :]
+    table, seen = table[rows, columns], seen[rows, columns]
+    table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
+    solved: Tensor = torch.linalg.solve(table, seen)
+    return solved.diagonal(dim1=1, dim2=2).sum(1)

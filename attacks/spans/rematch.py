@@ -25,22 +25,20 @@ from fedsim.types import Batch, Tensors
 Measure: TypeAlias = Literal["whole", "each"]
 
 _RIDGE = 1e-6  # of the inner products of lines, which may be alike
+_DENSE = 0.03  # share of entries from which all are computed
 _TOKENS = 1024  # in one forward and backward pass
 
 
 @dataclass(frozen=True)
 class Beside:
-    """The summed gradient of further lines, its inner product with the update and its square."""
+    """The summed gradient of further lines, its inner product with the update and its square.
+
+    Both are of each tensor, as far as its entries were sent.
+    """
 
     value: Tensors
     inner: dict[str, float]
     square: dict[str, float]
-
-    @classmethod
-    def of(cls, rest: Tensors, update: Tensors) -> Beside:
-        """Measure each tensor once."""
-        inner = {name: float((own * update[name]).sum()) for name, own in rest.items()}
-        return cls(rest, inner, {name: float(own.square().sum()) for name, own in rest.items()})
 
     @property
     def scale(self) -> float:
@@ -151,7 +149,9 @@ class Rematch:
 
     def beside(self, gradient: Tensors) -> Beside:
         """Further lines that batches share, by their summed gradient."""
-        return Beside.of(gradient, self.update)
+        inner = {name: float((own * self.update[name]).sum()) for name, own in gradient.items()}
+        square = {n: float(own.square().sum()) for n, own in self.shown(gradient).items()}
+        return Beside(gradient, inner, square)
 
     def of_batches(
         self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Beside | None = None
@@ -189,12 +189,12 @@ class Rematch:
         lanes = lines.flatten(0, 1)[:, None] if labels.dim() == 2 else lines
         words = lanes if self._word else None
         groups = self._factored(self._table[lanes], batch, create_graph=False, words=words)
-        return self._compared(groups, lines, rest)
+        return self._compared(groups, lines, rest, masked=labels.dim() == 2)
 
     def _compared(
-        self, groups: Sequence[Products | Vectors], lines: Tensor, rest: Beside | None
+        self, groups: Sequence[Products | Vectors], lines: Tensor, rest: Beside | None, masked: bool
     ) -> Tensor:
-        """Similarity ``(batch,)`` of gradients in factored form."""
+        """Similarity ``(batch,)`` of gradients in factored form, ``masked`` where entries lack."""
         words, batches = lines.unique(), len(lines)
         total, inner, table = lines.new_zeros(batches, dtype=torch.float32), [], []
         for group in groups:
@@ -202,10 +202,18 @@ class Rematch:
                 name, rows = (made, slice(None)) if made else (self._word, words)
                 if name not in self.update or (made and made not in self._factored.names):
                     continue
-                both = _inner(group, index, self.update[name][rows]).view(batches, -1)
-                own = _table(group, index, batches)
-                if rest is not None and name in rest.value:
-                    more = _inner(group, index, rest.value[name][rows]).view(batches, -1)
+                one, seen = group, self.update[name][rows]
+                beside = None if rest is None else rest.value.get(name)
+                beside = None if beside is None else beside[rows]
+                if masked and name in self.sent:
+                    where = self.sent[name][rows]
+                    one = _entries(group, index, where)
+                    seen, beside = seen[where], None if beside is None else beside[where]
+                own_index = index if one is group else 0
+                both = _inner(one, own_index, seen).view(batches, -1)
+                own = _table(one, own_index, batches)
+                if rest is not None and beside is not None:
+                    more = _inner(one, own_index, beside).view(batches, -1)
                     both, own = rest.bordered(name, both, more, own)
                 if self.measure == "each":
                     size = own.sum((1, 2)).clamp(min=1e-30).sqrt()
@@ -260,6 +268,19 @@ def _inner(group: Products | Vectors, index: int, value: Tensor) -> Tensor:
         return ((group.left[index] @ value) * group.right[index]).sum((1, 2))
     values = group.values[index]
     return values @ value.flatten()[: values.shape[1]]
+
+
+def _entries(group: Products | Vectors, index: int, where: Tensor) -> Vectors:
+    """The entries of a layer's gradients that a mask holds."""
+    name = (group.names[index],)
+    if isinstance(group, Vectors):
+        values = group.values[index]
+        return Vectors(name, values[:, where.flatten()[: values.shape[1]]][None])
+    left, right = group.left[index], group.right[index]
+    if float(where.sum()) > _DENSE * where.numel():
+        return Vectors(name, (left.mT @ right)[:, where][None])
+    row, column = where.nonzero().T
+    return Vectors(name, (left[:, :, row] * right[:, :, column]).sum(1)[None])
 
 
 def _table(group: Products | Vectors, index: int, batches: int) -> Tensor:

@@ -17,7 +17,7 @@ from fedsim.models.embeddings import Embeddings, embedding_names
 from fedsim.types import Tensors
 
 _WORDS = 2  # rows of most energy that are looked at, for each place of a sentence
-_NEAR = 2  # and rows nearest to each place
+_NEAR = 6  # and at each of them
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,15 @@ class TableRows:
         )
 
     def shortlist(self, count: int) -> Tensor:
-        """Words of the strongest rows and of those nearest to a place, ascending ``(token,)``."""
+        """Words of the strongest rows, alone and together with that of a place, ``(token,)``."""
         energy = self.words.square().sum(1)
-        size = min(_WORDS * count * len(self.places), int((energy > 0).sum()))
-        near = (self.places @ self.words.T).topk(min(_NEAR * count, len(energy)), dim=1).indices
-        found = torch.cat([energy.topk(size).indices, near.flatten()]).unique()
-        return found[energy[found] > 0]
+        alive = int((energy > 0).sum())
+        near = energy / 2 + self.places @ self.words.T
+        found = [
+            energy.topk(min(_WORDS * count * len(self.places), alive)).indices,
+            near.topk(min(_NEAR * count, alive), dim=1).indices.flatten(),
+        ]
+        return torch.cat(found).unique()
 
     def weights(self, tokens: Tensor) -> Tensor:
         """How often each token occurs at each place, ``(place, token)``, by ridge regression."""
@@ -72,13 +75,6 @@ class TableRows:
         """Inner products of the rows of tokens, then those of places, ``(row, row)``."""
         rows = torch.cat([self.words[tokens], self.places])
         return rows @ rows.T
-
-    def inputs(self, tokens: int) -> Tensor:
-        """The rows of ``X`` for each of so many tokens at each place, ``(place, token, row)``."""
-        count = len(self.places)
-        word = torch.eye(tokens).expand(count, tokens, tokens)
-        place = torch.eye(count)[:, None].expand(count, tokens, count)
-        return torch.cat([word, place], 2).to(self.words.device)
 
 
 def table_rows(observation: Observation, layers: FirstLayers) -> TableRows | None:
