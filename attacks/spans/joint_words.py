@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -127,12 +126,19 @@ class JointWords:
         tokens: ids that are tried, ``(token,)``.
         edges: ids of the first and the last token of every sentence, which are no words.
         known: places and numbers of the tokens of sentences that are already found.
+        barred: which tokens are not tried.
     """
 
     views: tuple[View | RowView, ...]
     tokens: Tensor
     edges: Tensor
     known: tuple[tuple[int, int], ...] = ()
+    barred: Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Bar the ends if nothing else is."""
+        if self.barred is None:
+            object.__setattr__(self, "barred", torch.isin(self.tokens, self.edges))
 
     @classmethod
     def of(
@@ -163,10 +169,8 @@ class JointWords:
 
     def beside(self, lines: Sequence[Tensor]) -> JointWords:
         """The same beside other sentences of the batch."""
-        other = copy.copy(self)
         pairs = (pair for line in lines for pair in enumerate(self.index(line).tolist()))
-        object.__setattr__(other, "known", tuple(dict.fromkeys(pairs)))
-        return other
+        return replace(self, known=tuple(dict.fromkeys(pairs)))
 
     def index(self, line: Tensor) -> Tensor:
         """Number of each token of a line among ``tokens``."""
@@ -198,7 +202,7 @@ class JointWords:
         line = [pair for pair in enumerate(own.tolist()) if pair[0] != place]
         places, others = torch.tensor([*dict.fromkeys([*self.known, *line])]).T
         gained = torch.stack([view.gains(places, others, place) for view in self.views]).sum(0)
-        return gained.masked_fill(torch.isin(self.tokens, self.edges), 0)
+        return gained.masked_fill(self.barred, 0)
 
     def energies(self, lines: Tensor, places: Tensor | None = None) -> Tensor:
         """Share of the gradient within the span of each line's inputs ``(line,)``, float64.

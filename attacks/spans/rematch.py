@@ -199,7 +199,7 @@ class Rematch:
         total, inner, table = lines.new_zeros(batches, dtype=torch.float32), [], []
         for group in groups:
             for index, made in enumerate(group.names):
-                name, rows = (made, slice(None)) if made else (self._word, words)
+                name, rows = made or self._word, slice(None) if made else words
                 if name not in self.update or (made and made not in self._factored.names):
                     continue
                 one, seen = group, self.update[name][rows]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from attacks.observed.readings import Reading, read
 from attacks.observed.word_rows import noise_variance, read_tables
@@ -18,6 +19,8 @@ from fedsim.types import Tensors
 
 _WORDS = 2  # rows of most energy that are looked at, for each place of a sentence
 _NEAR = 6  # and at each of them
+_CLEAR = 5.0  # standard deviations of the energy of noise by which a row stands out
+_FEWEST = 4  # such rows from which sentences are told apart
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,26 @@ class TableRows:
         ]
         return torch.cat(found).unique()
 
+    def parts(self, tokens: Tensor) -> list[Tensor]:
+        """Tokens that may belong to one sentence, as masks ``(token,)``.
+
+        Within a sentence the gradients share what the pooled output adds to each. Between
+        sentences that has another sign if the classes differ, and another size if not.
+        """
+        rows = self.words[tokens]
+        energy, width = rows.square().sum(1), rows.shape[1]
+        clear = energy > self.noise * (width + _CLEAR * (2 * width) ** 0.5)
+        if int(clear.sum()) < _FEWEST:
+            return []
+        unit = normalize(rows, eps=1e-30)
+        direction = torch.linalg.eigh(unit[clear].T @ unit[clear]).eigenvectors[:, -1]
+        sizes = energy.clamp(min=float(energy[clear].min())).log()
+        found = []
+        for values in (unit @ direction, sizes):
+            high = values > _threshold(values[clear])
+            found += [high, ~high]
+        return found
+
     def weights(self, tokens: Tensor) -> Tensor:
         """How often each token occurs at each place, ``(place, token)``, by ridge regression."""
         rows = self.words[tokens]
@@ -75,6 +98,16 @@ class TableRows:
         """Inner products of the rows of tokens, then those of places, ``(row, row)``."""
         rows = torch.cat([self.words[tokens], self.places])
         return rows @ rows.T
+
+
+def _threshold(values: Tensor) -> float:
+    """The border of two clusters on a line with least variance within them."""
+    values = values.sort().values
+    count = torch.arange(1, len(values)).to(values)
+    below, total = values.cumsum(0)[:-1], values.sum()
+    between = below.square() / count + (total - below).square() / (len(values) - count)
+    best = int(between.argmax())
+    return float(values[best] + values[best + 1]) / 2
 
 
 def table_rows(observation: Observation, layers: FirstLayers) -> TableRows | None:
