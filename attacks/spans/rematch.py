@@ -16,6 +16,7 @@ from attacks.observed.factors import Products, Vectors
 from attacks.observed.readings import read
 from attacks.observed.replay import Replay, replay
 from attacks.observed.word_rows import is_tied
+from attacks.spans.line_gradients import Beside, entries, inner_products, products
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.language_modelling import IGNORED
@@ -25,39 +26,7 @@ from fedsim.types import Batch, Tensors
 Measure: TypeAlias = Literal["whole", "each"]
 
 _RIDGE = 1e-6  # of the inner products of lines, which may be alike
-_DENSE = 0.03  # share of entries from which all are computed
 _TOKENS = 1024  # in one forward and backward pass
-
-
-@dataclass(frozen=True)
-class Beside:
-    """The summed gradient of further lines, its inner product with the update and its square.
-
-    Both are of each tensor, as far as its entries were sent.
-    """
-
-    value: Tensors
-    inner: dict[str, float]
-    square: dict[str, float]
-
-    @property
-    def scale(self) -> float:
-        """At which the gradient is nearest to the update."""
-        return sum(self.inner.values()) / max(sum(self.square.values()), 1e-30)
-
-    def bordered(self, name: str, both: Tensor, more: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Inner products of lanes with a tensor of the update and with each other, and with these.
-
-        Args:
-            name: of the tensor.
-            both: with the update ``(batch, lane)``.
-            more: with these lines, of the same shape.
-            own: with each other ``(batch, lane, lane)``.
-        """
-        ends = both.new_tensor([self.inner[name], self.square[name]]).expand(len(both), 2)
-        both = torch.cat([both, ends[:, :1]], 1)
-        below = torch.cat([more, ends[:, 1:]], 1)
-        return both, torch.cat([torch.cat([own, more[:, :, None]], 2), below[:, None]], 1)
 
 
 @dataclass(frozen=True)
@@ -207,13 +176,13 @@ class Rematch:
                 beside = None if beside is None else beside[rows]
                 if masked and name in self.sent:
                     where = self.sent[name][rows]
-                    one = _entries(group, index, where)
+                    one = entries(group, index, where)
                     seen, beside = seen[where], None if beside is None else beside[where]
                 own_index = index if one is group else 0
-                both = _inner(one, own_index, seen).view(batches, -1)
-                own = _table(one, own_index, batches)
+                both = inner_products(one, own_index, seen).view(batches, -1)
+                own = products(one, own_index, batches)
                 if rest is not None and beside is not None:
-                    more = _inner(one, own_index, beside).view(batches, -1)
+                    more = inner_products(one, own_index, beside).view(batches, -1)
                     both, own = rest.bordered(name, both, more, own)
                 if self.measure == "each":
                     size = own.sum((1, 2)).clamp(min=1e-30).sqrt()
@@ -225,7 +194,8 @@ class Rematch:
         both, own = torch.stack(inner).sum(0).double(), torch.stack(table).sum(0).double()
         own.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
         solved = torch.linalg.solve(own + 1e-30 * torch.eye(own.shape[1]).to(own), both)
-        return (both * solved).sum(1).clamp(min=0).sqrt().to(total)
+        found: Tensor = (both * solved).sum(1).clamp(min=0).sqrt().to(total)
+        return found
 
     def improve(
         self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job
@@ -260,36 +230,3 @@ class Rematch:
             if torch.equal(before, line):
                 break
         return line, best
-
-
-def _inner(group: Products | Vectors, index: int, value: Tensor) -> Tensor:
-    """Inner product ``(lane,)`` of a layer's gradients with a tensor."""
-    if isinstance(group, Products):
-        return ((group.left[index] @ value) * group.right[index]).sum((1, 2))
-    values = group.values[index]
-    return values @ value.flatten()[: values.shape[1]]
-
-
-def _entries(group: Products | Vectors, index: int, where: Tensor) -> Vectors:
-    """The entries of a layer's gradients that a mask holds."""
-    name = (group.names[index],)
-    if isinstance(group, Vectors):
-        values = group.values[index]
-        return Vectors(name, values[:, where.flatten()[: values.shape[1]]][None])
-    left, right = group.left[index], group.right[index]
-    if float(where.sum()) > _DENSE * where.numel():
-        return Vectors(name, (left.mT @ right)[:, where][None])
-    row, column = where.nonzero().T
-    return Vectors(name, (left[:, :, row] * right[:, :, column]).sum(1)[None])
-
-
-def _table(group: Products | Vectors, index: int, batches: int) -> Tensor:
-    """Inner products ``(batch, lane, lane)`` of the gradients of each batch's lanes."""
-    if isinstance(group, Vectors):
-        values = group.values[index].view(batches, -1, group.values.shape[2])
-        return values @ values.mT
-    left, right = group.left[index], group.right[index]
-    lanes, rows = len(left) // batches, left.shape[1]
-    left, right = (part.reshape(batches, lanes * rows, -1) for part in (left, right))
-    both = (left @ left.mT) * (right @ right.mT)
-    return both.view(batches, lanes, rows, lanes, rows).sum((2, 4))

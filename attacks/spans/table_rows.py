@@ -65,7 +65,8 @@ class TableRows:
             energy.topk(min(_WORDS * count * len(self.places), alive)).indices,
             near.topk(min(_NEAR * count, alive), dim=1).indices.flatten(),
         ]
-        return torch.cat(found).unique()
+        tokens: Tensor = torch.cat(found).unique()
+        return tokens
 
     def parts(self, tokens: Tensor) -> list[Tensor]:
         """Tokens that may belong to one sentence, as masks ``(token,)``.
@@ -92,7 +93,8 @@ class TableRows:
         rows = self.words[tokens]
         table = rows @ rows.T
         table.diagonal().add_(self.words.shape[1] * self.noise)
-        return torch.linalg.solve(table, rows @ self.places.T).T
+        found: Tensor = torch.linalg.solve(table, rows @ self.places.T).T
+        return found
 
     def gram(self, tokens: Tensor) -> Tensor:
         """Inner products of the rows of tokens, then those of places, ``(row, row)``."""

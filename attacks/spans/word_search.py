@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.spans.line_gradients import Beside
 from attacks.spans.proposals import Proposals, Sources
-from attacks.spans.rematch import Beside, Rematch
+from attacks.spans.rematch import Rematch
 from fedsim.types import Tensors
 
 _LENGTHS = 6  # likeliest lengths, in which words are chosen together

@@ -11,9 +11,9 @@ from attacks.base import Job
 from attacks.spans.candidates import vocabulary
 from attacks.spans.decoding import decode
 from attacks.spans.first_layers import FirstLayers
-from attacks.spans.joint_words import RowView, View
 from attacks.spans.rematch import Rematch
 from attacks.spans.table_rows import TableRows, table_rows
+from attacks.spans.word_views import RowView, View
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
