@@ -2,73 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.table_rows import TableRows
+from attacks.spans.word_views import RowView, View
 
 _NEAREST = 12  # tokens nearest to the span at a place, and as many that stand out
 _SWEEPS = 8  # most rounds over the places of a line
-_INDEPENDENT = 1e-3  # least share of an input's square outside the others' span
 _GAIN = 1e-9  # least relative gain of a step
-_RIDGE = 1e-9  # of the inner products of inputs, which may occur twice
-
-
-@dataclass(frozen=True)
-class View:
-    """One gradient ``Y = X^T D`` plus noise, and the rows of ``X`` that tokens would make.
-
-    Attributes:
-        gram: ``Y Y^T``, ``(width, width)``.
-        inputs: rows of ``X`` for each token at each place, ``(place, token, width)``.
-    """
-
-    gram: Tensor
-    inputs: Tensor
-
-    def __post_init__(self) -> None:
-        """Prepare what every sentence needs of each token."""
-        images = self.inputs @ self.gram
-        object.__setattr__(self, "_images", images)
-        object.__setattr__(self, "_energies", (images * self.inputs).sum(2))
-        object.__setattr__(self, "_squares", self.inputs.square().sum(2))
-
-    _images: Tensor = None  # type: ignore[assignment]
-    _energies: Tensor = None  # type: ignore[assignment]
-    _squares: Tensor = None  # type: ignore[assignment]
-
-    def gains(self, places: Tensor, others: Tensor, place: int) -> Tensor:
-        """What each token at a place adds to the energy of other pairs of both, ``(token,)``."""
-        basis = torch.linalg.qr(self.inputs[places, others].T).Q
-        inside = self.inputs[place] @ basis
-        seen = inside @ (basis.T @ self.gram @ basis) - 2 * self._images[place] @ basis
-        added = self._energies[place] + (inside * seen).sum(1)
-        outside = self._squares[place] - inside.square().sum(1)
-        clear = outside > _INDEPENDENT * self._squares[place]
-        gained: Tensor = added / outside.clamp(min=1e-30)
-        return gained.where(clear, 0)
-
-    def energies(self, which: Tensor, own: Tensor) -> Tensor:
-        """Energy within the span of each line's inputs ``(line,)``, float64.
-
-        Args:
-            which: numbers of places and tokens, ``place * tokens + token``.
-            own: which of them each line has ``(line, token)``.
-        """
-        inputs, images = (
-            part.flatten(0, 1)[which].double() for part in (self.inputs, self._images)
-        )
-        table, seen = inputs @ inputs.T, images @ inputs.T
-        rows, columns = own[:, :, None], own[:, None, :]
-        table, seen = table[rows, columns], seen[rows, columns]
-        table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
-        solved: Tensor = torch.linalg.solve(table, seen)
-        return solved.diagonal(dim1=1, dim2=2).sum(1)
 
 
 @dataclass(frozen=True)
@@ -87,12 +33,19 @@ class JointWords:
         tokens: ids that are tried, ``(token,)``.
         edges: ids of the first and the last token of every sentence, which are no words.
         known: places and numbers of the tokens of sentences that are already found.
+        barred: which tokens are not tried.
     """
 
-    views: tuple[View, ...]
+    views: tuple[View | RowView, ...]
     tokens: Tensor
     edges: Tensor
     known: tuple[tuple[int, int], ...] = ()
+    barred: Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Bar the ends if nothing else is."""
+        if self.barred is None:
+            object.__setattr__(self, "barred", torch.isin(self.tokens, self.edges))
 
     @classmethod
     def of(
@@ -107,22 +60,24 @@ class JointWords:
             found.append(rows.shortlist(count))
         tokens = torch.cat(found).unique()
         tokens = tokens[near[:, tokens].isfinite().any(0)]
-        parts: list[tuple[Tensor, Tensor]] = []
+        first, table = None, None
         if traces.first is not None:
-            inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
-            parts.append((traces.first.gram() / traces.first.variance, inputs))
+            first = traces.first.gram().float() / traces.first.variance
         if rows is not None:
-            parts.append((rows.gram(tokens) / rows.noise, rows.inputs(len(tokens))))
-        total = sum(float(gram.trace()) for gram, _ in parts)
-        views = tuple(View((gram / total).to(inputs), inputs) for gram, inputs in parts)
-        return cls(views, tokens, edges)
+            table = rows.gram(tokens) / rows.noise
+        total = sum(float(gram.trace()) for gram in (first, table) if gram is not None)
+        views: list[View | RowView] = []
+        if first is not None:
+            inputs = torch.stack([traces.layers.of_tokens(tokens, i) for i in range(len(near))])
+            views.append(View(first.to(inputs) / total, inputs))
+        if table is not None:
+            views.append(RowView(table / total, len(tokens)))
+        return cls(tuple(views), tokens, edges)
 
     def beside(self, lines: Sequence[Tensor]) -> JointWords:
         """The same beside other sentences of the batch."""
-        other = copy.copy(self)
         pairs = (pair for line in lines for pair in enumerate(self.index(line).tolist()))
-        object.__setattr__(other, "known", tuple(dict.fromkeys(pairs)))
-        return other
+        return replace(self, known=tuple(dict.fromkeys(pairs)))
 
     def index(self, line: Tensor) -> Tensor:
         """Number of each token of a line among ``tokens``."""
@@ -154,7 +109,7 @@ class JointWords:
         line = [pair for pair in enumerate(own.tolist()) if pair[0] != place]
         places, others = torch.tensor([*dict.fromkeys([*self.known, *line])]).T
         gained = torch.stack([view.gains(places, others, place) for view in self.views]).sum(0)
-        return gained.masked_fill(torch.isin(self.tokens, self.edges), 0)
+        return gained.masked_fill(self.barred, 0)
 
     def energies(self, lines: Tensor, places: Tensor | None = None) -> Tensor:
         """Share of the gradient within the span of each line's inputs ``(line,)``, float64.

@@ -13,6 +13,7 @@ from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.table_rows import TableRows
 from fedsim.types import Tensors
 
+_OTHERS = 10.0  # how much farther the tokens of other sentences are
 _ROWS = 4.0  # how much nearer a token is at a place where its row says that it stands
 
 
@@ -23,10 +24,20 @@ class Proposals:
     Attributes:
         places: proposes lengths and words.
         joint: chooses the words of a sentence together.
+        parts: which of its tokens may belong to one sentence, several guesses.
     """
 
     places: Places
     joint: JointWords
+    parts: tuple[Tensor, ...] = ()
+
+    def within(self, part: Tensor) -> Proposals:
+        """The same of few tokens, as a mask ``(token,)`` of those of ``joint``."""
+        barred = self.joint.barred | ~part
+        statistics = self.places.statistics.clone()
+        statistics[:, self.joint.tokens[barred & ~self.joint.barred]] += _OTHERS
+        places = replace(self.places, statistics=statistics)
+        return Proposals(places, replace(self.joint, barred=barred))
 
     def beside(self, lines: Sequence[Tensor]) -> Proposals:
         """The same beside other sentences of the batch."""
@@ -54,7 +65,8 @@ class Sources:
         traces = self._ranked(count)
         ends = traces.words.new_tensor([self.start, self.end])
         joint = JointWords.of(traces, ends, count, self.rows)
-        return Proposals(Places(traces.statistics, self.start, self.end), joint)
+        parts = [] if self.rows is None else self.rows.parts(joint.tokens)
+        return Proposals(Places(traces.statistics, self.start, self.end), joint, tuple(parts))
 
     def without(self, others: Tensors, count: int) -> Sources:
         """What is left for so many sentences without the part that others explain."""

@@ -16,6 +16,7 @@ from attacks.observed.factors import Products, Vectors
 from attacks.observed.readings import read
 from attacks.observed.replay import Replay, replay
 from attacks.observed.word_rows import is_tied
+from attacks.spans.line_gradients import Beside, entries, inner_products, products
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.language_modelling import IGNORED
@@ -26,40 +27,6 @@ Measure: TypeAlias = Literal["whole", "each"]
 
 _RIDGE = 1e-6  # of the inner products of lines, which may be alike
 _TOKENS = 1024  # in one forward and backward pass
-
-
-@dataclass(frozen=True)
-class Beside:
-    """The summed gradient of further lines, its inner product with the update and its square."""
-
-    value: Tensors
-    inner: dict[str, float]
-    square: dict[str, float]
-
-    @classmethod
-    def of(cls, rest: Tensors, update: Tensors) -> Beside:
-        """Measure each tensor once."""
-        inner = {name: float((own * update[name]).sum()) for name, own in rest.items()}
-        return cls(rest, inner, {name: float(own.square().sum()) for name, own in rest.items()})
-
-    @property
-    def scale(self) -> float:
-        """At which the gradient is nearest to the update."""
-        return sum(self.inner.values()) / max(sum(self.square.values()), 1e-30)
-
-    def bordered(self, name: str, both: Tensor, more: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Inner products of lanes with a tensor of the update and with each other, and with these.
-
-        Args:
-            name: of the tensor.
-            both: with the update ``(batch, lane)``.
-            more: with these lines, of the same shape.
-            own: with each other ``(batch, lane, lane)``.
-        """
-        ends = both.new_tensor([self.inner[name], self.square[name]]).expand(len(both), 2)
-        both = torch.cat([both, ends[:, :1]], 1)
-        below = torch.cat([more, ends[:, 1:]], 1)
-        return both, torch.cat([torch.cat([own, more[:, :, None]], 2), below[:, None]], 1)
 
 
 @dataclass(frozen=True)
@@ -151,7 +118,9 @@ class Rematch:
 
     def beside(self, gradient: Tensors) -> Beside:
         """Further lines that batches share, by their summed gradient."""
-        return Beside.of(gradient, self.update)
+        inner = {name: float((own * self.update[name]).sum()) for name, own in gradient.items()}
+        square = {n: float(own.square().sum()) for n, own in self.shown(gradient).items()}
+        return Beside(gradient, inner, square)
 
     def of_batches(
         self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Beside | None = None
@@ -189,23 +158,31 @@ class Rematch:
         lanes = lines.flatten(0, 1)[:, None] if labels.dim() == 2 else lines
         words = lanes if self._word else None
         groups = self._factored(self._table[lanes], batch, create_graph=False, words=words)
-        return self._compared(groups, lines, rest)
+        return self._compared(groups, lines, rest, masked=labels.dim() == 2)
 
     def _compared(
-        self, groups: Sequence[Products | Vectors], lines: Tensor, rest: Beside | None
+        self, groups: Sequence[Products | Vectors], lines: Tensor, rest: Beside | None, masked: bool
     ) -> Tensor:
-        """Similarity ``(batch,)`` of gradients in factored form."""
+        """Similarity ``(batch,)`` of gradients in factored form, ``masked`` where entries lack."""
         words, batches = lines.unique(), len(lines)
         total, inner, table = lines.new_zeros(batches, dtype=torch.float32), [], []
         for group in groups:
             for index, made in enumerate(group.names):
-                name, rows = (made, slice(None)) if made else (self._word, words)
+                name, rows = made or self._word, slice(None) if made else words
                 if name not in self.update or (made and made not in self._factored.names):
                     continue
-                both = _inner(group, index, self.update[name][rows]).view(batches, -1)
-                own = _table(group, index, batches)
-                if rest is not None and name in rest.value:
-                    more = _inner(group, index, rest.value[name][rows]).view(batches, -1)
+                one, seen = group, self.update[name][rows]
+                beside = None if rest is None else rest.value.get(name)
+                beside = None if beside is None else beside[rows]
+                if masked and name in self.sent:
+                    where = self.sent[name][rows]
+                    one = entries(group, index, where)
+                    seen, beside = seen[where], None if beside is None else beside[where]
+                own_index = index if one is group else 0
+                both = inner_products(one, own_index, seen).view(batches, -1)
+                own = products(one, own_index, batches)
+                if rest is not None and beside is not None:
+                    more = inner_products(one, own_index, beside).view(batches, -1)
                     both, own = rest.bordered(name, both, more, own)
                 if self.measure == "each":
                     size = own.sum((1, 2)).clamp(min=1e-30).sqrt()
@@ -217,7 +194,8 @@ class Rematch:
         both, own = torch.stack(inner).sum(0).double(), torch.stack(table).sum(0).double()
         own.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
         solved = torch.linalg.solve(own + 1e-30 * torch.eye(own.shape[1]).to(own), both)
-        return (both * solved).sum(1).clamp(min=0).sqrt().to(total)
+        found: Tensor = (both * solved).sum(1).clamp(min=0).sqrt().to(total)
+        return found
 
     def improve(
         self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job
@@ -252,23 +230,3 @@ class Rematch:
             if torch.equal(before, line):
                 break
         return line, best
-
-
-def _inner(group: Products | Vectors, index: int, value: Tensor) -> Tensor:
-    """Inner product ``(lane,)`` of a layer's gradients with a tensor."""
-    if isinstance(group, Products):
-        return ((group.left[index] @ value) * group.right[index]).sum((1, 2))
-    values = group.values[index]
-    return values @ value.flatten()[: values.shape[1]]
-
-
-def _table(group: Products | Vectors, index: int, batches: int) -> Tensor:
-    """Inner products ``(batch, lane, lane)`` of the gradients of each batch's lanes."""
-    if isinstance(group, Vectors):
-        values = group.values[index].view(batches, -1, group.values.shape[2])
-        return values @ values.mT
-    left, right = group.left[index], group.right[index]
-    lanes, rows = len(left) // batches, left.shape[1]
-    left, right = (part.reshape(batches, lanes * rows, -1) for part in (left, right))
-    both = (left @ left.mT) * (right @ right.mT)
-    return both.view(batches, lanes, rows, lanes, rows).sum((2, 4))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from attacks.observed.readings import Reading, read
 from attacks.observed.word_rows import noise_variance, read_tables
@@ -17,7 +18,9 @@ from fedsim.models.embeddings import Embeddings, embedding_names
 from fedsim.types import Tensors
 
 _WORDS = 2  # rows of most energy that are looked at, for each place of a sentence
-_NEAR = 2  # and rows nearest to each place
+_NEAR = 6  # and at each of them
+_CLEAR = 5.0  # standard deviations of the energy of noise by which a row stands out
+_FEWEST = 4  # such rows from which sentences are told apart
 
 
 @dataclass(frozen=True)
@@ -54,31 +57,59 @@ class TableRows:
         )
 
     def shortlist(self, count: int) -> Tensor:
-        """Words of the strongest rows and of those nearest to a place, ascending ``(token,)``."""
+        """Words of the strongest rows, alone and together with that of a place, ``(token,)``."""
         energy = self.words.square().sum(1)
-        size = min(_WORDS * count * len(self.places), int((energy > 0).sum()))
-        near = (self.places @ self.words.T).topk(min(_NEAR * count, len(energy)), dim=1).indices
-        found = torch.cat([energy.topk(size).indices, near.flatten()]).unique()
-        return found[energy[found] > 0]
+        alive = int((energy > 0).sum())
+        near = energy / 2 + self.places @ self.words.T
+        found = [
+            energy.topk(min(_WORDS * count * len(self.places), alive)).indices,
+            near.topk(min(_NEAR * count, alive), dim=1).indices.flatten(),
+        ]
+        tokens: Tensor = torch.cat(found).unique()
+        return tokens
+
+    def parts(self, tokens: Tensor) -> list[Tensor]:
+        """Tokens that may belong to one sentence, as masks ``(token,)``.
+
+        Within a sentence the gradients share what the pooled output adds to each. Between
+        sentences that has another sign if the classes differ, and another size if not.
+        """
+        rows = self.words[tokens]
+        energy, width = rows.square().sum(1), rows.shape[1]
+        clear = energy > self.noise * (width + _CLEAR * (2 * width) ** 0.5)
+        if int(clear.sum()) < _FEWEST:
+            return []
+        unit = normalize(rows, eps=1e-30)
+        direction = torch.linalg.eigh(unit[clear].T @ unit[clear]).eigenvectors[:, -1]
+        sizes = energy.clamp(min=float(energy[clear].min())).log()
+        found = []
+        for values in (unit @ direction, sizes):
+            high = values > _threshold(values[clear])
+            found += [high, ~high]
+        return found
 
     def weights(self, tokens: Tensor) -> Tensor:
         """How often each token occurs at each place, ``(place, token)``, by ridge regression."""
         rows = self.words[tokens]
         table = rows @ rows.T
         table.diagonal().add_(self.words.shape[1] * self.noise)
-        return torch.linalg.solve(table, rows @ self.places.T).T
+        found: Tensor = torch.linalg.solve(table, rows @ self.places.T).T
+        return found
 
     def gram(self, tokens: Tensor) -> Tensor:
         """Inner products of the rows of tokens, then those of places, ``(row, row)``."""
         rows = torch.cat([self.words[tokens], self.places])
         return rows @ rows.T
 
-    def inputs(self, tokens: int) -> Tensor:
-        """The rows of ``X`` for each of so many tokens at each place, ``(place, token, row)``."""
-        count = len(self.places)
-        word = torch.eye(tokens).expand(count, tokens, tokens)
-        place = torch.eye(count)[:, None].expand(count, tokens, count)
-        return torch.cat([word, place], 2).to(self.words.device)
+
+def _threshold(values: Tensor) -> float:
+    """The border of two clusters on a line with least variance within them."""
+    values = values.sort().values
+    count = torch.arange(1, len(values)).to(values)
+    below, total = values.cumsum(0)[:-1], values.sum()
+    between = below.square() / count + (total - below).square() / (len(values) - count)
+    best = int(between.argmax())
+    return float(values[best] + values[best + 1]) / 2
 
 
 def table_rows(observation: Observation, layers: FirstLayers) -> TableRows | None:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.spans.line_gradients import Beside
 from attacks.spans.proposals import Proposals, Sources
-from attacks.spans.rematch import Beside, Rematch
+from attacks.spans.rematch import Rematch
 from fedsim.types import Tensors
 
 _LENGTHS = 6  # likeliest lengths, in which words are chosen together
@@ -64,34 +65,40 @@ class WordSearch:
     def run(self, count: int, job: Job) -> Guess:
         """The nearest batch of this many sentences."""
         if count == 1:
-            tried = [self._best(Guess(), near, [0]) for near in self._begun(Guess(), 0, job)]
+            tried = [self._best(Guess(), near, [0]) for near in self._begun(Guess(), 0, 1, job)]
             tried.sort(key=lambda guess: -guess.score)
             # The length is the least certain, and the rest follows from it.
             ends = [self._improved(guess, job) for guess in tried[:_FEW]]
             return max(ends, key=lambda guess: guess.score)
         guess = Guess()
         for row in range(count):
-            near = [one for part in self._begun(guess, row, job) for one in part]
+            near = [one for part in self._begun(guess, row, count, job) for one in part]
             guess = self._best(Guess(), near, [row])
         return self._improved(guess, job)
 
-    def _begun(self, guess: Guess, row: int, job: Job) -> list[list[Guess]]:
+    def _begun(self, guess: Guess, row: int, count: int, job: Job) -> list[list[Guess]]:
         """The guess with a sentence chosen anew beside the others, of each length and class."""
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
-        lines: list[Tensor] = []
         begun = row < len(guess.lines)
-        ways = [self.whole.beside(others)]
-        if others and (left := self._left(guess, row)) is not None:
-            ways.append(left)
-        for way in ways:
+        left = self._left(guess, row)
+        ways = [(self.whole.beside(others), _FEW if begun else _LENGTHS)]
+        if count > 1 and not row:
+            ways += [(ways[0][0].within(part), _FEW) for part in self.whole.parts]
+        if left is not None:
+            ways.append((left, ways[0][1]))
+        lines: list[Tensor] = []
+        for way, lengths in ways:
             if begun:
                 lines.append(way.joint.settled(guess.lines[row]))
-            for length in way.places.lengths(self.possible, _FEW if begun else _LENGTHS):
-                settled = [way.joint.settled(start) for start in way.places.starts(length)]
-                lines += way.joint.best(settled, 1)
+            for length in way.places.lengths(self.possible, lengths):
+                starts = way.places.starts(length).unique(dim=0)
+                lines += way.joint.best([way.joint.settled(start) for start in starts], 1)
                 if job.expired:
                     break
-        return [[guess.with_line(row, one, own) for own in range(self.classes)] for one in lines]
+        different = {tuple(line.tolist()): line for line in lines}.values()
+        return [
+            [guess.with_line(row, one, own) for own in range(self.classes)] for one in different
+        ]
 
     def _left(self, guess: Guess, row: int) -> Proposals | None:
         """What the update without the other sentences proposes; None if it has lost its scale."""
@@ -108,7 +115,7 @@ class WordSearch:
             before = guess.score
             for row in range(count):
                 if count > 1 and not round_:
-                    near = [one for part in self._begun(guess, row, job) for one in part]
+                    near = [one for part in self._begun(guess, row, count, job) for one in part]
                     guess = self._best(guess, near, [row])
                 if not self.dropout:
                     guess = self._swept(guess, row, job)
