@@ -41,9 +41,10 @@ class Replay:
         return dict(zip(self.parameters, gradients, strict=True))
 
     def differentiable(self, batch: Batch) -> Tensors:
-        """``gradient`` where autograd records, and ``pure_gradient`` within ``torch.func``."""
+        """``gradient`` where autograd records the batch, ``pure_gradient`` in ``torch.func``."""
         transformed = torch._C._functorch.peek_interpreter_stack() is not None
-        plain = torch.is_grad_enabled() and not transformed
+        recorded = torch.is_grad_enabled() and batch.inputs.requires_grad
+        plain = recorded and not transformed
         return self.gradient(batch) if plain else self.pure_gradient(batch)
 
     def pure_gradient(self, batch: Batch) -> Tensors:

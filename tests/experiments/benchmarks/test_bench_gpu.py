@@ -12,6 +12,7 @@ import torch
 from attacks import attack_classes
 from attacks.base import Reconstruction
 from attacks.scheduling.jobs import JobSpec
+from attacks.scheduling.worker import run_job
 from attacks.texts.lamp import LAMP
 from experiments.benchmarks import bench_gpu
 from experiments.benchmarks.bench import BENCHES, bench
@@ -36,7 +37,7 @@ def test_another_guess_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (same,) = each_attack(tmp_path / "same", attacks)
     assert (same.difference, same.device, same.ended) == (0.0, "cpu", "")
     assert min(same.cpu, same.gpu, same.peak_bytes) > 0
-    inner = bench_gpu.run_job
+    inner = run_job
 
     def wrong(spec: JobSpec) -> list[JobRecord]:
         records = inner(spec)
