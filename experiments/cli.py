@@ -27,6 +27,7 @@ from experiments.audit.options import (
 from experiments.audited import audit
 from experiments.exports import export
 from experiments.invocation import Invocation
+from experiments.measurements import bench, limits
 from experiments.options import (
     DryRun,
     Engine,
@@ -149,27 +150,8 @@ def doctor(
     raise typer.Exit(1 if checkup.faults else 0)
 
 
-@app.command()
-def limits(
-    experiment: Target,
-    victims: Annotated[
-        int, typer.Option(min=0, help="images per cell to compute a PSNR ceiling for")
-    ] = 3,
-    as_json: Json = False,
-) -> None:
-    """Compute upper limits on any attack: rank, differential privacy, information.
-
-    The next fedsim report adds these tables to the page, next to what the attacks achieved.
-    """
-    run = Invocation(experiment).run(())
-    from experiments.bounds.limits import limits as examine
-    from experiments.report.limit_tables import limit_tables
-
-    found = limit_tables(run, examine(run, victims))
-    print(json.dumps(found.table()) if as_json else found.text())
-
-
-app.command()(audit)
+for _measured in (limits, audit):
+    app.command()(_measured)
 
 
 @app.command()
@@ -188,33 +170,7 @@ def show(
     print(json.dumps(description.table()) if as_json else description.text())
 
 
-@app.command()
-def bench(
-    what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
-    sets: Sets = None,
-    as_json: Json = False,
-) -> None:
-    """Measure the speed of text and images, overhead, ranks of true tokens, and architectures.
-
-    WHAT is capture, workers, text, images, ranks, families or gpu. Without it all run, which takes
-    a quarter of an hour, and ten minutes more where there is a GPU, which "gpu" compares with the
-    CPU. "families" tries each attack on each architecture. "ranks" measures how
-    far the true tokens stand out in a defended gradient; --set changes its model, data set,
-    sentences (task.split) and federation.batch_size.
-    """
-    from experiments.benchmarks.measure import PARTS
-
-    if what and what not in PARTS:
-        raise ConfigError(f"bench {what!r}: there is no such benchmark. {suggest(what, PARTS)}")
-    from experiments.benchmarks.bench import bench as measure
-
-    measures = []
-    for each in measure(what, sets or []):
-        measures.append(vars(each))
-        if not as_json:
-            print(each.text(), flush=True)
-    if as_json:
-        print(json.dumps(measures))
+app.command()(bench)
 
 
 @app.command(name="list")

@@ -184,4 +184,4 @@ def test_the_version_is_told_once() -> None:
 
 def test_the_project_is_not_uploaded_by_accident() -> None:
     assert "Private :: Do Not Upload" in PROJECT["project"]["classifiers"]
-    assert PROJECT["project"]["scripts"] == {"fedsim": "experiments.cli:main"}
+    assert PROJECT["project"]["scripts"] == {"fedsim": "fedsim.__main__:main"}
