@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +12,8 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.spans.consistency import Consistency
 from attacks.spans.cuts import CUTS
-from attacks.spans.exchange import improved
 from attacks.spans.explained import Explained, choose
+from attacks.spans.prefix_fit import PrefixFit
 from attacks.spans.prefix_search import PrefixSearch, Scored
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
@@ -48,7 +49,9 @@ def decode(
     told = UpdatedModel(traces.layers.network, update, count * task.max_length)
     match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     test = Consistency.of(observation, task, traces.layers.network)
-    decoder = Decoder(tree, traces, told, match, test, count, rng)
+    like = traces.words[:8]
+    fit = PrefixFit(match, like, count * task.max_length, end, task.max_length)
+    decoder = Decoder(tree, traces, told, match, fit, test, count, rng)
     return decoder.run()
 
 
@@ -68,10 +71,18 @@ class Tree:
     longest: int
     job: Job
 
-    def search(self, traces: SoftTraces, told: UpdatedModel | None, count: int) -> list[Scored]:
-        """Sentences by beam search over the traces as they are fitted."""
+    def search(
+        self,
+        traces: SoftTraces,
+        told: UpdatedModel | None,
+        count: int,
+        starts: Tensor | None = None,
+    ) -> list[Scored]:
+        """Sentences by beam search over the traces as they are fitted, that begin with starts."""
         first = traces.ratios
-        if self.start:
+        if starts is not None:
+            pass
+        elif self.start:
             starts = torch.tensor([self.start], device=first.device)
         else:
             starts = first[0].topk(min(CUTS.next_tokens, first.shape[1])).indices[:, None]
@@ -96,13 +107,15 @@ class Tree:
         traces.fit(lines, rng)
         return self.search(traces, told, count)
 
-    def lines(self, found: Sequence[Scored], count: int, like: Tensor) -> list[Tensor]:
-        """Candidates for a batch of a language model, on the device of a tensor."""
-        found = varied(found, len(self.start), count)
-        own = (list(one.ids) for one in found)
-        end = [] if self.end is None else [self.end]
-        ended = (line if len(line) >= self.longest else [*line, *end] for line in own)
-        return [torch.tensor(line, device=like.device) for line in ended]
+    def ended(self, ids: Sequence[int]) -> list[int]:
+        """A line with its end token, if it has one."""
+        closed = self.end is None or len(ids) >= self.longest or ids[-1] == self.end
+        return [*ids] if closed else [*ids, self.end]
+
+    def leaves(self, found: Sequence[Scored]) -> list[list[int]]:
+        """The lines that no other continues."""
+        begun = {one.ids[:-1] for one in found}
+        return [self.ended(one.ids) for one in found if one.ids not in begun]
 
 
 @dataclass(frozen=True)
@@ -113,55 +126,98 @@ class Decoder:
     traces: SoftTraces
     told: UpdatedModel
     match: Rematch
+    fit: PrefixFit
     test: Consistency | None
     count: int
     rng: torch.Generator
 
     def run(self) -> list[list[int]]:
         """The sentences."""
-        tree, traces, told, job = self.tree, self.traces, self.told, self.tree.job
-        found = tree.search(traces, told, self.count)
-        best = choose(self.match, tree.lines(found, self.count, traces.words), self.count)
-        if self._explains(best):
+        found = self.tree.search(self.traces, self.told, self.count)
+        best = Explained(self.match, self.match.update)
+        done = False
+        if self.fit.tells:
+            self.fit.add(self.tree.leaves(found))
+            best, done = self._extended(found)
+        else:
+            found += self.tree.again(self.traces, self.told, found, self.count, self.rng)
+        if done:
             return [line.tolist() for line in best.lines]
-        found += tree.again(traces, told, found, self.count, self.rng)
-        best = choose(self.match, tree.lines(found, self.count, traces.words), self.count)
-        done = self._explains(best)
-        if self.count > 1 and not done:
-            improved(
-                best,
-                lambda index: self._again(best, index),
-                told.along,
-                CUTS.exchanges,
-                lambda: self._explains(best),
-                job,
-            )
-            done = self._explains(best)
-        if not best.lines:  # the gradient speaks against each
-            lines = tree.lines(found, self.count, traces.words)[: self.count]
+        lines = self._finished(best, found)
+        if self.count > 1 or self.tree.job.expired:
             return [line.tolist() for line in lines]
-        if done or job.expired:
-            return [line.tolist() for line in best.lines]
-        pairs = enumerate(best.lines)
-        left = [(line, self.match.against(best.left(i))) for i, line in pairs]
-        if self.count == 1:
-            left = [(best.lines[0], self.match)]
-        return [rematched(line, traces, told, own, tree.end, job) for line, own in left]
+        end, job = self.tree.end, self.tree.job
+        return [rematched(line, self.traces, self.told, self.match, end, job) for line in lines]
 
-    def _explains(self, best: Explained) -> bool:
+    def _extended(self, found: list[Scored]) -> tuple[Explained, bool]:
+        """The beginnings of sentences that the update supports, and whether they explain it.
+
+        Each is searched anew from where its support ends, and from its least certain token.
+        """
+        tried: Counter[tuple[int, ...]] = Counter()
+        for _ in range(CUTS.fit_rounds):
+            self.fit.add([self.tree.ended(one.ids) for one in self.fit.chosen(self.count)])
+            chosen = self.fit.chosen(self.count)
+            lines = [torch.tensor(one.ids, device=self.traces.words.device) for one in chosen]
+            ended = [self.tree.ended(one.ids) for one in chosen]
+            if self._explains(ended):
+                return Explained.of(self.match, [lines[0].new_tensor(line) for line in ended]), True
+            best = Explained.of(self.match, lines)
+            if self.traces.first is not None and lines:
+                self.traces.fit([one.ids for one in chosen], self.rng)
+            more: list[Scored] = []
+            for index, one in enumerate(chosen):
+                for begin in one.open:
+                    if tried[begin] < 2 and not self.tree.job.expired:
+                        more += self._again(best, index, len(begin), anew=tried[begin] > 0)
+                        tried[begin] += 1
+            if len(chosen) < self.count and not self.tree.job.expired:
+                more += self._missing(best)
+            if not more:
+                break
+            found += more
+            self.fit.add(self.tree.leaves(more))
+        return best, False
+
+    def _explains(self, lines: Sequence[Sequence[int]]) -> bool:
         """Whether noise explains what the sentences leave of the update."""
-        lines = [line.tolist() for line in best.lines]
         if self.test is None or len(lines) < self.count:
             return False
         return self.test.p_value(lines, [-1] * self.count) >= CUTS.consistency_level
 
-    def _again(self, best: Explained, index: int) -> list[Tensor]:
-        """Candidates for one of the sentences, from what the others leave of the update."""
-        longest = self.tree.longest
-        traces = self.traces.without(best.part(index), best.part(), longest)
-        traces.fit([best.lines[index].tolist()], self.rng)
-        told = UpdatedModel(traces.layers.network, best.left(index), longest)
-        return self.tree.lines(self.tree.search(traces, told, 1), 1, traces.words)
+    def _again(self, best: Explained, index: int, size: int, *, anew: bool) -> list[Scored]:
+        """Sentences with the beginning of one, from what the others leave of the update."""
+        longest, line = self.tree.longest, best.lines[index]
+        if not anew:
+            return self.tree.search(self.traces, self.told, 1, line[None, :size])
+        traces = self.traces.without(best.part(index), best.part(), self.count * longest)
+        traces.fit([line.tolist()], self.rng)
+        told = UpdatedModel(traces.layers.network, best.left(index), self.count * longest)
+        return self.tree.search(traces, told, 1, line[None, :size])
+
+    def _missing(self, best: Explained) -> list[Scored]:
+        """Further sentences, from what those found leave of the update."""
+        count = self.count - len(best.lines)
+        traces = self.traces.without(best.part(), best.part(), self.count * self.tree.longest)
+        if traces.first is not None:
+            traces.grow(self.tree.start, count, self.rng)
+        told = UpdatedModel(traces.layers.network, best.left(), self.count * self.tree.longest)
+        return self.tree.search(traces, told, count)
+
+    def _finished(self, best: Explained, found: Sequence[Scored]) -> list[Tensor]:
+        """As many sentences as the batch has, with the likeliest ends of those without support."""
+        for index, line in enumerate(best.lines):
+            ids = tuple(line.tolist())
+            more = [one for one in found if one.ids[: len(ids)] == ids and len(one.ids) > len(ids)]
+            more = sorted(more, key=lambda one: -one.score)[: CUTS.fewest_lines]
+            ended = [line.new_tensor(self.tree.ended(one.ids)) for one in more]
+            if ended:
+                own = self.match.against(best.left(index))
+                best.exchange({index: ended[int(own.similarities(ended).argmax())]})
+        lines = self.tree.lines(found, self.count, self.traces.words)
+        if len(best.lines) < self.count:
+            best = choose(self.match, lines, self.count, best)
+        return best.lines or lines[: self.count]
 
 
 def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:

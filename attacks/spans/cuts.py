@@ -73,6 +73,13 @@ class SpanCuts:
         rivals: tokens tried at each place of a decoded sentence by its gradient.
         sure: lead of a token in nats from which no other is tried.
         sweeps: most rounds of that.
+        fit_error: error of a gradient for other reasons than noise, as a share of its rms.
+        weight_error: error of a prefix's weight in the batch for such reasons, as a share.
+        sign_error: the same where signs alone were sent.
+        weight_noise: factor on the variance that noise alone gives that weight.
+        least_share: weight of a prefix, as a share of a true one's, below which it is forgotten.
+        least_lack: what a chosen prefix's weight lacks, in its errors, from which it is doubted.
+        fit_rounds: most rounds of extending sentences where their support ends.
         consistency_level: smallest p-value of a guess that noise explains.
         rival_level: largest p-value of sentences that differ from it in a word.
         consistency_rivals: number of these.
@@ -150,6 +157,13 @@ class SpanCuts:
     rivals: int = 8
     sure: float = 6.0
     sweeps: int = 2
+    fit_error: float = 0.05
+    weight_error: float = 0.2
+    sign_error: float = 0.3
+    weight_noise: float = 4.0
+    least_share: float = 0.03
+    least_lack: float = 1.3
+    fit_rounds: int = 6
     consistency_level: float = 0.01
     rival_level: float = 1e-6
     consistency_rivals: int = 8

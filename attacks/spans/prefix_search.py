@@ -56,14 +56,14 @@ class PrefixSearch:
         """Sentences of every length, the likeliest first.
 
         Args:
-            starts: first tokens ``(start, 1)``.
+            starts: first tokens ``(start, position)``.
             job: ends the search when its time is up.
         """
         prefixes, score = starts, self.first.new_zeros(len(starts))
         found: list[Scored] = []
         best: dict[tuple[int, ...], float] = {}
         longest = len(self.first)
-        for position in range(1, longest + 1):
+        for position in range(starts.shape[1], longest + 1):
             lines, ends = prefixes.tolist(), score
             last = position == longest or job.expired
             if not last:

@@ -59,11 +59,11 @@ class Rematch:
         network = self.model.network
         table = embedding_names(network).word
         assert table is not None
-        object.__setattr__(self, "_table", network.get_parameter(table).detach())
-        object.__setattr__(self, "_factored", Factored(self.model))
+        object.__setattr__(self, "table", network.get_parameter(table).detach())
+        object.__setattr__(self, "factored", Factored(self.model))
 
-    _table: Tensor = None  # type: ignore[assignment]
-    _factored: Factored = None  # type: ignore[assignment]
+    table: Tensor = None  # type: ignore[assignment]
+    factored: Factored = None  # type: ignore[assignment]
 
     def against(self, update: Tensors) -> Rematch:
         """The same comparison, of whole gradients, with another update."""
@@ -92,7 +92,7 @@ class Rematch:
 
     def similarities(self, lines: Sequence[Tensor]) -> Tensor:
         """Similarity of lines of a language model of any lengths, ``(line,)``."""
-        found = self._table.new_zeros(len(lines))
+        found = self.table.new_zeros(len(lines))
         for length in {len(line) for line in lines}:
             places = [i for i, line in enumerate(lines) if len(line) == length]
             own = torch.stack([lines[i] for i in places])
@@ -137,12 +137,12 @@ class Rematch:
 
     def _similarity(self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Tensors) -> Tensor:
         batch = Batch(lines.flatten(0, 1), labels.flatten(0, 1), mask.flatten(0, 1))
-        groups = self._factored(self._table[lines], batch, create_graph=False)
+        groups = self.factored(self.table[lines], batch, create_graph=False)
         count = lines.shape[1]
         seen, inner, square = [], [], []
         for group in groups:
             for index, name in enumerate(group.names):
-                if name not in self.update or name not in self._factored.names:
+                if name not in self.update or name not in self.factored.names:
                     continue
                 value = self.update[name]
                 seen.append(value)
