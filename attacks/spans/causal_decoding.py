@@ -14,10 +14,11 @@ from attacks.spans.consistency import Consistency
 from attacks.spans.cuts import CUTS
 from attacks.spans.explained import Explained, choose
 from attacks.spans.prefix_fit import PrefixFit
-from attacks.spans.prefix_search import PrefixSearch, Scored
+from attacks.spans.prefix_search import Scored
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.told import UpdatedModel
+from attacks.spans.tree import Tree, spread
 from fedsim.capture import Observation
 from fedsim.tasks.text import TextTask
 
@@ -49,73 +50,9 @@ def decode(
     told = UpdatedModel(traces.layers.network, update, count * task.max_length)
     match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     test = Consistency.of(observation, task, traces.layers.network)
-    like = traces.words[:8]
-    fit = PrefixFit(match, like, count * task.max_length, end, task.max_length)
+    fit = PrefixFit(match, observation, count * task.max_length, end, task.max_length)
     decoder = Decoder(tree, traces, told, match, fit, test, count, rng)
     return decoder.run()
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Beam searches for sentences between the same edges.
-
-    Attributes:
-        start: tokens before every sentence.
-        end: token behind every sentence; None if none is.
-        longest: most tokens of a sentence with both.
-        job: ends a search when its time is up.
-    """
-
-    start: Sequence[int]
-    end: int | None
-    longest: int
-    job: Job
-
-    def search(
-        self,
-        traces: SoftTraces,
-        told: UpdatedModel | None,
-        count: int,
-        starts: Tensor | None = None,
-    ) -> list[Scored]:
-        """Sentences by beam search over the traces as they are fitted, that begin with starts."""
-        first = traces.ratios
-        if starts is not None:
-            pass
-        elif self.start:
-            starts = torch.tensor([self.start], device=first.device)
-        else:
-            starts = first[0].topk(min(CUTS.next_tokens, first.shape[1])).indices[:, None]
-        near = [e for e in traces.near if e.tells]
-        later = [e for e in traces.later if e.tells]
-        beam = CUTS.prefixes * count
-        tree = PrefixSearch(traces.layers, near, later, first, told, self.end, beam, count)
-        return tree.run(starts, self.job)
-
-    def again(
-        self,
-        traces: SoftTraces,
-        told: UpdatedModel | None,
-        found: list[Scored],
-        count: int,
-        rng: torch.Generator,
-    ) -> list[Scored]:
-        """A search fitted to the result of another; that result if it is empty."""
-        lines = [one.ids for one in spread(found, count) if len(one.ids) > 4]
-        if self.job.expired or traces.first is None or not lines:
-            return found
-        traces.fit(lines, rng)
-        return self.search(traces, told, count)
-
-    def ended(self, ids: Sequence[int]) -> list[int]:
-        """A line with its end token, if it has one."""
-        closed = self.end is None or len(ids) >= self.longest or ids[-1] == self.end
-        return [*ids] if closed else [*ids, self.end]
-
-    def leaves(self, found: Sequence[Scored]) -> list[list[int]]:
-        """The lines that no other continues."""
-        begun = {one.ids[:-1] for one in found}
-        return [self.ended(one.ids) for one in found if one.ids not in begun]
 
 
 @dataclass(frozen=True)
@@ -135,22 +72,20 @@ class Decoder:
         """The sentences."""
         found = self.tree.search(self.traces, self.told, self.count)
         best = Explained(self.match, self.match.update)
-        done = False
         if self.fit.tells:
             self.fit.add(self.tree.leaves(found))
-            best, done = self._extended(found)
+            best = self._extended(found)
         else:
             found += self.tree.again(self.traces, self.told, found, self.count, self.rng)
-        if done:
-            return [line.tolist() for line in best.lines]
         lines = self._finished(best, found)
-        if self.count > 1 or self.tree.job.expired:
-            return [line.tolist() for line in lines]
+        ids = [line.tolist() for line in lines]
+        if self.count > 1 or self.tree.job.expired or self._explains(ids):
+            return ids
         end, job = self.tree.end, self.tree.job
         return [rematched(line, self.traces, self.told, self.match, end, job) for line in lines]
 
-    def _extended(self, found: list[Scored]) -> tuple[Explained, bool]:
-        """The beginnings of sentences that the update supports, and whether they explain it.
+    def _extended(self, found: list[Scored]) -> Explained:
+        """The beginnings of sentences that the update supports, or all of them, if they explain it.
 
         Each is searched anew from where its support ends, and from its least certain token.
         """
@@ -160,9 +95,11 @@ class Decoder:
             chosen = self.fit.chosen(self.count)
             lines = [torch.tensor(one.ids, device=self.traces.words.device) for one in chosen]
             ended = [self.tree.ended(one.ids) for one in chosen]
-            if self._explains(ended):
-                return Explained.of(self.match, [lines[0].new_tensor(line) for line in ended]), True
+            if done := self._explains(ended):
+                lines = [line.new_tensor(own) for line, own in zip(lines, ended, strict=True)]
             best = Explained.of(self.match, lines)
+            if done:
+                break
             if self.traces.first is not None and lines:
                 self.traces.fit([one.ids for one in chosen], self.rng)
             more: list[Scored] = []
@@ -177,7 +114,7 @@ class Decoder:
                 break
             found += more
             self.fit.add(self.tree.leaves(more))
-        return best, False
+        return best
 
     def _explains(self, lines: Sequence[Sequence[int]]) -> bool:
         """Whether noise explains what the sentences leave of the update."""
@@ -218,34 +155,6 @@ class Decoder:
         if len(best.lines) < self.count:
             best = choose(self.match, lines, self.count, best)
         return best.lines or lines[: self.count]
-
-
-def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:
-    """The likeliest sentences of each first word, of different lengths, for some first words."""
-    kept: dict[int, dict[int, Scored]] = {}
-    for one in sorted(found, key=lambda one: -one.score):
-        if len(one.ids) > start + 1:
-            own = kept.setdefault(one.ids[start], {})
-            if len(own) < max(CUTS.fewest_lines, CUTS.lines // count):
-                own.setdefault(len(one.ids), one)
-    lines = [one for own in list(kept.values())[: 2 * count] for one in own.values()]
-    return lines or list(found[:1])
-
-
-def spread(found: Sequence[Scored], count: int) -> list[Scored]:
-    """The likeliest sentences that are not nearly one another."""
-    kept: list[Scored] = []
-    for one in found:
-        if len(kept) == count:
-            break
-        if all(_shared(one.ids, other.ids) < 0.7 for other in kept):
-            kept.append(one)
-    return kept + [one for one in found if one not in kept][: count - len(kept)]
-
-
-def _shared(one: Sequence[int], other: Sequence[int]) -> float:
-    same = sum(a == b for a, b in zip(one[1:], other[1:], strict=False))
-    return same / max(1, min(len(one), len(other)) - 1)
 
 
 def rematched(

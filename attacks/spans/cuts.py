@@ -68,8 +68,6 @@ class SpanCuts:
         fewest_lines: the least of that.
         residual_rounds: rounds of imputation of what found sentences leave of an update.
         residual_words: words tried at each position in it, the likeliest in the whole update.
-        exchanges: most rounds in which every sentence is decoded again.
-        swaps: ends and words of two sentences that are tried in each other's place.
         rivals: tokens tried at each place of a decoded sentence by its gradient.
         sure: lead of a token in nats from which no other is tried.
         sweeps: most rounds of that.
@@ -152,8 +150,6 @@ class SpanCuts:
     fewest_lines: int = 8
     residual_rounds: int = 8
     residual_words: int = 1024
-    exchanges: int = 2
-    swaps: int = 6
     rivals: int = 8
     sure: float = 6.0
     sweeps: int = 2

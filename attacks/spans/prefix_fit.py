@@ -13,6 +13,7 @@ from attacks.observed.readings import read
 from attacks.observed.spectrum import completed, spectrum
 from attacks.spans.cuts import CUTS
 from attacks.spans.rematch import Rematch
+from fedsim.capture import Observation
 from fedsim.types import Batch
 
 Prefix = tuple[int, ...]
@@ -68,16 +69,16 @@ class PrefixFit:
     """
 
     def __init__(
-        self, match: Rematch, like: Tensor, most: int, end: int | None, longest: int
+        self, match: Rematch, observation: Observation, most: int, end: int | None, longest: int
     ) -> None:
-        """``like`` is a line on the device; ``most`` the largest number of tokens of the batch."""
+        """``most`` is the largest number of tokens of the batch."""
         self.match, self.end, self.longest = match, end, longest
         self._prefixes: list[Prefix] = []
         self._taken: set[Prefix] = set()
         self._layers = []
-        for name in _local(match, like):
-            value = match.update[name]
-            seen = completed(read(value), most).float()
+        optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
+        for name in _local(match):
+            seen = completed(read(match.update[name], optimizer), most).float()
             noise = spectrum(seen, most).noise
             self._layers.append(_Layer(name, seen, noise, [], []))
 
@@ -230,10 +231,11 @@ def _factors(
     }
 
 
-def _local(match: Rematch, line: Tensor) -> list[str]:
+def _local(match: Rematch) -> list[str]:
     """Weights behind the last attention, where a token's gradient does not depend on later ones."""
-    other = line.clone()
-    other[-1] = line[0] if line[0] != line[-1] else line[1]
+    line = torch.arange(2, 8)
+    other = line.flip(0)
+    other[:-1] = line[:-1]
     one, two = (_factors(match, line[None], own[None]) for own in (line, other))
     return [
         name

@@ -17,7 +17,6 @@ from attacks.observed.readings import read
 from attacks.observed.replay import Replay, replay
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
-from fedsim.tasks.language_modelling import IGNORED
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 
@@ -121,19 +120,6 @@ class Rematch:
         size = max(1, _TOKENS // lines[0].numel())
         parts = zip(lines.split(size), labels.split(size), mask.split(size), strict=True)
         return torch.cat([self._similarity(*part, rest or {}) for part in parts])
-
-    def pairs(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Similarity ``(pair,)`` of pairs of lines of a language model, in a batch of their own.
-
-        All pairs have equally many tokens.
-        """
-        longest = max(len(line) for pair in pairs for line in pair)
-        blank = pairs[0][0].new_full((len(pairs), 2, longest), -1)
-        for row, pair in enumerate(pairs):
-            for column, line in enumerate(pair):
-                blank[row, column, : len(line)] = line
-        labels = blank.masked_fill(blank < 0, IGNORED)
-        return self.of_batches(blank.clamp(min=0), labels, (blank >= 0).long())
 
     def _similarity(self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Tensors) -> Tensor:
         batch = Batch(lines.flatten(0, 1), labels.flatten(0, 1), mask.flatten(0, 1))
