@@ -90,6 +90,7 @@ class Decoder:
         Each is searched anew from where its support ends, and from its least certain token.
         """
         tried: Counter[tuple[int, ...]] = Counter()
+        best = Explained(self.match, self.match.update)
         for _ in range(CUTS.fit_rounds):
             self.fit.add([self.tree.ended(one.ids) for one in self.fit.chosen(self.count)])
             chosen = self.fit.chosen(self.count)
@@ -97,15 +98,17 @@ class Decoder:
             ended = [self.tree.ended(one.ids) for one in chosen]
             if done := self._explains(ended):
                 lines = [line.new_tensor(own) for line, own in zip(lines, ended, strict=True)]
+            whole = len(lines) == self.count and all(one.whole for one in chosen)
+            settled = whole and {one.ids for one in chosen} == set(best.ids)
             best = Explained.of(self.match, lines)
-            if done:
+            if done or settled:
                 break
             if self.traces.first is not None and lines:
                 self.traces.fit([one.ids for one in chosen], self.rng)
             more: list[Scored] = []
             for index, one in enumerate(chosen):
                 for begin in one.open:
-                    if tried[begin] < 2 and not self.tree.job.expired:
+                    if tried[begin] < CUTS.tries and not self.tree.job.expired:
                         more += self._again(best, index, len(begin), anew=tried[begin] > 0)
                         tried[begin] += 1
             if len(chosen) < self.count and not self.tree.job.expired:
@@ -122,15 +125,17 @@ class Decoder:
             return False
         return self.test.p_value(lines, [-1] * self.count) >= CUTS.consistency_level
 
-    def _again(self, best: Explained, index: int, size: int, *, anew: bool) -> list[Scored]:
-        """Sentences with the beginning of one, from what the others leave of the update."""
+    def _again(
+        self, best: Explained, index: int, size: int, *, anew: bool, ahead: int | None = CUTS.ahead
+    ) -> list[Scored]:
+        """Lines with the beginning of one; ``anew`` from what the others leave of the update."""
         longest, line = self.tree.longest, best.lines[index]
-        if not anew:
-            return self.tree.search(self.traces, self.told, 1, line[None, :size])
-        traces = self.traces.without(best.part(index), best.part(), self.count * longest)
-        traces.fit([line.tolist()], self.rng)
-        told = UpdatedModel(traces.layers.network, best.left(index), self.count * longest)
-        return self.tree.search(traces, told, 1, line[None, :size])
+        traces, told = self.traces, self.told
+        if anew:
+            traces = traces.without(best.part(index), best.part(), self.count * longest)
+            traces.fit([line.tolist()], self.rng)
+            told = UpdatedModel(traces.layers.network, best.left(index), self.count * longest)
+        return self.tree.search(traces, told, 1, line[:size], ahead)
 
     def _missing(self, best: Explained) -> list[Scored]:
         """Further sentences, from what those found leave of the update."""
@@ -141,10 +146,13 @@ class Decoder:
         told = UpdatedModel(traces.layers.network, best.left(), self.count * self.tree.longest)
         return self.tree.search(traces, told, count)
 
-    def _finished(self, best: Explained, found: Sequence[Scored]) -> list[Tensor]:
+    def _finished(self, best: Explained, found: list[Scored]) -> list[Tensor]:
         """As many sentences as the batch has, with the likeliest ends of those without support."""
         for index, line in enumerate(best.lines):
             ids = tuple(line.tolist())
+            if len(ids) >= self.tree.longest or ids[-1] == self.tree.end:
+                continue
+            found += self._again(best, index, len(ids), anew=True, ahead=None)
             more = [one for one in found if one.ids[: len(ids)] == ids and len(one.ids) > len(ids)]
             more = sorted(more, key=lambda one: -one.score)[: CUTS.fewest_lines]
             ended = [line.new_tensor(self.tree.ended(one.ids)) for one in more]

@@ -78,6 +78,8 @@ class SpanCuts:
         least_share: weight of a prefix, as a share of a true one's, below which it is forgotten.
         least_lack: what a chosen prefix's weight lacks, in its errors, from which it is doubted.
         fit_rounds: most rounds of extending sentences where their support ends.
+        tries: most searches behind one beginning of a sentence.
+        ahead: most tokens of such a search.
         consistency_level: smallest p-value of a guess that noise explains.
         rival_level: largest p-value of sentences that differ from it in a word.
         consistency_rivals: number of these.
@@ -159,7 +161,9 @@ class SpanCuts:
     weight_noise: float = 4.0
     least_share: float = 0.03
     least_lack: float = 1.3
-    fit_rounds: int = 6
+    fit_rounds: int = 12
+    tries: int = 2
+    ahead: int = 12
     consistency_level: float = 0.01
     rival_level: float = 1e-6
     consistency_rivals: int = 8

@@ -66,6 +66,11 @@ class Explained:
             found.add(line)
         return found
 
+    @property
+    def ids(self) -> list[tuple[int, ...]]:
+        """The tokens of each line."""
+        return [tuple(line.tolist()) for line in self.lines]
+
     def add(self, line: Tensor) -> None:
         """Take one more line."""
         self.lines.append(line)

@@ -27,11 +27,13 @@ class Supported:
 
     Attributes:
         ids: its tokens.
+        whole: whether the end of the sentence is one of them.
         open: where to search on: itself unless it is a whole sentence, and what precedes its least
             certain token unless all are certain.
     """
 
     ids: Prefix
+    whole: bool
     open: tuple[Prefix, ...]
 
 
@@ -160,7 +162,8 @@ class PrefixFit:
             weakest = int(lack.argmax())
             doubt = float(lack[weakest]) > CUTS.least_lack
             whole = best[-1] == self.end or len(best) >= self.longest
-            found.append(Supported(best, (best,) * (not whole) + (best[: weakest + 1],) * doubt))
+            begins = (best,) * (not whole) + (best[: weakest + 1],) * doubt
+            found.append(Supported(best, whole, begins))
             left[own] -= 1
             kept[own] = True
         self._keep(kept)

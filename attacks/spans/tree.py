@@ -36,12 +36,21 @@ class Tree:
         traces: SoftTraces,
         told: UpdatedModel | None,
         count: int,
-        starts: Tensor | None = None,
+        begin: Tensor | None = None,
+        ahead: int | None = None,
     ) -> list[Scored]:
-        """Sentences by beam search over the traces as they are fitted, that begin with starts."""
+        """Sentences by beam search over the traces as they are fitted.
+
+        Args:
+            traces: of the update, or of what is left of it.
+            told: the language model; None for a classifier.
+            count: sentences of the batch.
+            begin: first tokens of all sentences; None if they may be any.
+            ahead: most tokens behind those; None for whole sentences.
+        """
         first = traces.ratios
-        if starts is not None:
-            pass
+        if begin is not None:
+            starts = begin[None]
         elif self.start:
             starts = torch.tensor([self.start], device=first.device)
         else:
@@ -50,7 +59,7 @@ class Tree:
         later = [e for e in traces.later if e.tells]
         beam = CUTS.prefixes * count
         tree = PrefixSearch(traces.layers, near, later, first, told, self.end, beam, count)
-        return tree.run(starts, self.job)
+        return tree.run(starts, self.job, ahead)
 
     def again(
         self,
