@@ -120,20 +120,16 @@ class PrefixFit:
 
     def _shares(self) -> tuple[Tensor, Tensor]:
         """How often each prefix occurs, and the variance of that, ``(prefix,)``."""
-        grams, goals = zip(*(layer.products() for layer in self._layers), strict=True)
-        gains = [1.0] * len(grams)
-        if self.match.measure == "each":
-            gains = [
-                float(one.seen.norm() / gram.trace().sqrt())
-                for one, gram in zip(self._layers, grams, strict=True)
-            ]
-        size = [float(one.seen.square().mean()) for one in self._layers]
-        trust = [
-            1 / (one.noise**2 + CUTS.fit_error**2 * own)
-            for one, own in zip(self._layers, size, strict=True)
-        ]
-        gram = sum(t * g * g * own for t, g, own in zip(trust, gains, grams, strict=True))
-        goal = sum(t * g * own for t, g, own in zip(trust, gains, goals, strict=True))
+        grams, goals = [], []
+        for layer in self._layers:
+            gram, goal = layer.products()
+            gain = 1.0
+            if self.match.measure == "each":
+                gain = float(layer.seen.norm() / gram.trace().sqrt())
+            trust = 1 / (layer.noise**2 + CUTS.fit_error**2 * float(layer.seen.square().mean()))
+            grams.append(trust * gain**2 * gram)
+            goals.append(trust * gain * goal)
+        gram, goal = torch.stack(grams).sum(0), torch.stack(goals).sum(0)
         found = non_negative(gram, goal)
         strength = found.square() * gram.diagonal()
         order = found.argsort()

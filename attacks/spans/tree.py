@@ -83,8 +83,9 @@ class Tree:
 
     def ended(self, ids: Sequence[int]) -> list[int]:
         """A line with its end token, if it has one."""
-        closed = self.end is None or len(ids) >= self.longest or ids[-1] == self.end
-        return [*ids] if closed else [*ids, self.end]
+        if self.end is None or len(ids) >= self.longest or ids[-1] == self.end:
+            return [*ids]
+        return [*ids, self.end]
 
     def leaves(self, found: Sequence[Scored]) -> list[list[int]]:
         """The lines that no other continues."""
