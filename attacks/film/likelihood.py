@@ -14,13 +14,13 @@ from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
 from attacks.film.cuts import CUTS
 from attacks.spans.bag import shortlist
-from attacks.spans.causal_decoding import varied
 from attacks.spans.certificate import batch_of
 from attacks.spans.evidence import Evidence, total_ratio
 from attacks.spans.explained import choose
 from attacks.spans.prefix_search import Scored
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces, soft_traces
+from attacks.spans.tree import varied
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,13 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.spans.consistency import Consistency
 from attacks.spans.cuts import CUTS
-from attacks.spans.exchange import improved
 from attacks.spans.explained import Explained, choose
-from attacks.spans.prefix_search import PrefixSearch, Scored
+from attacks.spans.prefix_fit import PrefixFit
+from attacks.spans.prefix_search import Scored
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.told import UpdatedModel
+from attacks.spans.tree import Tree, spread
 from fedsim.capture import Observation
 from fedsim.tasks.text import TextTask
 
@@ -48,61 +50,9 @@ def decode(
     told = UpdatedModel(traces.layers.network, update, count * task.max_length)
     match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     test = Consistency.of(observation, task, traces.layers.network)
-    decoder = Decoder(tree, traces, told, match, test, count, rng)
+    fit = PrefixFit(match, observation, count * task.max_length, end, task.max_length)
+    decoder = Decoder(tree, traces, told, match, fit, test, count, rng)
     return decoder.run()
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Beam searches for sentences between the same edges.
-
-    Attributes:
-        start: tokens before every sentence.
-        end: token behind every sentence; None if none is.
-        longest: most tokens of a sentence with both.
-        job: ends a search when its time is up.
-    """
-
-    start: Sequence[int]
-    end: int | None
-    longest: int
-    job: Job
-
-    def search(self, traces: SoftTraces, told: UpdatedModel | None, count: int) -> list[Scored]:
-        """Sentences by beam search over the traces as they are fitted."""
-        first = traces.ratios
-        if self.start:
-            starts = torch.tensor([self.start], device=first.device)
-        else:
-            starts = first[0].topk(min(CUTS.next_tokens, first.shape[1])).indices[:, None]
-        near = [e for e in traces.near if e.tells]
-        later = [e for e in traces.later if e.tells]
-        beam = CUTS.prefixes * count
-        tree = PrefixSearch(traces.layers, near, later, first, told, self.end, beam, count)
-        return tree.run(starts, self.job)
-
-    def again(
-        self,
-        traces: SoftTraces,
-        told: UpdatedModel | None,
-        found: list[Scored],
-        count: int,
-        rng: torch.Generator,
-    ) -> list[Scored]:
-        """A search fitted to the result of another; that result if it is empty."""
-        lines = [one.ids for one in spread(found, count) if len(one.ids) > 4]
-        if self.job.expired or traces.first is None or not lines:
-            return found
-        traces.fit(lines, rng)
-        return self.search(traces, told, count)
-
-    def lines(self, found: Sequence[Scored], count: int, like: Tensor) -> list[Tensor]:
-        """Candidates for a batch of a language model, on the device of a tensor."""
-        found = varied(found, len(self.start), count)
-        own = (list(one.ids) for one in found)
-        end = [] if self.end is None else [self.end]
-        ended = (line if len(line) >= self.longest else [*line, *end] for line in own)
-        return [torch.tensor(line, device=like.device) for line in ended]
 
 
 @dataclass(frozen=True)
@@ -113,83 +63,106 @@ class Decoder:
     traces: SoftTraces
     told: UpdatedModel
     match: Rematch
+    fit: PrefixFit
     test: Consistency | None
     count: int
     rng: torch.Generator
 
     def run(self) -> list[list[int]]:
         """The sentences."""
-        tree, traces, told, job = self.tree, self.traces, self.told, self.tree.job
-        found = tree.search(traces, told, self.count)
-        best = choose(self.match, tree.lines(found, self.count, traces.words), self.count)
-        if self._explains(best):
-            return [line.tolist() for line in best.lines]
-        found += tree.again(traces, told, found, self.count, self.rng)
-        best = choose(self.match, tree.lines(found, self.count, traces.words), self.count)
-        done = self._explains(best)
-        if self.count > 1 and not done:
-            improved(
-                best,
-                lambda index: self._again(best, index),
-                told.along,
-                CUTS.exchanges,
-                lambda: self._explains(best),
-                job,
-            )
-            done = self._explains(best)
-        if not best.lines:  # the gradient speaks against each
-            lines = tree.lines(found, self.count, traces.words)[: self.count]
-            return [line.tolist() for line in lines]
-        if done or job.expired:
-            return [line.tolist() for line in best.lines]
-        pairs = enumerate(best.lines)
-        left = [(line, self.match.against(best.left(i))) for i, line in pairs]
-        if self.count == 1:
-            left = [(best.lines[0], self.match)]
-        return [rematched(line, traces, told, own, tree.end, job) for line, own in left]
+        found = self.tree.search(self.traces, self.told, self.count)
+        best = Explained(self.match, self.match.update)
+        if self.fit.tells:
+            self.fit.add(self.tree.leaves(found))
+            best = self._extended(found)
+        else:
+            found += self.tree.again(self.traces, self.told, found, self.count, self.rng)
+        lines = self._finished(best, found)
+        ids = [line.tolist() for line in lines]
+        if self.count > 1 or self.tree.job.expired or self._explains(ids):
+            return ids
+        end, job = self.tree.end, self.tree.job
+        return [rematched(line, self.traces, self.told, self.match, end, job) for line in lines]
 
-    def _explains(self, best: Explained) -> bool:
+    def _extended(self, found: list[Scored]) -> Explained:
+        """The beginnings of sentences that the update supports, or all of them, if they explain it.
+
+        Each is searched anew from where its support ends, and from its least certain token.
+        """
+        tried: Counter[tuple[int, ...]] = Counter()
+        best = Explained(self.match, self.match.update)
+        for _ in range(CUTS.fit_rounds):
+            self.fit.add([self.tree.ended(one.ids) for one in self.fit.chosen(self.count)])
+            chosen = self.fit.chosen(self.count)
+            lines = [torch.tensor(one.ids, device=self.traces.words.device) for one in chosen]
+            ended = [self.tree.ended(one.ids) for one in chosen]
+            if done := self._explains(ended):
+                lines = [line.new_tensor(own) for line, own in zip(lines, ended, strict=True)]
+            whole = len(lines) == self.count and all(one.whole for one in chosen)
+            settled = whole and {one.ids for one in chosen} == set(best.ids)
+            best = Explained.of(self.match, lines)
+            if done or settled:
+                break
+            if self.traces.first is not None and lines:
+                self.traces.fit([one.ids for one in chosen], self.rng)
+            more: list[Scored] = []
+            for index, one in enumerate(chosen):
+                for begin in one.open:
+                    if tried[begin] < CUTS.tries and not self.tree.job.expired:
+                        more += self._again(best, index, len(begin), anew=tried[begin] > 0)
+                        tried[begin] += 1
+            if len(chosen) < self.count and not self.tree.job.expired:
+                more += self._missing(best)
+            if not more:
+                break
+            found += more
+            self.fit.add(self.tree.leaves(more))
+        return best
+
+    def _explains(self, lines: Sequence[Sequence[int]]) -> bool:
         """Whether noise explains what the sentences leave of the update."""
-        lines = [line.tolist() for line in best.lines]
         if self.test is None or len(lines) < self.count:
             return False
         return self.test.p_value(lines, [-1] * self.count) >= CUTS.consistency_level
 
-    def _again(self, best: Explained, index: int) -> list[Tensor]:
-        """Candidates for one of the sentences, from what the others leave of the update."""
-        longest = self.tree.longest
-        traces = self.traces.without(best.part(index), best.part(), longest)
-        traces.fit([best.lines[index].tolist()], self.rng)
-        told = UpdatedModel(traces.layers.network, best.left(index), longest)
-        return self.tree.lines(self.tree.search(traces, told, 1), 1, traces.words)
+    def _again(
+        self, best: Explained, index: int, size: int, *, anew: bool, ahead: int | None = CUTS.ahead
+    ) -> list[Scored]:
+        """Lines with the beginning of one; ``anew`` from what the others leave of the update."""
+        longest, line = self.tree.longest, best.lines[index]
+        traces, told = self.traces, self.told
+        if anew:
+            traces = traces.without(best.part(index), best.part(), self.count * longest)
+            traces.fit([line.tolist()], self.rng)
+            told = UpdatedModel(traces.layers.network, best.left(index), self.count * longest)
+        return self.tree.search(traces, told, 1, line[:size], ahead)
 
+    def _missing(self, best: Explained) -> list[Scored]:
+        """Further sentences, from what those found leave of the update."""
+        count = self.count - len(best.lines)
+        traces = self.traces.without(best.part(), best.part(), self.count * self.tree.longest)
+        if traces.first is not None:
+            traces.grow(self.tree.start, count, self.rng)
+        told = UpdatedModel(traces.layers.network, best.left(), self.count * self.tree.longest)
+        return self.tree.search(traces, told, count)
 
-def varied(found: Sequence[Scored], start: int, count: int) -> list[Scored]:
-    """The likeliest sentences of each first word, of different lengths, for some first words."""
-    kept: dict[int, dict[int, Scored]] = {}
-    for one in sorted(found, key=lambda one: -one.score):
-        if len(one.ids) > start + 1:
-            own = kept.setdefault(one.ids[start], {})
-            if len(own) < max(CUTS.fewest_lines, CUTS.lines // count):
-                own.setdefault(len(one.ids), one)
-    lines = [one for own in list(kept.values())[: 2 * count] for one in own.values()]
-    return lines or list(found[:1])
-
-
-def spread(found: Sequence[Scored], count: int) -> list[Scored]:
-    """The likeliest sentences that are not nearly one another."""
-    kept: list[Scored] = []
-    for one in found:
-        if len(kept) == count:
-            break
-        if all(_shared(one.ids, other.ids) < 0.7 for other in kept):
-            kept.append(one)
-    return kept + [one for one in found if one not in kept][: count - len(kept)]
-
-
-def _shared(one: Sequence[int], other: Sequence[int]) -> float:
-    same = sum(a == b for a, b in zip(one[1:], other[1:], strict=False))
-    return same / max(1, min(len(one), len(other)) - 1)
+    def _finished(self, best: Explained, found: list[Scored]) -> list[Tensor]:
+        """As many sentences as the batch has, with the likeliest ends of those without support."""
+        for index, line in enumerate(best.lines):
+            ids = tuple(line.tolist())
+            if len(ids) >= self.tree.longest or ids[-1] == self.tree.end:
+                continue
+            found += self._again(best, index, len(ids), anew=True, ahead=None)
+            more = [one for one in found if one.ids[: len(ids)] == ids and len(one.ids) > len(ids)]
+            more = sorted(more, key=lambda one: -one.score)[: CUTS.fewest_lines]
+            ended = [line.new_tensor(self.tree.ended(one.ids)) for one in more]
+            if ended:
+                own = self.match.against(best.left(index))
+                best.exchange({index: ended[int(own.similarities(ended).argmax())]})
+        lines = self.tree.lines(found, self.count, self.traces.words)
+        if len(best.lines) < self.count:
+            best = choose(self.match, lines, self.count, best)
+        return best.lines or lines[: self.count]
 
 
 def rematched(

@@ -69,11 +69,18 @@ class SpanCuts:
         fewest_lines: the least of that.
         residual_rounds: rounds of imputation of what found sentences leave of an update.
         residual_words: words tried at each position in it, the likeliest in the whole update.
-        exchanges: most rounds in which every sentence is decoded again.
-        swaps: ends and words of two sentences that are tried in each other's place.
         rivals: tokens tried at each place of a decoded sentence by its gradient.
         sure: lead of a token in nats from which no other is tried.
         sweeps: most rounds of that.
+        fit_error: error of a gradient for other reasons than noise, as a share of its rms.
+        weight_error: error of a prefix's weight in the batch for such reasons, as a share.
+        sign_error: the same where signs alone were sent.
+        weight_noise: factor on the variance that noise alone gives that weight.
+        least_share: weight of a prefix, as a share of a true one's, below which it is forgotten.
+        least_lack: what a chosen prefix's weight lacks, in its errors, from which it is doubted.
+        fit_rounds: most rounds of extending sentences where their support ends.
+        tries: most searches behind one beginning of a sentence.
+        ahead: most tokens of such a search.
         consistency_level: smallest p-value of a guess that noise explains.
         rival_level: largest p-value of sentences that differ from it in a word.
         consistency_rivals: number of these.
@@ -147,11 +154,18 @@ class SpanCuts:
     fewest_lines: int = 8
     residual_rounds: int = 8
     residual_words: int = 1024
-    exchanges: int = 2
-    swaps: int = 6
     rivals: int = 8
     sure: float = 6.0
     sweeps: int = 2
+    fit_error: float = 0.05
+    weight_error: float = 0.2
+    sign_error: float = 0.3
+    weight_noise: float = 4.0
+    least_share: float = 0.03
+    least_lack: float = 1.3
+    fit_rounds: int = 12
+    tries: int = 2
+    ahead: int = 12
     consistency_level: float = 0.01
     rival_level: float = 1e-6
     consistency_rivals: int = 8

@@ -11,7 +11,9 @@ from attacks.spans.rematch import Rematch
 from fedsim.types import Tensors
 
 
-def choose(match: Rematch, lines: Sequence[Tensor], count: int) -> Explained:
+def choose(
+    match: Rematch, lines: Sequence[Tensor], count: int, found: Explained | None = None
+) -> Explained:
     """At most ``count`` lines of a language model that explain the update.
 
     Orthogonal matching pursuit: take the line whose gradient explains most of what is left, fit the
@@ -21,18 +23,12 @@ def choose(match: Rematch, lines: Sequence[Tensor], count: int) -> Explained:
         match: compares with the whole update.
         lines: candidates, each with its end token if it has one.
         count: sentences of the batch.
+        found: lines that are taken already.
     """
-    whole = match.update
-    if match.measure == "each":
-        # Give each tensor the size that it has in the gradient of the nearest line.
-        size = match.gradient(lines[int(match.similarities(lines).argmax())])
-        whole = {n: v * (size[n].norm() / v.norm().clamp(min=1e-30)) for n, v in whole.items()}
-    found = Explained(match, whole)
+    if found is None or not found.lines:
+        found = Explained.of(match, [lines[int(match.similarities(lines).argmax())]])
     while len(found.lines) < count:
         scores = match.against(found.left()).similarities(lines)
-        if not found.lines:
-            best = scores.topk(min(len(lines), 8 * count)).indices.tolist()
-            lines, scores = [lines[i] for i in best], scores[best]
         known = {tuple(line.tolist()) for line in found.lines}
         for index, line in enumerate(lines):
             if tuple(line.tolist()) in known:
@@ -57,6 +53,23 @@ class Explained:
         self.lines: list[Tensor] = []
         self._made: list[Tensors] = []
         self._weights = torch.zeros(0)
+
+    @classmethod
+    def of(cls, match: Rematch, lines: Sequence[Tensor]) -> Explained:
+        """Of these lines; signs get, in each tensor, the size of the first line's gradient."""
+        whole = match.update
+        if match.measure == "each" and lines:
+            size = match.gradient(lines[0])
+            whole = {n: v * (size[n].norm() / v.norm().clamp(min=1e-30)) for n, v in whole.items()}
+        found = cls(match, whole)
+        for line in lines:
+            found.add(line)
+        return found
+
+    @property
+    def ids(self) -> list[tuple[int, ...]]:
+        """The tokens of each line."""
+        return [tuple(line.tolist()) for line in self.lines]
 
     def add(self, line: Tensor) -> None:
         """Take one more line."""

@@ -52,18 +52,19 @@ class PrefixSearch:
     beam: int
     count: int
 
-    def run(self, starts: Tensor, job: Job) -> list[Scored]:
+    def run(self, starts: Tensor, job: Job, ahead: int | None = None) -> list[Scored]:
         """Sentences of every length, the likeliest first.
 
         Args:
-            starts: first tokens ``(start, 1)``.
+            starts: first tokens ``(start, position)``.
             job: ends the search when its time is up.
+            ahead: most tokens behind the first ones; None for sentences of any length.
         """
         prefixes, score = starts, self.first.new_zeros(len(starts))
         found: list[Scored] = []
         best: dict[tuple[int, ...], float] = {}
-        longest = len(self.first)
-        for position in range(1, longest + 1):
+        longest = min(len(self.first), starts.shape[1] + (ahead or len(self.first)))
+        for position in range(starts.shape[1], longest + 1):
             lines, ends = prefixes.tolist(), score
             last = position == longest or job.expired
             if not last:

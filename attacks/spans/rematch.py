@@ -19,7 +19,6 @@ from attacks.observed.word_rows import is_tied
 from attacks.spans.line_gradients import Beside, entries, inner_products, products
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
-from fedsim.tasks.language_modelling import IGNORED
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 
@@ -62,15 +61,15 @@ class Rematch:
         network = self.model.network
         table = embedding_names(network).word
         assert table is not None
-        object.__setattr__(self, "_table", network.get_parameter(table).detach())
-        object.__setattr__(self, "_factored", Factored(self.model))
+        object.__setattr__(self, "table", network.get_parameter(table).detach())
+        object.__setattr__(self, "factored", Factored(self.model))
         sent = table in self.update and not is_tied(network)
         object.__setattr__(self, "_word", table if sent else "")
         norms = {name: max(float(own.norm()), 1e-30) for name, own in self.update.items()}
         object.__setattr__(self, "_norms", norms)
 
-    _table: Tensor = None  # type: ignore[assignment]
-    _factored: Factored = None  # type: ignore[assignment]
+    table: Tensor = None  # type: ignore[assignment]
+    factored: Factored = None  # type: ignore[assignment]
     _word: str = ""  # the word table, if its rows are to be compared
     _norms: dict[str, float] = None  # type: ignore[assignment]
 
@@ -101,7 +100,7 @@ class Rematch:
 
     def similarities(self, lines: Sequence[Tensor]) -> Tensor:
         """Similarity of lines of a language model of any lengths, ``(line,)``."""
-        found = self._table.new_zeros(len(lines))
+        found = self.table.new_zeros(len(lines))
         for length in {len(line) for line in lines}:
             places = [i for i, line in enumerate(lines) if len(line) == length]
             own = torch.stack([lines[i] for i in places])
@@ -137,19 +136,6 @@ class Rematch:
         parts = zip(lines.split(size), labels.split(size), mask.split(size), strict=True)
         return torch.cat([self._similarity(*part, rest) for part in parts])
 
-    def pairs(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Similarity ``(pair,)`` of pairs of lines of a language model, in a batch of their own.
-
-        All pairs have equally many tokens.
-        """
-        longest = max(len(line) for pair in pairs for line in pair)
-        blank = pairs[0][0].new_full((len(pairs), 2, longest), -1)
-        for row, pair in enumerate(pairs):
-            for column, line in enumerate(pair):
-                blank[row, column, : len(line)] = line
-        labels = blank.masked_fill(blank < 0, IGNORED)
-        return self.of_batches(blank.clamp(min=0), labels, (blank >= 0).long())
-
     def _similarity(
         self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Beside | None
     ) -> Tensor:
@@ -157,7 +143,7 @@ class Rematch:
         # Each line is a lane of its own, unless the loss is a mean over the tokens of all of them.
         lanes = lines.flatten(0, 1)[:, None] if labels.dim() == 2 else lines
         words = lanes if self._word else None
-        groups = self._factored(self._table[lanes], batch, create_graph=False, words=words)
+        groups = self.factored(self.table[lanes], batch, create_graph=False, words=words)
         return self._compared(groups, lines, rest, masked=labels.dim() == 2)
 
     def _compared(
@@ -169,7 +155,7 @@ class Rematch:
         for group in groups:
             for index, made in enumerate(group.names):
                 name, rows = made or self._word, slice(None) if made else words
-                if name not in self.update or (made and made not in self._factored.names):
+                if name not in self.update or (made and made not in self.factored.names):
                     continue
                 one, seen = group, self.update[name][rows]
                 beside = None if rest is None else rest.value.get(name)

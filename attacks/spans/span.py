@@ -51,10 +51,10 @@ class Span(Attack):
     Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
     accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are
     decoded by beam search over it, with what the model says of the next word before and after the
-    update, and improved by the gradient of the whole model: sentences of a batch swap their ends,
-    and each is decoded again from what the others leave. An encoder's words are chosen together,
-    for the energy of the first layer's gradient in the span of all their inputs (``JointWords``).
-    Nothing needs to be declared.
+    update. A regression of the update on all prefixes visited tells which of them are of the batch
+    (``PrefixFit``), and sentences are searched on from where their support ends. An encoder's
+    words are chosen together, for the energy of the first layer's gradient in the span of all their
+    inputs (``JointWords``). Nothing needs to be declared.
 
     Confidence is ``certified`` for all sentences of a batch whose gradient equals the observed one
     up to rounding. In a batch that is not proven (because of a missing sentence, dropout, several

@@ -10,9 +10,9 @@ import torch
 from attacks.base import Job, Reconstruction
 from attacks.observed.spectrum import Spectrum, spectrum
 from attacks.spans.evidence import Evidence, Normal
-from attacks.spans.exchange import cross
 from attacks.spans.explained import Explained, choose, fitted, less
 from attacks.spans.first_layers import FirstLayers, Layer
+from attacks.spans.prefix_fit import PrefixFit, non_negative
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import soft_traces
 from attacks.spans.span import Span
@@ -135,21 +135,42 @@ def test_a_batch_is_explained_by_its_own_sentences(gpt2: Victim) -> None:
         assert sum(float(value.square().sum()) for value in rest.values()) < 1e-4 * size
 
 
-def test_sentences_that_changed_over_to_each_other_are_put_right(gpt2: Victim) -> None:
-    seen, truth = gpt2.capture([3, 4], FROZEN)
+@pytest.mark.parametrize("defense", [NOISE, SIGNS])
+def test_prefixes_of_sentences_are_told_from_those_that_change_over(
+    gpt2: Victim, defense: dict[str, object]
+) -> None:
+    seen, truth = gpt2.capture([3, 4], FROZEN, defense)
     task = gpt2.task
     assert isinstance(task, TextTask)
-    match = Rematch.of(seen, task, torch.device("cpu"), signs=False)
-    update = {name: value.float() for name, value in seen.update().items()}
-    told = UpdatedModel(task.model(seen.sent), update, 64)
-    one, other = (torch.tensor(line) for line in lines(truth))
-    false = [torch.cat([one[:6], other[6:]]), torch.cat([other[:6], one[6:]])]
-    found = choose(match, false, 2)
-    cross(found, told.along, Job())
-    assert Counter(map(tuple, listed(found))) == Counter(map(tuple, lines(truth)))
+    signs = defense == SIGNS
+    match = Rematch.of(seen, task, torch.device("cpu"), signs=signs)
+    one, other = lines(truth)
+    mixed = [one[:6] + other[6:], other[:6] + one[6:]]
+    fit = PrefixFit(match, seen, 2 * task.max_length, one[-1], task.max_length)
+    assert fit.tells
+    fit.add([*mixed, one, other])
+    found = fit.chosen(2)
+    assert Counter(line.ids for line in found) == Counter([tuple(one), tuple(other)])
+    assert all(set(map(len, line.open)) <= {*range(len(line.ids))} for line in found)
+    halves = PrefixFit(match, seen, 2 * task.max_length, one[-1], task.max_length)
+    halves.add(mixed)  # the sentences themselves are missing: their beginnings are found
+    starts = [line.ids for line in halves.chosen(2)]
+    assert all(tuple(own[:4]) in {ids[:4] for ids in starts} for own in (one, other))
 
 
-@pytest.mark.parametrize(("defense", "apart"), [(NOISE, 0.5), (HALF, 0.2)])
+def test_non_negative_least_squares() -> None:
+    rng = torch.Generator().manual_seed(0)
+    parts = torch.randn(40, 12, generator=rng)
+    true = torch.tensor([0, 2.0] * 6)
+    goal = parts.T @ (parts @ true)
+    torch.testing.assert_close(non_negative(parts.T @ parts, goal), true, atol=1e-3, rtol=0)
+    found = non_negative(parts.T @ parts, parts.T @ (parts @ (true - 0.5)))
+    slope = parts.T @ (parts @ (found - true + 0.5))
+    assert float(found.min()) == 0  # the conditions of Karush, Kuhn and Tucker
+    assert float(slope.min()) > -1e-2
+    assert float((slope * found).abs().max()) < 1e-2
+
+
 def test_a_sentence_shows_in_what_the_others_leave(
     gpt2: Victim, defense: dict[str, object], apart: float
 ) -> None:
