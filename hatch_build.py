@@ -71,8 +71,9 @@ def _place(node: ast.AST, root: Path) -> tuple[int, int] | None:
         if node.module.split(".")[0] in PARTS:
             return node.lineno - 1, node.col_offset + len("from ")
         return None
-    text = node.value if isinstance(node, ast.Constant) else None
-    if isinstance(text, str) and _DOTTED.fullmatch(text) and _is_module(text.split(":")[0], root):
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return None
+    if _DOTTED.fullmatch(node.value) and _is_module(node.value.split(":")[0], root):
         return node.lineno - 1, node.col_offset + 1
     return None
 

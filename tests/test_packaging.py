@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import zipfile
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from importlib.resources import files
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hatchling.builders.wheel import WheelBuilder
 
 import fedsim
 from experiments import origin
@@ -25,6 +23,7 @@ from experiments.plan.entries import entries
 from experiments.plan.toml_source import read_toml
 from fedsim.errors import ConfigError
 from fedsim.files import SCHEMA
+from hatch_build import PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -41,7 +40,7 @@ def plain(name: str) -> str:
 
 
 def test_the_five_packages_are_those_that_are_installed() -> None:
-    assert tuple(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == PACKAGES
+    assert ("fedsim", *PARTS) == PACKAGES
     assert tuple(PROJECT["tool"]["importlinter"]["root_packages"]) == PACKAGES
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == set(PACKAGES)
     check_origin()
@@ -87,15 +86,6 @@ def test_the_command_also_starts_as_a_module() -> None:
     wrong = subprocess.run([*started, "run", "nonsense"], capture_output=True, text=True)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("fedsim: 'nonsense' is not an experiment.")
-
-
-def test_the_wheel_holds_the_five_packages_with_their_types(tmp_path: Path) -> None:
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
-    assert "experiments/configs/quickstart/quickstart.toml" in names
-    folders = {name.split("/")[0] for name in names}
-    assert folders == {*PACKAGES, f"fedsim-{fedsim.__version__}.dist-info"}
 
 
 def test_the_citation_names_this_version() -> None:

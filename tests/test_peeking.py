@@ -92,9 +92,11 @@ def test_an_attack_guesses_or_says_why_not(
     for spec in specs:
         for key in spec.keys:
             tensors = load_tensors(spec.guess_path(key))
+            assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+            if ATTACKS[name].infers != "rows":
+                continue
             truth = TruthStore(cell / "truth").load(key)
             assert len(tensors["inputs"]) == len(tensors["labels"]) == len(truth)
-            assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
             assert ("mask" in tensors) == (modality == "text")
             if modality == "image":
                 assert tensors["inputs"].shape == truth.inputs.shape

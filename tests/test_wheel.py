@@ -20,7 +20,7 @@ def test_a_wheel_installs_fedsim_alone(tmp_path: Path) -> None:
     assert "fedsim/models/tiny_gpt2/tokenizer.json" in names
     assert "fedsim/experiments/configs/quickstart/quickstart.toml" in names
     for part in PARTS:
-        assert f"fedsim/{part}/__init__.py" in names
+        assert {f"fedsim/{part}/__init__.py", f"fedsim/{part}/py.typed"} <= set(names)
         assert not any(f"\nfrom {part}" in text for text in source.values())
     assert '"Eavesdropper": "fedsim.server.eavesdropper"' in source["fedsim/__init__.py"]
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from attacks.images.generator import Generator
 from fedsim.seeds import generator, seeded
 
-_BATCH = 64
-_RATE = 2e-3
-_WIDTH = 16
+_BATCH = 64  # rows of a step, half of them mirrored
+_RATE = 2e-3  # of Adam
+_WIDTH = 16  # channels of the last hidden layer
 
 
 class Variational(Generator):

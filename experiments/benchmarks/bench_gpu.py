@@ -45,6 +45,7 @@ ATTACKS: dict[str, list[dict[str, Any]]] = {
         {"name": "inverting", "steps": 100, "restarts": 8},
         {"name": "gi_gip", "latent_steps": 20, "weight_steps": 20},
         {"name": "lti", "width": 64, "epochs": 2},
+        {"name": "ridge"},
     ],
     "MLP": [{"name": "ratio"}, {"name": "spear", "samples": 10000}],
     "ViT": [{"name": "patch_rows"}],

@@ -135,7 +135,7 @@ def test_a_defense_is_built_from_its_table_and_gives_its_options_back(name: str)
         ),
         (
             {"name": "freeze_embeddings", "word": False},
-            "defenses[0]: word, position and head are all false, so nothing is frozen; "
+            "defenses[0]: word, position, head and bias are all false, so nothing is frozen; "
             "set one to true, or use none.",
         ),
     ],
