@@ -117,8 +117,6 @@ def test_a_layer_that_does_not_tell_has_no_strong_opinion() -> None:
 
 def test_a_batch_is_explained_by_its_own_sentences(gpt2: Victim) -> None:
     seen, truth = gpt2.capture([3, 4], FROZEN)
-    wrong, _ = gpt2.capture([20], FROZEN)
-    del wrong
     others = gpt2.capture([20, 21, 22], FROZEN)[1]
     task = gpt2.task
     assert isinstance(task, TextTask)
@@ -171,6 +169,7 @@ def test_non_negative_least_squares() -> None:
     assert float((slope * found).abs().max()) < 1e-2
 
 
+@pytest.mark.parametrize(("defense", "apart"), [(NOISE, 0.5), (HALF, 0.2)])
 def test_a_sentence_shows_in_what_the_others_leave(
     gpt2: Victim, defense: dict[str, object], apart: float
 ) -> None:
