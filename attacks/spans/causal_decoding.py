@@ -50,9 +50,10 @@ def decode(
     told = UpdatedModel(traces.layers.network, update, count * task.max_length)
     match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     test = Consistency.of(observation, task, traces.layers.network)
-    fit = PrefixFit(match, observation, count * task.max_length, end, task.max_length)
-    decoder = Decoder(tree, traces, told, match, fit, test, count, rng)
-    return decoder.run()
+    fit = None
+    if count > 1:
+        fit = PrefixFit(match, observation, count * task.max_length, end, task.max_length)
+    return Decoder(tree, traces, told, match, fit, test, count, rng).run()
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Decoder:
     traces: SoftTraces
     told: UpdatedModel
     match: Rematch
-    fit: PrefixFit
+    fit: PrefixFit | None
     test: Consistency | None
     count: int
     rng: torch.Generator
@@ -71,20 +72,28 @@ class Decoder:
     def run(self) -> list[list[int]]:
         """The sentences."""
         found = self.tree.search(self.traces, self.told, self.count)
-        best = Explained(self.match, self.match.update)
-        if self.fit.tells:
+        if self.fit is not None and self.fit.tells:
             self.fit.add(self.tree.leaves(found))
-            best = self._extended(found)
+            lines = self._finished(self._extended(self.fit, found), found)
         else:
-            found += self.tree.again(self.traces, self.told, found, self.count, self.rng)
-        lines = self._finished(best, found)
+            lines = self._chosen(found)
         ids = [line.tolist() for line in lines]
         if self.count > 1 or self.tree.job.expired or self._explains(ids):
             return ids
         end, job = self.tree.end, self.tree.job
         return [rematched(line, self.traces, self.told, self.match, end, job) for line in lines]
 
-    def _extended(self, found: list[Scored]) -> Explained:
+    def _chosen(self, found: list[Scored]) -> list[Tensor]:
+        """Those that explain most of the update, of two searches unless the first explains all."""
+        lines = self.tree.lines(found, self.count, self.traces.words)
+        best = choose(self.match, lines, self.count)
+        if self._explains(best.ids):
+            return best.lines
+        found += self.tree.again(self.traces, self.told, found, self.count, self.rng)
+        lines = self.tree.lines(found, self.count, self.traces.words)
+        return choose(self.match, lines, self.count).lines or lines[: self.count]
+
+    def _extended(self, fit: PrefixFit, found: list[Scored]) -> Explained:
         """The beginnings of sentences that the update supports, or all of them, if they explain it.
 
         Each is searched anew from where its support ends, and from its least certain token.
@@ -92,8 +101,8 @@ class Decoder:
         tried: Counter[tuple[int, ...]] = Counter()
         best = Explained(self.match, self.match.update)
         for _ in range(CUTS.fit_rounds):
-            self.fit.add([self.tree.ended(one.ids) for one in self.fit.chosen(self.count)])
-            chosen = self.fit.chosen(self.count)
+            fit.add([self.tree.ended(one.ids) for one in fit.chosen(self.count)])
+            chosen = fit.chosen(self.count)
             lines = [torch.tensor(one.ids, device=self.traces.words.device) for one in chosen]
             ended = [self.tree.ended(one.ids) for one in chosen]
             if done := self._explains(ended):
@@ -116,7 +125,7 @@ class Decoder:
             if not more:
                 break
             found += more
-            self.fit.add(self.tree.leaves(more))
+            fit.add(self.tree.leaves(more))
         return best
 
     def _explains(self, lines: Sequence[Sequence[int]]) -> bool:
