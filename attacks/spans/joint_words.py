@@ -53,13 +53,11 @@ class JointWords:
     ) -> JointWords:
         """Shortlist the tokens that are near the span of so many sentences, or have a row."""
         near = traces.statistics
-        found = [edges]
-        if traces.first is not None:
-            found += _near(near, count)
+        found = _near(near, count)
         if rows is not None:
             found.append(rows.shortlist(count))
         tokens = torch.cat(found).unique()
-        tokens = tokens[near[:, tokens].isfinite().any(0)]
+        tokens = torch.cat([tokens[near[:, tokens].isfinite().any(0)], edges]).unique()
         first, table = None, None
         if traces.first is not None:
             first = traces.first.gram().float() / traces.first.variance
@@ -80,8 +78,11 @@ class JointWords:
         return replace(self, known=tuple(dict.fromkeys(pairs)))
 
     def index(self, line: Tensor) -> Tensor:
-        """Number of each token of a line among ``tokens``."""
-        return torch.searchsorted(self.tokens, line.contiguous())
+        """Number of each token of a line among ``tokens``; that of an edge for one not tried."""
+        edge = int(torch.searchsorted(self.tokens, self.edges[0]))
+        numbers = torch.searchsorted(self.tokens, line.contiguous())
+        numbers = numbers.clamp(max=len(self.tokens) - 1)
+        return numbers.where(self.tokens[numbers] == line, edge)
 
     def settled(self, line: Tensor) -> Tensor:
         """The line after rounds of replacing and exchanging words; its ends stay."""
@@ -129,8 +130,8 @@ class JointWords:
 
     def exchanges(self, line: Tensor, count: int) -> list[Tensor]:
         """The lines with two words exchanged that hold most energy."""
-        lines, _ = self._swapped(self.index(line))
-        return self.best([self.tokens[one] for one in lines], count)
+        lines, _ = self._swapped(line)
+        return self.best([*lines], count)
 
     def best(self, lines: Sequence[Tensor], count: int) -> list[Tensor]:
         """The lines, all of one length, that hold most energy, the first one first."""

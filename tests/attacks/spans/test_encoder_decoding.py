@@ -85,6 +85,19 @@ def test_given_the_other_words_each_word_adds_most_energy(bert: Victim) -> None:
     assert torch.equal(joint.settled(false), line)
 
 
+def test_lines_may_hold_words_that_are_not_tried(bert: Victim) -> None:
+    """A sentence may come from another shortlist: that of what other sentences leave."""
+    joint, (line,) = joint_words(bert, [17])
+    missing = [token for token in range(5, 2000) if token not in set(joint.tokens.tolist())]
+    for strange in (missing[0], missing[-1], 10**6):
+        odd = line.clone()
+        odd[2] = strange
+        assert torch.equal(joint.settled(odd), line)
+        assert joint.rivals(odd, 1)[2, 0] == line[2]
+        (swapped,) = joint.exchanges(odd, 1)
+        assert sorted(swapped.tolist()) == sorted(odd.tolist())
+
+
 def test_sentences_already_found_are_taken_into_account(bert: Victim) -> None:
     joint, (one, two) = joint_words(bert, [3, 4])
     part, both = (one.energies(joint.index(two)[None]) for one in (joint, joint.beside([one])))
