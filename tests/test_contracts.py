@@ -61,7 +61,7 @@ ATTACK_CASES = {
     "ridge": AttackCase({}, ("image",), True),
     "spear": AttackCase({}, ("linear",), False),
     "ratio": AttackCase({}, ("linear",), False),
-    "properties": AttackCase({}, ("image", "text"), False),
+    "properties": AttackCase({}, (), False),  # waits for all rounds, and guesses no rows
     "membership": AttackCase({}, (), False),  # without candidates there is nothing to infer
     "prior_only": AttackCase({}, ("image", "text", "language"), False),
 }
