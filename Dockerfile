@@ -13,11 +13,11 @@ RUN pip install --no-cache-dir hatchling && hatchling build -t wheel -d /dist
 
 FROM python:3.11-slim
 ARG TORCH=cpu
-COPY constraints.txt /tmp/
-COPY --from=build /dist/*.whl /tmp/
-RUN pip install --no-cache-dir -c /tmp/constraints.txt \
-        --extra-index-url https://download.pytorch.org/whl/${TORCH} /tmp/*.whl \
-    && rm /tmp/*.whl /tmp/constraints.txt \
+COPY constraints.txt /dist/
+COPY --from=build /dist/*.whl /dist/
+RUN pip install --no-cache-dir -c /dist/constraints.txt \
+        --extra-index-url https://download.pytorch.org/whl/${TORCH} /dist/*.whl \
+    && rm -r /dist \
     && useradd --create-home --uid 1000 fedsim \
     && install -d -o fedsim /data/runs
 USER fedsim
