@@ -32,6 +32,11 @@ class SpanCuts:
         sentence_sine: largest mean sine of a sentence in the span.
         neighbour_ratio: least ratio of a neighbour's mean sine to that of a sentence in the span.
         twins: most neighbours below that ratio: other sentences that differ in one word.
+        sum_error: error of inputs that are sums of words and positions, as a share of their norm.
+        companions: tokens that a word's gradient is explained by at most.
+        unexplained: share of both its gradients at which no further one is needed.
+        agreement: share of a set's words that have to choose a word for it to belong to them.
+        loyalty: share of a word's choices that have to be of its set for it to order the set.
         kicks: fresh draws of a line's worst tokens, in a row, before the line is given up.
         absent_weight: weight in the batch below which a sentence is not part of it, as a share of
             the largest.
@@ -121,6 +126,11 @@ class SpanCuts:
     sentence_sine: float = 0.05
     neighbour_ratio: float = 10.0
     twins: int = 8
+    sum_error: float = 1e-4
+    companions: int = 16
+    unexplained: float = 0.005
+    agreement: float = 0.4
+    loyalty: float = 0.75
     kicks: int = 8
     absent_weight: float = 0.05
     proof_sentences: int = 32

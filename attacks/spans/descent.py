@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.spans.companions import Companions, Company
 from attacks.spans.cuts import CUTS
 from attacks.spans.sentences import Judge, SpanSentence
 
@@ -28,11 +29,17 @@ class Descent:
     four sentences the mean sine is 0.43 with all words wrong, 0.27 with three and 0.14 with one.
     A pass tries every candidate at each position, also in exchange with another position that holds
     it, and then every other length. A line in a local minimum is kicked: some of its tokens are
-    drawn anew, preferably those with a large sine.
+    drawn anew, preferably those with a large sine. Where words are known to go together, their
+    likeliest order is tried first.
     """
 
     def __init__(
-        self, judge: Judge, tokens: Sequence[Tensor], stop: int, lengths: Sequence[int]
+        self,
+        judge: Judge,
+        tokens: Sequence[Tensor],
+        stop: int,
+        lengths: Sequence[int],
+        companions: Companions | None = None,
     ) -> None:
         """Take candidates by position and the possible lengths of a sentence.
 
@@ -44,6 +51,7 @@ class Descent:
         self._tokens = inner[: self._lengths[-1] - 1]
         # A position that only the end token fits rules out longer sentences.
         self._lengths = [n for n in self._lengths if all(self._tokens[: n - 1])]
+        self._companions = companions
         self._seen: dict[TokenIds, float] = {}
         self.found: list[SpanSentence] = []
 
@@ -55,17 +63,19 @@ class Descent:
             self._try_all(job)
             return job.expired
         best: SpanSentence | None = None
-        for _ in range(starts):
+        tried: set[frozenset[int]] = set()
+        groups = [] if self._companions is None else self._companions.groups
+        for group in [*groups, *[None] * starts]:
             if job.expired or self._complete(most):
                 break
-            length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
-            one, *twins = self._descend(self._draw(length, rng), job)
-            kicks = 0
-            while kicks < CUTS.kicks and not one.in_span and not job.expired:
-                other, *others = self._descend(self._kick(one.ids, rng), job)
-                kicks += 1
-                if other.sine < one.sine:
-                    one, twins, kicks = other, others, 0
+            if group is None:
+                length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
+                one, *twins = self._kicked(self._descend(self._draw(length, rng), job), rng, job)
+            elif group.words in tried or any(group.seed in line.ids for line in self.found):
+                continue
+            else:
+                tried.add(group.words)
+                one, *twins = self._among(group, rng, job)
             if one.in_span:
                 self._note([one, *twins])
                 job.report(len(self.found), one.sine, "")
@@ -73,6 +83,32 @@ class Descent:
                 best = one
         self.found += [best] if best is not None else []
         return job.expired
+
+    def _among(self, group: Company, rng: torch.Generator, job: Job) -> list[SpanSentence]:
+        """The line settled from the words' likeliest order, or after kicks among them."""
+        assert self._companions is not None
+        lines = self._companions.lines(group, self._lengths, self._stop)
+        scores = self._score(lines)
+        found = self._settle(lines[min(range(len(lines)), key=scores.__getitem__)], job)
+        if found[0].in_span or job.expired:
+            return found
+        every = self._tokens
+        self._tokens = [[token for token in own if token in group.words] or own for own in every]
+        drawn = self._kicked(self._settle(found[0].ids, job), rng, job)
+        self._tokens = every
+        return self._settle(drawn[0].ids, job)
+
+    def _kicked(
+        self, found: list[SpanSentence], rng: torch.Generator, job: Job
+    ) -> list[SpanSentence]:
+        """A line and its twins after kicks out of its local minimum, while they help."""
+        kicks = 0
+        while kicks < CUTS.kicks and not found[0].in_span and not job.expired:
+            other = self._descend(self._kick(found[0].ids, rng), job)
+            kicks += 1
+            if other[0].sine < found[0].sine:
+                found, kicks = other, 0
+        return found
 
     def _note(self, lines: Sequence[SpanSentence]) -> None:
         known = {one.ids for one in self.found}

@@ -14,6 +14,7 @@ from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.spans.adapters import AdapterSpan
 from attacks.spans.candidates import Candidates
+from attacks.spans.companions import Companions
 from attacks.spans.cuts import CUTS
 from attacks.spans.decoding import decodable, decode
 from attacks.spans.descent import Descent
@@ -213,7 +214,9 @@ class Span(Attack):
         ]
         if not possible:
             return ranked(shortlist, count or 1), job.expired
-        descent = Descent(judge, shortlist.tokens, stop, possible)
+        tokens, update = shortlist.tokens, observation.update()
+        companions = Companions.of(judge.layers, update, tokens, stop, job)
+        descent = Descent(judge, tokens, stop, possible, companions)
         expired = descent.run(self.starts, count, rng, job)
         return descent.found, expired
 

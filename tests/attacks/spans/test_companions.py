@@ -1,0 +1,104 @@
+"""Words of one sentence, told by the gradients of query and key."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertForSequenceClassification, DebertaV2Config
+from transformers import DebertaV2ForSequenceClassification as Deberta
+
+from attacks.base import Job
+from attacks.spans.companions import Companions
+from attacks.spans.first_layers import FirstLayers
+from fedsim.types import Tensors
+
+START, STOP, WORDS = 1, 2, 60
+LENGTHS = (6, 7, 9, 10, 11)
+
+
+def sentences(repeated: int) -> list[list[int]]:
+    """Of different words, but for one that stands in several sentences."""
+    words = iter(range(3, 3 + WORDS))
+    lines = [[START, *[next(words) for _ in range(n - 2)], STOP] for n in LENGTHS]
+    for line in lines[:repeated]:
+        line[2] = 3 + WORDS
+    return lines
+
+
+def bert(layers: int = 3) -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=80,
+        hidden_size=192,
+        num_hidden_layers=layers,
+        num_attention_heads=6,
+        intermediate_size=256,
+        max_position_embeddings=16,
+        initializer_range=0.2,
+    )
+    return BertForSequenceClassification(config).eval()
+
+
+def gradients(network: torch.nn.Module, lines: list[list[int]]) -> Tensors:
+    loss = torch.zeros(())
+    for label, line in enumerate(lines):
+        batch = {"input_ids": torch.tensor([line]), "labels": torch.tensor([label % 2])}
+        loss = loss + network(**batch).loss / len(lines)
+    loss.backward()
+    return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+
+
+def candidates(lines: list[list[int]]) -> list[Tensor]:
+    """Every word of the batch at every position but the first."""
+    words = torch.tensor(sorted({word for line in lines for word in line} - {START}))
+    return [torch.tensor([START]), *[words] * (max(LENGTHS) - 1)]
+
+
+@pytest.mark.parametrize("repeated", [0, 3])
+def test_the_words_of_each_sentence_and_their_order(repeated: int) -> None:
+    lines, network = sentences(repeated), bert()
+    update = gradients(network, lines)
+    layers = FirstLayers(network, [10, 20, 30], max(LENGTHS))
+    found = Companions.of(layers, update, candidates(lines), STOP, Job())
+    assert found is not None
+    for line in lines:
+        own = [group for group in found.groups if group.seed == line[-2]]
+        assert own[0].words >= set(line[1:-1])
+        assert repeated or own[0].words == set(line[1:-1])
+        assert tuple(line) in found.lines(own[0], LENGTHS, STOP)
+    # The most coherent set is of one sentence, not of the word that several share.
+    assert any(found.groups[0].words == set(line[1:-1]) for line in lines)
+
+
+def test_another_gradient_of_the_same_words_tells_nothing() -> None:
+    lines, network = sentences(0), bert()
+    update = gradients(network, lines)
+    noise = torch.randn(192, 192, generator=torch.Generator().manual_seed(0))
+    other = {name: noise if value.shape == noise.shape else value for name, value in update.items()}
+    layers = FirstLayers(network, [10, 20, 30], max(LENGTHS))
+    found = Companions.of(layers, other, candidates(lines), STOP, Job())
+    assert found is not None
+    true = [set(line[1:-1]) for line in lines]
+    assert not any(group.words in true for group in found.groups)
+
+
+def test_it_says_nothing_where_it_cannot() -> None:
+    lines, network = sentences(0), bert()
+    update = gradients(network, lines)
+    layers, tokens = FirstLayers(network, [10, 20, 30], 11), candidates(lines)
+    assert Companions.of(layers, {}, tokens, STOP, Job()) is None
+    assert Companions.of(layers, update, tokens, STOP, Job(deadline=0.0)) is None
+    # Relative positions are no part of the first layer's inputs.
+    config = DebertaV2Config(
+        vocab_size=80,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        relative_attention=True,
+        position_biased_input=False,
+    )
+    relative = Deberta(config).eval()
+    found = FirstLayers(relative, [10, 20, 30], 11)
+    assert Companions.of(found, gradients(relative, lines), tokens, STOP, Job()) is None
