@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -56,6 +56,7 @@ class Companions:
     groups: list[Company]
     _sides: Sequence[_Side]
     _table: SummedInputs
+    _stop: int
 
     @classmethod
     def of(
@@ -80,19 +81,41 @@ class Companions:
             _Side.of(update[f"{own}.weight"], layers.network.get_submodule(other), table, heads)
             for own, other in ((query, key), (key, query))
         ]
-        picks: dict[int, set[int]] = {}
         inner = {int(word) for part in tokens[1:] for word in part} - {stop}
-        for word, one in enumerate(table.words):
+        words = [word for word, one in enumerate(table.words) if one in inner]
+        return cls([], sides, table, stop)._grouped(words, torch.ones_like(table.word) > 0, job)
+
+    def beside(self, lines: Sequence[Sequence[int]], job: Job) -> Companions | None:
+        """The groups of what is left where these sentences are known.
+
+        A word whose gradients one of them explains stands in no other, and is no rival any more.
+        """
+        done = set[int]()
+        for line in lines:
+            own = self._numbers(line)
+            pairs = zip(own.tolist(), range(len(line)), strict=True)
+            nodes = torch.stack([self._table.node(*pair) for pair in pairs])
+            done |= {
+                word
+                for word in own[1:-1].tolist()
+                if sum(side.unexplained(word, nodes) for side in self._sides) < CUTS.unexplained
+            }
+        words = {self._table.words.index(group.seed) for group in self.groups} - done
+        gone = torch.isin(self._table.word, self._table.word.new_tensor([*done]))
+        return self._grouped(sorted(words), ~gone, job)
+
+    def _grouped(self, words: Sequence[int], free: Tensor, job: Job) -> Companions | None:
+        picks: dict[int, set[int]] = {}
+        for word in words:
             if job.expired:
                 return None
-            if one in inner:
-                picks[word] = {int(table.word[node]) for node in _explained(sides, table, word)}
-        return cls(_agreed(picks, table.words), sides, table)
+            picks[word] = _explained(self._sides, self._table, word, free)
+        return replace(self, groups=_agreed(picks, self._table.words))
 
-    def lines(self, group: Company, lengths: Sequence[int], stop: int) -> list[tuple[int, ...]]:
-        """Their likeliest order for each length: a start, the words, and ``stop``."""
+    def lines(self, group: Company, lengths: Sequence[int]) -> list[tuple[int, ...]]:
+        """Their likeliest order for each length, between a start and an end."""
         words, loyal = (self._numbers(own) for own in (sorted(group.words), group.loyal))
-        end = self._numbers([stop])
+        end = self._numbers([self._stop])
         return [self._ordered(words, loyal, end, n) for n in lengths if n > 2]
 
     def _numbers(self, ids: Sequence[int]) -> Tensor:
@@ -151,29 +174,35 @@ class _Side:
         found: Tensor = torch.linalg.lstsq(made, seen, driver="gelsd").solution
         return found.transpose(0, 1).flatten(1)
 
+    def unexplained(self, word: int, nodes: Tensor) -> float:
+        """Share of a word's gradients, by their squares, outside the span of these nodes."""
+        basis = torch.linalg.qr(self.nodes[nodes].permute(1, 2, 0).double()).Q
+        target = self.targets[word][..., None].to(basis)
+        return float((target - basis @ (basis.mT @ target)).square().sum())
 
-def _explained(sides: Sequence[_Side], table: SummedInputs, word: int) -> list[int]:
-    """The nodes that make up most of a word's gradients, one a position, by orthogonal steps."""
-    free = torch.ones_like(table.word, dtype=torch.bool)
-    nodes = [side.nodes for side in sides]
-    left = [side.targets[word].to(side.nodes) for side in sides]
-    chosen: list[int] = []
-    most = min(CUTS.companions, int(table.place.max()))
-    while (
-        len(chosen) < most and sum(float(rest.square().sum()) for rest in left) > CUTS.unexplained
-    ):
+
+def _explained(sides: Sequence[_Side], table: SummedInputs, target: int, free: Tensor) -> set[int]:
+    """The words that make up most of a word's gradients, one a position, by orthogonal steps."""
+    word, place = table.word[free], table.place[free]
+    nodes = [side.nodes[free] for side in sides]
+    left = [side.targets[target].to(side.nodes) for side in sides]
+    chosen: set[int] = set()
+    for _ in range(CUTS.companions):
+        if not len(word) or sum(float(rest.square().sum()) for rest in left) < CUTS.unexplained:
+            break
         gain = torch.zeros_like(nodes[0][:, 0, 0])
         for own, rest in zip(nodes, left, strict=True):
             inner = (own * rest).sum(2).square()
             gain += (inner / own.square().sum(2).clamp(min=1e-9)).sum(1)
-        gain[~free] = -1
         best = int(gain.argmax())
-        chosen.append(best)
-        free &= table.place != table.place[best]
+        chosen.add(int(word[best]))
+        others = place != place[best]
         for i, (own, rest) in enumerate(zip(nodes, left, strict=True)):
             unit = own[best] / own[best].norm(dim=1, keepdim=True).clamp(min=1e-12)
             left[i] = rest - (rest * unit).sum(1, keepdim=True) * unit
+            own = own[others]
             nodes[i] = own - (own * unit).sum(2, keepdim=True) * unit
+        word, place = word[others], place[others]
     return chosen
 
 

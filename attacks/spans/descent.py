@@ -62,32 +62,50 @@ class Descent:
         if sum(prod(map(len, self._tokens[: n - 1])) for n in self._lengths) <= _ENUMERATED:
             self._try_all(job)
             return job.expired
-        best: SpanSentence | None = None
-        tried: set[frozenset[int]] = set()
-        groups = [] if self._companions is None else self._companions.groups
-        for group in [*groups, *[None] * starts]:
+        best = self._together(most, rng, job)
+        for _ in range(starts):
             if job.expired or self._complete(most):
                 break
-            if group is None:
-                length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
-                one, *twins = self._kicked(self._descend(self._draw(length, rng), job), rng, job)
-            elif group.words in tried or any(group.seed in line.ids for line in self.found):
-                continue
-            else:
-                tried.add(group.words)
-                one, *twins = self._among(group, rng, job)
-            if one.in_span:
-                self._note([one, *twins])
-                job.report(len(self.found), one.sine, "")
-            elif best is None or one.sine < best.sine:
-                best = one
+            length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
+            found = self._kicked(self._descend(self._draw(length, rng), job), rng, job)
+            best = self._kept(found, best, job)
         self.found += [best] if best is not None else []
         return job.expired
 
-    def _among(self, group: Company, rng: torch.Generator, job: Job) -> list[SpanSentence]:
+    def _together(self, most: int | None, rng: torch.Generator, job: Job) -> SpanSentence | None:
+        """Note the sentences of words that go together; returns the best line of no sentence."""
+        best: SpanSentence | None = None
+        companions, tried = self._companions, set[frozenset[int]]()
+        while companions is not None:
+            before = len(self.found)
+            for group in companions.groups:
+                if job.expired or self._complete(most):
+                    return best
+                seen = any(group.seed in line.ids for line in self.found)
+                if not seen and group.words not in tried:
+                    tried.add(group.words)
+                    best = self._kept(self._among(companions, group, rng, job), best, job)
+            if len(self.found) == before:
+                break
+            companions = companions.beside([line.ids for line in self.found], job)
+        return best
+
+    def _kept(
+        self, found: list[SpanSentence], best: SpanSentence | None, job: Job
+    ) -> SpanSentence | None:
+        """Note a sentence in the span; returns the best line of no sentence so far."""
+        one = found[0]
+        if one.in_span:
+            self._note(found)
+            job.report(len(self.found), one.sine, "")
+            return best
+        return one if best is None or one.sine < best.sine else best
+
+    def _among(
+        self, companions: Companions, group: Company, rng: torch.Generator, job: Job
+    ) -> list[SpanSentence]:
         """The line settled from the words' likeliest order, or after kicks among them."""
-        assert self._companions is not None
-        lines = self._companions.lines(group, self._lengths, self._stop)
+        lines = companions.lines(group, self._lengths)
         scores = self._score(lines)
         found = self._settle(lines[min(range(len(lines)), key=scores.__getitem__)], job)
         if found[0].in_span or job.expired:

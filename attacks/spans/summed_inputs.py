@@ -56,6 +56,10 @@ class SummedInputs:
             torch.cat([centred, shift[None]]),
         )
 
+    def node(self, word: int, place: int) -> Tensor:
+        """The number of a word's node at a place where it is a candidate."""
+        return torch.nonzero((self.word == word) & (self.place == place))[0, 0]
+
 
 def _norm(layers: FirstLayers, word: Tensor) -> nn.LayerNorm | None:
     """The normalisation whose output is the input of the first layer."""

@@ -66,9 +66,24 @@ def test_the_words_of_each_sentence_and_their_order(repeated: int) -> None:
         own = [group for group in found.groups if group.seed == line[-2]]
         assert own[0].words >= set(line[1:-1])
         assert repeated or own[0].words == set(line[1:-1])
-        assert tuple(line) in found.lines(own[0], LENGTHS, STOP)
+        assert tuple(line) in found.lines(own[0], LENGTHS)
     # The most coherent set is of one sentence, not of the word that several share.
     assert any(found.groups[0].words == set(line[1:-1]) for line in lines)
+
+
+def test_a_known_sentence_leaves_its_words_to_no_other() -> None:
+    lines, network = sentences(3), bert()
+    update = gradients(network, lines)
+    layers = FirstLayers(network, [10, 20, 30], max(LENGTHS))
+    found = Companions.of(layers, update, candidates(lines), STOP, Job())
+    left = None if found is None else found.beside(lines[:2], Job())
+    assert left is not None
+    shared = 3 + WORDS
+    gone = {word for line in lines[:2] for word in line[1:-1]} - {shared}
+    assert {group.seed for group in left.groups} == {
+        word for line in lines for word in line[1:-1]
+    } - gone
+    assert all(gone.isdisjoint(group.words) for group in left.groups)
 
 
 def test_another_gradient_of_the_same_words_tells_nothing() -> None:
