@@ -43,8 +43,9 @@ class Span(Attack):
     from wrong for as many tokens as the model's width, where the query of the second block fails.
     The last block of a classifier, whose gradient covers the pooled token alone, is never used.
     (2) Ranks and tokens are cut at gaps instead of absolute thresholds. (3) All next tokens of a
-    causal model's prefix are tested in one forward pass. (4) Sentences of an encoder are found by
-    descent on the mean sine instead of enumeration. (5) Classes follow from the head's gradient by
+    causal model's prefix are tested in one forward pass. (4) The words of an encoder's sentence and
+    their order follow from the gradients of query and key (``Companions``), and a descent on the
+    mean sine, instead of enumeration, settles what they leave open. (5) Classes follow from the head's gradient by
     least squares, and the gradient of the whole batch proves the result. (6) Where positions are
     rotary or relative, words are tested once for all positions; their order follows behind the
     attention.
