@@ -112,6 +112,14 @@ class Companions:
             picks[word] = _explained(self._sides, self._table, word, free)
         return replace(self, groups=_agreed(picks, self._table.words))
 
+    def distinct(self, count: int) -> list[Company]:
+        """So many groups at most, the most coherent ones that share less than half their words."""
+        chosen: list[Company] = []
+        for group in self.groups:
+            if all(2 * len(group.words & other.words) < len(group.words) for other in chosen):
+                chosen.append(group)
+        return chosen[:count]
+
     def lines(self, group: Company, lengths: Sequence[int]) -> list[tuple[int, ...]]:
         """Their likeliest order for each length, between a start and an end."""
         words, loyal = (self._numbers(own) for own in (sorted(group.words), group.loyal))

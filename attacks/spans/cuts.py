@@ -34,6 +34,7 @@ class SpanCuts:
         twins: most neighbours below that ratio: other sentences that differ in one word.
         sum_error: error of inputs that are sums of words and positions, as a share of their norm.
         companions: tokens that a word's gradient is explained by at most.
+        company_words: words of a blurred update tried for each sentence.
         unexplained: share of both its gradients at which no further one is needed.
         agreement: share of a set's words that have to choose a word for it to belong to them.
         loyalty: share of a word's choices that have to be of its set for it to order the set.
@@ -128,6 +129,7 @@ class SpanCuts:
     twins: int = 8
     sum_error: float = 1e-4
     companions: int = 16
+    company_words: int = 20
     unexplained: float = 0.005
     agreement: float = 0.4
     loyalty: float = 0.75

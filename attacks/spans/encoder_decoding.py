@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
 from attacks.base import Job
+from attacks.spans.companions import Companions
+from attacks.spans.cuts import CUTS
 from attacks.spans.proposals import Sources
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
@@ -33,6 +37,7 @@ def decode(
     search = WordSearch(
         sources,
         sources.proposals(count),
+        _companions(observation, traces, edges, count, job) if count > 1 else None,
         Rematch.of(observation, task, traces.words.device, signs=traces.signs),
         task.spec.num_classes or 1,
         observation.knowledge.lengths or range(_SHORTEST, task.max_length + 1),
@@ -40,3 +45,17 @@ def decode(
     )
     found = search.run(count, job)
     return [line.tolist() for line in found.lines], list(found.labels)
+
+
+def _companions(
+    observation: Observation, traces: SoftTraces, edges: list[int], count: int, job: Job
+) -> Companions | None:
+    """Which of the likeliest words of the batch share a sentence."""
+    if traces.first is None:
+        return None
+    start, end = (traces.words.new_tensor([edge]) for edge in (edges[0], edges[-1]))
+    near = traces.statistics[1:].amin(0)
+    likely = near.topk(CUTS.company_words * count, largest=False).indices
+    words = torch.cat([likely[near[likely].isfinite()], end]).unique()
+    tokens = [start, *[words[words != start]] * (len(traces.statistics) - 1)]
+    return Companions.of(traces.layers, observation.update(), tokens, edges[-1], job)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
+from attacks.spans.companions import Company
 from attacks.spans.joint_words import JointWords
 from attacks.spans.places import Places
 from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.table_rows import TableRows
 from fedsim.types import Tensors
 
+_REPEATED = 1.5  # most tokens of a sentence, as a multiple of its different words
+_FITTING = 3  # lengths tried for words that share a sentence
 _OTHERS = 10.0  # how much farther the tokens of other sentences are
 _ROWS = 4.0  # how much nearer a token is at a place where its row says that it stands
 
@@ -42,6 +46,21 @@ class Proposals:
     def beside(self, lines: Sequence[Tensor]) -> Proposals:
         """The same beside other sentences of the batch."""
         return replace(self, joint=self.joint.beside(lines))
+
+    def together(
+        self, groups: Sequence[Company], possible: Sequence[int], others: Sequence[Tensor]
+    ) -> list[tuple[Proposals, list[int]]]:
+        """The same of words that share a sentence, other than these, with its likeliest lengths."""
+        seen = {token for line in others for token in line.tolist()}
+        lengths = self.places.lengths(possible, len(possible))
+        ways = []
+        for group in groups:
+            size = len(group.words) + 2
+            fitting = [n for n in lengths if size <= n <= _REPEATED * size]
+            if group.seed not in seen:
+                part = torch.isin(self.joint.tokens, self.joint.tokens.new_tensor([*group.words]))
+                ways.append((self.within(part), fitting[:_FITTING]))
+        return ways
 
 
 @dataclass(frozen=True)

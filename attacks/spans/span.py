@@ -45,10 +45,10 @@ class Span(Attack):
     (2) Ranks and tokens are cut at gaps instead of absolute thresholds. (3) All next tokens of a
     causal model's prefix are tested in one forward pass. (4) The words of an encoder's sentence and
     their order follow from the gradients of query and key (``Companions``), and a descent on the
-    mean sine, instead of enumeration, settles what they leave open. (5) Classes follow from the head's gradient by
-    least squares, and the gradient of the whole batch proves the result. (6) Where positions are
-    rotary or relative, words are tested once for all positions; their order follows behind the
-    attention.
+    mean sine, instead of enumeration, settles what they leave open. (5) Classes follow from the
+    head's gradient by least squares, and the gradient of the whole batch proves the result. (6)
+    Where positions are rotary or relative, words are tested once for all positions; their order
+    follows behind the attention.
 
     Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
     accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.spans.companions import Companions
 from attacks.spans.line_gradients import Beside
 from attacks.spans.proposals import Proposals, Sources
 from attacks.spans.rematch import Rematch
@@ -49,6 +50,7 @@ class WordSearch:
     Attributes:
         sources: what an update without other sentences proposes.
         whole: what the update proposes.
+        companions: which words share a sentence, if they show.
         match: measures.
         classes: number of classes.
         possible: lengths that may occur.
@@ -57,6 +59,7 @@ class WordSearch:
 
     sources: Sources
     whole: Proposals
+    companions: Companions | None
     match: Rematch
     classes: int
     possible: Sequence[int]
@@ -81,16 +84,18 @@ class WordSearch:
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
         begun = row < len(guess.lines)
         left = self._left(guess, row)
-        ways = [(self.whole.beside(others), _FEW if begun else _LENGTHS)]
+        whole, few = self.whole.beside(others), _FEW if begun else _LENGTHS
+        ways = [(way, way.places.lengths(self.possible, few)) for way in (whole, left) if way]
         if count > 1 and not row:
-            ways += [(ways[0][0].within(part), _FEW) for part in self.whole.parts]
-        if left is not None:
-            ways.append((left, ways[0][1]))
+            likely = whole.places.lengths(self.possible, _FEW)
+            ways += [(whole.within(part), likely) for part in self.whole.parts]
+        if self.companions is not None and not begun:
+            ways += whole.together(self.companions.distinct(count), self.possible, others)
         lines: list[Tensor] = []
         for way, lengths in ways:
             if begun:
                 lines.append(way.joint.settled(guess.lines[row]))
-            for length in way.places.lengths(self.possible, lengths):
+            for length in lengths:
                 starts = way.places.starts(length).unique(dim=0)
                 lines += way.joint.best([way.joint.settled(start) for start in starts], 1)
                 if job.expired:
