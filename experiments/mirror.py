@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from time import time_ns
@@ -172,7 +173,7 @@ class Mirror:
                     f"in {self._folder}; run it again when the other has ended."
                 )
         for name in sorted(gone, key=_wave, reverse=True):
-            self._told(lambda name=name: self._store.delete_file(self._root + name))
+            self._told(partial(self._store.delete_file, self._root + name))
             del self._equal[name]
         self._in_waves(mine, self._upload)
         there = self._there() if mine else there

@@ -7,7 +7,7 @@ neither's time.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ def reference_speed(checkout: Path) -> Iterator[Measure]:
         ConfigError: it is no checkout of a project that can be measured.
     """
     checkout = checkout.resolve()
+    measured: dict[str, Callable[[Path], Iterator[Measure]]]
     measured = {"invertinggradients": inverting_speed, "dager-gradient-inversion": span_speed}
     with one_thread():
         yield from measured[project_of(checkout)](checkout)
@@ -109,9 +110,9 @@ def inverting_speed(checkout: Path, steps: int = STEPS) -> Iterator[Measure]:
         seconds, guess = timed(partial(theirs, client))
         slow.append(seconds)
         found.append(guess)
-        seconds, guesses = timed(partial(ours, [client]))
+        seconds, own = timed(partial(ours, [client]))
         alone.append(seconds)
-        made.append(guesses[0].guess)
+        made.append(own[0].guess)
     together, _ = timed(partial(ours, clients))
     label = f"Inverting Gradients, LeNet, {steps} steps:"
     yield Measure(f"{label} the public code's picture", statistics.median(slow), "s", "-")
@@ -122,8 +123,8 @@ def inverting_speed(checkout: Path, steps: int = STEPS) -> Iterator[Measure]:
     yield Measure(f"{label} each of {len(clients)} together", gain, "x", TOGETHER_GOAL)
     for whose, guesses in (("the public code's", found), ("our", made)):
         quality = [
-            float(METRICS["psnr"]().score(task.examples(guess), task.examples(one.batch)))
-            for guess, one in zip(guesses, clients, strict=True)
+            float(METRICS["psnr"]().score(task.examples(picture), task.examples(one.batch)))
+            for picture, one in zip(guesses, clients, strict=True)
         ]
         yield Measure.of(f"{label} {whose} PSNR", quality, "dB", "-")
 

@@ -91,12 +91,8 @@ class PublicInverting:
     ) -> None:
         package = ModuleType("inversefed")
         package.__path__ = [str(checkout / "inversefed")]  # its own imports a data pipeline
-        stood_in = {
-            "inversefed": package,
-            "inversefed__nn": MagicMock(),
-            "torchvision": MagicMock(),
-        }
-        with _importing(checkout, **stood_in):
+        absent = {"inversefed__nn": MagicMock(), "torchvision": MagicMock()}
+        with _importing(checkout, inversefed=package, **absent):
             code = importlib.import_module("inversefed.reconstruction_algorithms")
         options = {
             **{"signed": True, "boxed": True, "cost_fn": "sim", "indices": "def", "lr": 0.1},
@@ -115,7 +111,8 @@ class PublicInverting:
         """The picture ``(1, channel, height, width)`` in [0, 1]."""
         with contextlib.redirect_stdout(io.StringIO()):
             found, _ = self._search.reconstruct(list(gradient), label, img_shape=tuple(shape))
-        return (found * self._deviation + self._mean).detach()
+        picture: Tensor = found * self._deviation + self._mean
+        return picture
 
 
 class _Normalised(nn.Module):
@@ -130,6 +127,8 @@ class _Normalised(nn.Module):
 
 class PublicDAGER:
     """The two searches of DAGER (Petrov et al. 2024) on a GPT-2, with its script's options.
+
+    But for the tolerance of the rank, which by default is too coarse for several sentences.
 
     Its ``ModelWrapper`` loads models by their names and reads layers by an older version of
     transformers: both are replaced, so that it sees our weights. Its last step, which chooses among
@@ -148,7 +147,9 @@ class PublicDAGER:
         try:
             with _importing(checkout):
                 script = "--dataset cola --task seq_class --split val --n_inputs 1 --device cpu "
-                script += "--l1_filter all --l2_filter non-overlap --model_path gpt2"
+                script += (
+                    "--l1_filter all --l2_filter non-overlap --model_path gpt2 --rank_tol 1e-8"
+                )
                 sys.argv = ["attack", *script.split(), f"--batch_size={batch_size}"]
                 attack = importlib.import_module("attack")
         finally:
@@ -177,24 +178,20 @@ class PublicDAGER:
         return sentences
 
 
-def _wrapper(kind: type, args: Any, network: Any) -> Any:  # noqa: ANN401
+def _wrapper(kind: Any, args: Any, network: Any) -> Any:  # noqa: ANN401
     """Its ``ModelWrapper`` around our network; padding and end are tokens that never occur."""
     body = network.transformer
     first = copy.deepcopy(body)
     first.h, first.ln_f = first.h[:1], nn.Identity()
 
-    class Wrapper(kind):
-        def __init__(self) -> None:
-            self.args, self.model = args, network
-            self.tokenizer = SimpleNamespace(model_max_length=512)
-            self.start_token, self.eos_token, self.pad_token = None, -1, -1
-            names = [name for name, _ in network.named_parameters()]
-            self.layer_ids = [i for i, n in enumerate(names) if n.endswith("attn.c_attn.weight")]
-            self.embeddings_weight_nopos = body.wte.weight[None]
-            self.emb_size = network.config.n_embd
+    def layer_inputs(sentences: Tensor, **_: object) -> list[Tensor]:
+        hidden = first(input_ids=sentences.long()).last_hidden_state
+        return [body.h[1].ln_1(hidden)]
 
-        def get_layer_inputs(self, sentences: Tensor, **_: object) -> list[Tensor]:
-            hidden = first(input_ids=sentences.long()).last_hidden_state
-            return [body.h[1].ln_1(hidden)]
-
-    return Wrapper()
+    made, names = kind.__new__(kind), [name for name, _ in network.named_parameters()]
+    made.args, made.model, made.get_layer_inputs = args, network, layer_inputs
+    made.tokenizer = SimpleNamespace(model_max_length=512)
+    made.start_token, made.eos_token, made.pad_token = None, -1, -1
+    made.layer_ids = [i for i, name in enumerate(names) if name.endswith("attn.c_attn.weight")]
+    made.embeddings_weight_nopos, made.emb_size = body.wte.weight[None], network.config.n_embd
+    return made

@@ -49,7 +49,7 @@ args = config(sys.argv)
 
 class ModelWrapper:
     def get_matrices_expansions(self, gradients, B=None, tol=None):
-        assert B is None and tol is None
+        assert B is None and tol is args.rank_tol
         first = [gradients[i] for i in self.layer_ids]
         assert all(each.shape == (self.emb_size, 3 * self.emb_size) for each in first)
         return torch.linalg.matrix_rank(first[0]).item(), first
