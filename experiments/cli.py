@@ -28,6 +28,7 @@ from experiments.audited import audit
 from experiments.exports import export
 from experiments.invocation import Invocation
 from experiments.measurements import bench, limits
+from experiments.mirror import working_folder
 from experiments.options import (
     DryRun,
     Engine,
@@ -92,10 +93,14 @@ def _command(
         if dry_run:
             show(experiment, sets, seed, workers, as_json)
             return
-        run = Invocation(experiment, sets or [], out, seed, workers, engine, gpus).run(stages)
-        from experiments.pipeline import execute
+        with working_folder(experiment, out, stages) as (target, folder):
+            given = Invocation(target, sets or [], folder, seed, workers, engine, gpus)
+            run = given.run(stages)
+            from experiments.pipeline import execute
 
-        outcome = execute(run, stages, quiet=quiet or as_json, full=full, retry_failed=retry_failed)
+            outcome = execute(
+                run, stages, quiet=quiet or as_json, full=full, retry_failed=retry_failed
+            )
         print(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 

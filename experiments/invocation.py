@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from experiments.mirror import is_url, local_folder
 from experiments.plan.config import Plan, load_plan
 from experiments.plan.folder import Run, RunStage
 from experiments.plan.gpus import check_gpus
@@ -61,6 +62,12 @@ class Invocation:
 
     def opened(self) -> Run | None:
         """The run that the target names if it is a folder, with the experiment stored there."""
+        if is_url(self.target):
+            raise ConfigError(
+                f"{self.target}: of the commands on finished runs, only attack, score and report "
+                f"take a URL. Run fedsim report {self.target}, then name "
+                f"{local_folder(self.target)}."
+            )
         if not Path(self.target).is_dir():
             return None
         if self.sets or self.out or self.seed is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,15 +36,19 @@ def limits(
 def bench(
     what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
     sets: Sets = None,
+    path: Annotated[
+        Path | None, typer.Option(help="checkout of a paper's public code, for reference")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the speed of text and images, overhead, ranks of true tokens, and architectures.
 
-    WHAT is capture, workers, text, images, ranks, families or gpu. Without it all run, which takes
-    a quarter of an hour, and ten minutes more where there is a GPU, which "gpu" compares with the
-    CPU. "families" tries each attack on each architecture. "ranks" measures how
-    far the true tokens stand out in a defended gradient; --set changes its model, data set,
-    sentences (task.split) and federation.batch_size.
+    WHAT is capture, workers, text, images, ranks, families, gpu or reference. Without it all but
+    the last run, which takes a quarter of an hour, and ten minutes more where there is a GPU, which
+    "gpu" compares with the CPU. "families" tries each attack on each architecture. "ranks" measures
+    how far the true tokens stand out in a defended gradient; --set changes its model, data set,
+    sentences (task.split) and federation.batch_size. "reference" runs the public code of Inverting
+    Gradients or DAGER beside ours, on the same weights, rows and update.
     """
     from experiments.benchmarks.measure import PARTS
 
@@ -52,7 +57,7 @@ def bench(
     from experiments.benchmarks.bench import bench as measure
 
     measures = []
-    for each in measure(what, sets or []):
+    for each in measure(what, sets or [], path):
         measures.append(vars(each))
         if not as_json:
             print(each.text(), flush=True)

@@ -36,7 +36,10 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override an option: federation.rounds=5"),
 ]
-Out = Annotated[Path | None, typer.Option(help="run folder; default: runs/<name>")]
+Out = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="run folder, or s3://bucket/run; default: runs/<name>"),
+]
 Seed = Annotated[int | None, typer.Option(help="one seed, in place of the experiment's")]
 Workers = Annotated[int | None, typer.Option(help="client workers and attack workers, each")]
 Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 runs on the CPU")]

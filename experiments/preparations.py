@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 
 from experiments.invocation import Invocation
+from experiments.mirror import working_folder
 from experiments.options import Json, Out, Quiet, Seed, Sets, Target
 
 
 def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed = None) -> None:
     """Create the run folder and print its cells, to simulate with flwr run or your own engine."""
-    for cell in Invocation(experiment, sets or [], out, seed).run(("simulate",)).cells:
-        print(cell.folder.resolve())
+    with working_folder(experiment, out, ()) as (target, folder):
+        for cell in Invocation(target, sets or [], folder, seed).run(("simulate",)).cells:
+            print(cell.folder.resolve())
 
 
 def prior(

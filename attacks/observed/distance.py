@@ -41,12 +41,14 @@ def cosine_distance(
 
     In [0, 2]; 1 where either gradient vanishes. Arguments as in ``squared_error``.
     """
-    sums = []
-    for name, value in observed.items():
-        weight, own = _weight(weights, name), guess[name]
-        pairs = (own * value, own.square(), value.square())
-        sums.append(torch.stack([(weight * pair).sum() for pair in pairs]))
-    inner, own_square, observed_square = torch.stack(sums).sum(0).unbind()
+    own = torch.cat([guess[name].flatten() for name in observed])
+    other = torch.cat([value.flatten() for value in observed.values()])
+    pairs = [own * other, own.square(), other.square()]
+    if weights is not None:
+        spread = [torch.ones_like(value) * _weight(weights, n) for n, value in observed.items()]
+        factor = torch.cat([one.flatten() for one in spread])
+        pairs = [factor * pair for pair in pairs]
+    inner, own_square, observed_square = (pair.sum() for pair in pairs)
     # The square root's slope is infinite at 0, hence the epsilon inside and not a clamp outside.
     norms = (own_square + EPSILON**2).sqrt() * (observed_square + EPSILON**2).sqrt()
     return 1.0 - inner / norms

@@ -22,6 +22,7 @@ from experiments.benchmarks.bench_families import family_table
 from experiments.benchmarks.bench_gpu import check_gpu, each_attack, together
 from experiments.benchmarks.bench_images import image_speed
 from experiments.benchmarks.bench_ranks import rank_tables
+from experiments.benchmarks.bench_reference import reference_speed
 from experiments.benchmarks.bench_text import text_speed
 from experiments.benchmarks.measure import PARTS, Measure
 from experiments.plan.cells import Cell
@@ -52,19 +53,31 @@ class BenchLine(Protocol):
         ...
 
 
-def bench(part: str = "", sets: Sequence[str] = ()) -> Iterator[BenchLine]:
+def bench(
+    part: str = "", sets: Sequence[str] = (), checkout: Path | None = None
+) -> Iterator[BenchLine]:
     """Yield the measurements of one of ``PARTS``, or of all, as soon as each is available.
 
-    Models on a hub that cannot be reached are skipped, and in all of them so is a missing GPU.
+    Models on a hub that cannot be reached are skipped, and in all of them so are a missing GPU and
+    the public code of others, which is measured where its ``checkout`` is given.
 
     Raises:
-        ConfigError: overrides were given for a benchmark without options, or there is no GPU.
+        ConfigError: overrides were given for a benchmark without options, there is no GPU, or the
+            checkout is missing, of another project or not asked for.
     """
+    if (part == PARTS[-1]) != (checkout is not None):
+        raise ConfigError(
+            "bench reference: measures beside the public code of a paper. Pass its checkout to "
+            "this benchmark alone: fedsim bench reference --path FOLDER"
+        )
+    if checkout is not None:
+        yield from reference_speed(checkout)
+        return
     if sets and part != "ranks":
         raise ConfigError(f"--set {sets[0]!r}: only bench ranks takes overrides. Remove it.")
     if part == "gpu":
         check_gpu()
-    for name in (part,) if part else PARTS:
+    for name in (part,) if part else BENCHES:
         with tempfile.TemporaryDirectory() as folder:
             yield from BENCHES[name](Path(folder), sets)
 
@@ -174,7 +187,7 @@ BENCHES: dict[str, Callable[[Path, Sequence[str]], Iterator[BenchLine]]] = {
     "families": _families,
     "gpu": _gpu,
 }
-"""For each of ``PARTS`` the function that measures it, given an empty folder and overrides."""
+"""For each of ``PARTS`` but the last the function that measures it, from a folder and overrides."""
 
 
 @contextmanager

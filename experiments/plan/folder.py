@@ -24,7 +24,7 @@ from experiments.plan.overrides import override
 from experiments.plan.toml_source import read_toml
 from fedsim.build import explain
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import SCHEMA, read_json, write_bytes, write_json
+from fedsim.files import SCHEMA, digest, read_json, write_bytes, write_json
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")
@@ -49,7 +49,9 @@ class Run:
                 f"--out {root}: cannot be made ({error.strerror}). Name another folder."
             ) from None
         table = plan.model_dump(mode="json", exclude_none=True)
-        write_bytes(root / "experiment.toml", tomli_w.dumps({"schema": SCHEMA, **table}).encode())
+        body = tomli_w.dumps(table).encode()
+        header = f'schema = {SCHEMA}\nsha256 = "{digest(body)}"\n'
+        write_bytes(root / "experiment.toml", header.encode(), body)
         for cell in run.cells:
             cell.write()
         return run
@@ -81,16 +83,28 @@ class Run:
             plan = Plan.model_validate_json(json.dumps(table))
         except ValidationError as error:
             raise ConfigError(f"{root / 'experiment.toml'}: {explain(error, '')}") from None
+        _check_whole(root / "experiment.toml")
         return cls(root, plan, tuple(make_cells(plan, root)))
 
 
+def _check_whole(path: Path) -> None:
+    """Compare the experiment with its hash in the second line, which older runs lack."""
+    known, _, body = path.read_bytes().partition(b"\n")[2].partition(b"\n")
+    if known.startswith(b"sha256") and known.decode() != f'sha256 = "{digest(body)}"':
+        raise StoreError(
+            f"{path}: cut or altered, and other captures would be made. Restore it, or run the "
+            "changed experiment with another --out."
+        )
+
+
 def check_version(root: Path) -> dict[str, Any]:
-    """The parsed ``experiment.toml`` without its schema number, which must be ours."""
+    """The parsed ``experiment.toml`` without its hash and schema number, which must be ours."""
     path = root / "experiment.toml"
     if not path.exists():
         raise ConfigError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
     table = read_toml(path)
     schema = table.pop("schema", None)
+    table.pop("sha256", None)
     if schema != SCHEMA:
         raise ConfigError(
             f"{root}: a run folder of version {schema!r}, and this fedsim reads version {SCHEMA}. "

@@ -16,6 +16,7 @@ from experiments.plan.levels import level_of
 from experiments.plan.rehearsal import Start, rehearse
 from experiments.preview.estimate import CostEstimate, estimate
 from experiments.preview.feasibility import feasible
+from experiments.preview.memory import heaviest_job
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
 from fedsim.models.mode import has_train_mode
@@ -31,6 +32,7 @@ class Cost:
         probes: number of captured replies of probes.
         jobs: number of pairs of an attack and a capture.
         disk: upper bound on the bytes of the captures, without frozen parameters.
+        job: the attack whose jobs hold most, the updates of one, and their bytes.
         time: estimated run time.
     """
 
@@ -39,6 +41,7 @@ class Cost:
     probes: int
     jobs: int
     disk: int
+    job: tuple[str, int, int]
     time: CostEstimate
 
     def text(self) -> str:
@@ -47,8 +50,13 @@ class Cost:
         return (
             f"{self.captures} captures{probes} of {self.parameters:,} values: "
             f"{self.disk / 1e6:,.0f} MB on disk at most\n"
-            f"{self.jobs} attacked captures\n{self.time.text()}"
+            f"{self.jobs} attacked captures{self._memory()}\n{self.time.text()}"
         )
+
+    def _memory(self) -> str:
+        attack, _, held = self.job
+        largest = f"; the largest job ({attack}) holds updates of {held / 1e6:,.1f} MB"
+        return f"{largest} beside its search" if attack else ""
 
 
 @dataclass(frozen=True)
@@ -193,6 +201,7 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
         probes,
         captures * len(entries(cells[0].experiment)),
         kept + models,
+        heaviest_job(cells, starts),
         estimate(cells, starts[cells[0].name], captures),
     )
 

@@ -271,6 +271,7 @@ COMMANDS: list[tuple[str, str, str, str]] = [
     ("run cut-run", "cut-run/experiment.toml", "not valid TOML", "Correct the file."),
     ("run base.toml --out cut-run", "cut-run/experiment.toml", "not valid", "Correct the file."),
     ("run wrong-run", "wrong-run/experiment.toml", "0 does not fit", "Write a number greater "),
+    ("run other-run", "other-run/experiment.toml", "cut or altered", "Restore it, or run the "),
     ("run new-run", "new-run", "version 99, and", "Use the fedsim that wrote it, "),
     ("run text.toml --set task.model=models/words", "task.model", "models/words' has", "tokenizer"),
     ("run text.toml --set task.model=models/cut", "task.model", "models/cut", "Name a folder as "),

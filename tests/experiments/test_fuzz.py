@@ -127,14 +127,16 @@ def check_plan(file: Path, change: list[str]) -> str:
         return "refused"
     table = tomllib.loads(file.read_text("utf-8"))
     for one in change:
-        key, _, value = one.partition("=")
-        with contextlib.suppress(tomllib.TOMLDecodeError):
-            node: Any = table
-            *parents, last = key.split(".")
-            for part in parents:
-                node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-            written = tomllib.loads(f"value = {value}")["value"]
-            node[int(last) if isinstance(node, list) else last] = written
+        key, _, written = one.partition("=")
+        try:
+            value = tomllib.loads(f"value = {written}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = written  # a word without quotes
+        node: Any = table
+        *parents, last = key.split(".")
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        node[int(last) if isinstance(node, list) else last] = value
     plan = Invocation(str(file), change).plan().model_dump(mode="json")
     assert keeps(table, plan["experiments"][0] if "suite" not in table else plan)
     return "accepted"

@@ -61,13 +61,14 @@ def _make_runs(root: Path) -> None:
     """One simulated run and copies of it with a fault."""
     run = Invocation(str(root / "base.toml"), out=root / "run").run(("simulate",))
     execute(run, ("simulate",), quiet=True)
-    for name in ("lost-cell", "cut-run", "wrong-run", "new-run"):
+    for name in ("lost-cell", "cut-run", "wrong-run", "other-run", "new-run"):
         shutil.copytree(run.root, root / name)
     shutil.rmtree(next((root / "lost-cell").glob("small.none.*")))
     plan = (run.root / "experiment.toml").read_text()
     for name, changed in (
         ("cut-run", plan[: plan.index(" = ", len(plan) // 2)]),
         ("wrong-run", plan.replace("clients = 2", "clients = 0")),
+        ("other-run", plan.replace("clients = 2", "clients = 3")),
         ("new-run", plan.replace("schema = 1", "schema = 99")),
     ):
         assert changed != plan

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from experiments.plan.folder import STAGES, RunStage
+from experiments.plan.folder import STAGES, Run, RunStage
 from tests.apps.cases import TEXT, merge
 from tests.kills import finish, forget, kill_after, made, start, temporaries
 from tests.raylets import Nodes, nodes
@@ -117,10 +117,8 @@ def test_a_cluster_killed_in_parts(
     while undisturbed.killed[name] < RAY_KILLS:
         shutil.copytree(undisturbed.root, run)
         forget(run, stage)
-        plan = (run / "experiment.toml").read_text()
-        (run / "experiment.toml").write_text(
-            plan.replace('address = ""', f'address = "{cluster.address}"')
-        )
+        opened = Run.open(run, [f"attack_stage.address={cluster.address}"])
+        Run.create(opened.plan, run)
         started = time.monotonic()
         process = start([*command, "--engine=ray"], undisturbed.log)
         process.join(rng.uniform(0, longest) if longest else None)
