@@ -29,7 +29,7 @@ from fedsim.types import Tensors
 
 FEWEST = 20
 """With fewer canaries no bound is ever above 0."""
-_USUAL = range(500, 10_001)
+_USUAL = range(1_000, 10_001)
 """Canaries that are planted unless a number is asked for."""
 _ERROR = 0.05
 """Chance that one of an audit's lower bounds is too high, for each of the two kinds."""
