@@ -47,17 +47,17 @@ class Claim:
     def enough(self, error: float) -> int:
         """Canaries with which 19 of 20 bounds on a true claim reach half of its epsilon.
 
-        For releases that have all rows; sampling hides canaries, and then it is a rough number.
+        As if it were one Gaussian mechanism of that epsilon; where rows are drawn, this is rough.
 
         Args:
             error: probability with which the bound may be wrong.
         """
-        half = accountant.noise_multiplier(
-            steps=self.steps, rate=self.rate, target=self.epsilon / 2, delta=self.delta
+        whole, half = (
+            1 / accountant.noise_multiplier(steps=1, rate=1, target=target, delta=self.delta)
+            for target in (self.epsilon, self.epsilon / 2)
         )
-        whole, less = (self.rate * math.sqrt(self.steps) / noise for noise in (self.noise, half))
         spread = math.sqrt(4 + whole**2 / 2)
-        return math.ceil(((norm.isf(error) + norm.isf(0.05)) * spread / (whole - less)) ** 2)
+        return math.ceil(((norm.isf(error) + norm.isf(0.05)) * spread / (whole - half)) ** 2)
 
     def misses(self, false_positives: float) -> float:
         """Smallest false negative rate of any test with these false positives.
