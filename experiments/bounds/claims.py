@@ -45,7 +45,7 @@ class Claim:
         return replace(self, noise=self.noise * _STEP**power)
 
     def enough(self, error: float) -> int:
-        """Canaries with which 19 of 20 bounds on a true claim reach half of its epsilon.
+        """Canaries with which 99 of 100 bounds on a true claim reach half of its epsilon.
 
         As if it were one Gaussian mechanism of that epsilon; where rows are drawn, this is rough.
 
@@ -57,7 +57,7 @@ class Claim:
             for target in (self.epsilon, self.epsilon / 2)
         )
         spread = math.sqrt(4 + whole**2 / 2)
-        return math.ceil(((norm.isf(error) + norm.isf(0.05)) * spread / (whole - half)) ** 2)
+        return math.ceil(((norm.isf(error) + norm.isf(0.01)) * spread / (whole - half)) ** 2)
 
     def misses(self, false_positives: float) -> float:
         """Smallest false negative rate of any test with these false positives.

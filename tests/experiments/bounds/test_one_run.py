@@ -50,7 +50,7 @@ def test_the_bound_holds_and_half_of_epsilon_is_found(epsilon: float, error: flo
     trials = [simulated(claim, claim.enough(error), seed) for seed in range(200)]
     found = [gaussian_bound(trial, claim, 1 - error) for trial in trials]
     assert sum(one > claim.epsilon for one in found) <= binom.isf(1e-3, 200, error)
-    assert sum(one < epsilon / 2 for one in found) <= binom.isf(1e-3, 200, 0.05)
+    assert sum(one < epsilon / 2 for one in found) <= binom.isf(1e-3, 200, 0.01)
 
 
 def test_null_scores_give_no_bound() -> None:
