@@ -13,7 +13,10 @@ from experiments.options import Json, Target
 
 def audit(
     experiment: Target,
-    canaries: Annotated[int, typer.Option(help="planted gradients per cell")] = 1000,
+    canaries: Annotated[
+        int | None,
+        typer.Option(help="planted gradients per cell", show_default="what half of epsilon takes"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure inferred membership and properties, and epsilon from below by canary gradients.

@@ -10,8 +10,9 @@ import torch
 
 from clients.train import LocalTrainer
 from experiments.bounds.auditor import Auditor
+from experiments.bounds.claims import Claim
 from experiments.bounds.limits import Case, cases
-from experiments.bounds.one_run import Claim, any_bound, gaussian_bound
+from experiments.bounds.one_run import any_bound, gaussian_bound
 from experiments.bounds.success import mechanism
 from experiments.plan.folder import Run
 from fedsim.capture import CaptureStore
@@ -28,6 +29,10 @@ from fedsim.types import Tensors
 
 FEWEST = 20
 """With fewer canaries no bound is ever above 0."""
+_USUAL = range(1_000, 10_001)
+"""Canaries that are planted unless a number is asked for."""
+_ERROR = 0.05
+"""Chance that one of an audit's lower bounds is too high, for each of the two kinds."""
 
 
 class AuditRow(Record):
@@ -36,8 +41,9 @@ class AuditRow(Record):
     Attributes:
         unit: what epsilon protects: ``example``, or a client's whole ``update``.
         epsilon: the accountant's upper bound.
-        lower: lower bound at 95 % confidence for Gaussian noise of unknown size.
-        any_mechanism: lower bound at 95 % confidence that assumes nothing about the mechanism.
+        lower: lower bound for Gaussian noise of unknown size. All of an audit's hold together
+            with 95 % confidence.
+        any_mechanism: lower bounds that assume nothing about the mechanism, as confident.
         shift: how far inclusion moves the score, relative to what the claim implies: far from 1,
             the canaries do not get through as declared, and a low bound means nothing.
     """
@@ -97,14 +103,20 @@ def obstacle(config: CellConfig) -> str:
     return ""
 
 
-def audit(run: Run, canaries: int) -> AuditRecord:
+def audit(run: Run, canaries: int | None = None) -> AuditRecord:
     """Audit the first client of each cell of the first seed, and write ``audit.json``.
+
+    Args:
+        run: the run.
+        canaries: for each cell; by default ``Claim.enough`` for half of its epsilon.
 
     Raises:
         ConfigError: there are too few canaries, or more than the client sends coordinates.
     """
-    if canaries < FEWEST:
+    if canaries is not None and canaries < FEWEST:
         raise ConfigError(f"canaries: {canaries} is too few. Take at least {FEWEST}.")
+    configs = [one.config for one in run.cells if one.config.seed == one.experiment.seeds[0]]
+    claims = sum(len(_rounds(config)) for config in configs if not obstacle(config))
     rows: list[AuditRow] = []
     skipped = {}
     for case in cases(run.cells):
@@ -112,14 +124,20 @@ def audit(run: Run, canaries: int) -> AuditRecord:
             skipped[case.cell.name] = reason
             continue
         with one_thread():
-            rows += audit_case(case, canaries)
+            rows += audit_case(case, canaries, _ERROR / claims)
     record = AuditRecord(rows=tuple(rows), skipped=skipped)
     write_json(run.root / "audit.json", record)
     return record
 
 
-def audit_case(case: Case, canaries: int) -> list[AuditRow]:
-    """The bounds of one cell after a quarter of its rounds, half of them, and all."""
+def _rounds(config: CellConfig) -> list[int]:
+    """A quarter of the rounds, half of them, and all."""
+    rounds = config.federation.rounds
+    return sorted({max(1, rounds // share) for share in (4, 2, 1)})
+
+
+def audit_case(case: Case, canaries: int | None, error: float) -> list[AuditRow]:
+    """The bounds of one cell after some of its rounds, each wrong with this probability at most."""
     config, setting = case.cell.config, case.setting
     federation, private, store = config.federation, setting.holdings.private, case.cell.captures
     part = partition(private.labels, federation.clients, federation, config.seed)[0]
@@ -130,11 +148,15 @@ def audit_case(case: Case, canaries: int) -> list[AuditRow]:
     trainer = LocalTrainer(setting.task, federation, chain, config.seed, torch.device("cpu"))
     auditor = Auditor(trainer, defense, private.take(part), broadcasts(store))
     shapes = {name: case.weights[name].shape for name in store.record(store.keys()[0]).order}
-    if canaries > (size := sum(map(torch.Size.numel, shapes.values()))):
+    size = sum(map(torch.Size.numel, shapes.values()))
+    if canaries is None:
+        last = Claim(federation.rounds, claim.turn.chance, claim.noise, defense.delta)
+        canaries = min(max(last.enough(error), _USUAL[0]), _USUAL[-1], size)
+    if canaries > size:
         raise ConfigError(f"canaries: {canaries} do not fit into the {size} coordinates sent.")
     trial = auditor.trial(shapes, canaries, 0, federation.clients + config.probes.count)
     found = []
-    for steps in sorted({max(1, federation.rounds // share) for share in (4, 2, 1)}):
+    for steps in _rounds(config):
         seen, own = trial.until(steps), Claim(steps, trial.rate, claim.noise, defense.delta)
         row = AuditRow(
             **case.who,
@@ -142,8 +164,8 @@ def audit_case(case: Case, canaries: int) -> list[AuditRow]:
             round=steps,
             canaries=canaries,
             epsilon=replace(own, rate=claim.turn.chance).epsilon,
-            lower=gaussian_bound(seen, own),
-            any_mechanism=any_bound(seen, own),
+            lower=gaussian_bound(seen, own, 1 - error),
+            any_mechanism=any_bound(seen, own, 1 - error),
             shift=seen.shift / (steps * own.rate),
         )
         found.append(row)

@@ -5,60 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, binom, norm
 
-from fedsim import accountant
+from experiments.bounds.claims import Claim, losses
 
 Scores: TypeAlias = NDArray[np.float64]
 
 _REFERENCE = 5000  # simulated canaries that the thresholds are taken from
 _RATES = (0.05, 0.005)  # false positive rates of the claim at which a threshold lies
-_STEP = 1.02  # ratio of neighbouring noises that are tried
+_QUIET = 1e-3  # noise multiplier below which epsilon is beyond all claims
 _SPAN = 250  # steps to the smallest and to the largest
-_EXPONENTS = np.linspace(0, 20, 401)
 _SHARES = (1, 4, 16)  # one in so many canaries is guessed
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What the accountant assumes: Poisson-sampled Gaussian mechanisms, composed.
-
-    Attributes:
-        steps: number of releases.
-        rate: probability that a release contains the protected unit.
-        noise: standard deviation divided by the sensitivity.
-        delta: probability with which epsilon may be exceeded.
-    """
-
-    steps: int
-    rate: float
-    noise: float
-    delta: float
-
-    @property
-    def epsilon(self) -> float:
-        """The accountant's upper bound."""
-        return accountant.epsilon(
-            steps=self.steps, rate=self.rate, noise_multiplier=self.noise, delta=self.delta
-        )
-
-    def louder(self, power: int) -> Claim:
-        """The same claim with ``1.02 ** power`` times the noise."""
-        return replace(self, noise=self.noise * _STEP**power)
-
-    def misses(self, false_positives: float) -> float:
-        """Smallest false negative rate of any test with these false positives.
-
-        The trade-off curve of the mechanism: for one Gaussian ``Phi(Phi^-1(1 - a) - 1 / noise)``
-        (Dong et al. 2022), in general ``max over e of 1 - delta(e) - exp(e) a``.
-        """
-        if self.rate >= 1:
-            return float(norm.cdf(norm.isf(false_positives) - math.sqrt(self.steps) / self.noise))
-        return float(np.max(1 - _profile(self) - np.exp(_EXPONENTS) * false_positives))
 
 
 @dataclass(frozen=True)
@@ -93,15 +54,23 @@ class Trial:
 def gaussian_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> float:
     """Lower bound on epsilon, given that the mechanism has the claim's form and unknown noise.
 
-    A threshold calls canaries with a larger statistic included. Rates of false positives and false
-    negatives have Clopper-Pearson upper bounds, which a mechanism as noisy as a point of the
-    family allows only above its trade-off curve (Nasr et al. 2023, section 4). Epsilon of the least
-    noise that contradicts them is the bound. Thresholds are those of the claim, so that none is
-    chosen by the data, and the error is shared among all of them (Bonferroni).
-
     Scores of different canaries have to be independent given the coins. Gaussian noise makes them
     so, since canaries are orthogonal.
+
+    Where each release has all rows, the summed scores are two normal samples, ``sqrt(steps) /
+    noise`` standard deviations apart (Andrew et al. 2024), and the bound is epsilon at the lower
+    confidence limit of that distance.
+
+    Where rows are drawn, a threshold calls canaries with a larger statistic included. Rates of
+    false positives and false negatives have Clopper-Pearson upper bounds, which a mechanism as
+    noisy as a point of the family allows only above its trade-off curve (Nasr et al. 2023, section
+    4). Epsilon of the least noise that contradicts them is the bound. Thresholds are those of the
+    claim, so that none is chosen by the data, and they share the error (Bonferroni).
     """
+    if claim.rate >= 1:
+        if (distance := _distance(trial, 1 - confidence)) <= 0:
+            return 0.0
+        return replace(claim, noise=max(_QUIET, math.sqrt(claim.steps) / distance)).epsilon
     tests = list(_tests(claim))
     error = (1 - confidence) / len(tests) / 2
     known = [
@@ -123,10 +92,23 @@ def gaussian_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> floa
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if contradicted(middle) else (middle, high)
-    found = claim.louder(high)
-    if claim.rate >= 1:
-        return found.epsilon
-    return max(0.0, float(_losses(found).get_epsilon_for_delta(claim.delta)))
+    return max(0.0, float(losses(claim.louder(high)).get_epsilon_for_delta(claim.delta)))
+
+
+def _distance(trial: Trial, error: float) -> float:
+    """Lower confidence limit of the distance of included from other scores, in their deviations.
+
+    From the noncentral t distribution, by the normal approximation 26.7.10 of Abramowitz and
+    Stegun (1964).
+    """
+    total = trial.scores.sum(1)
+    among, without = total[trial.included], total[~trial.included]
+    free = len(total) - 2
+    squares = among.var() * len(among) + without.var() * len(without)
+    unit = math.sqrt(1 / len(among) + 1 / len(without))
+    t = (among.mean() - without.mean()) / (unit * math.sqrt(squares / free))
+    least = t * (1 - 1 / (4 * free)) - norm.isf(error) * math.sqrt(1 + t * t / (2 * free))
+    return float(unit * least)
 
 
 def any_bound(trial: Trial, claim: Claim, confidence: float = 0.95) -> float:
@@ -182,8 +164,6 @@ def _tests(claim: Claim) -> tuple[tuple[str, float], ...]:
     reference = Trial(rng.normal(0, claim.noise, shape) + inside, coins, places)
     found = []
     for kind, statistic in _STATISTICS.items():
-        if kind != "sum" and claim.rate >= 1:
-            continue  # the sum is the likelihood ratio
         values = statistic(reference, claim)
         among, without = values[coins], values[~coins]
         found.append((kind, float(np.median(without) + np.median(among)) / 2))
@@ -213,21 +193,3 @@ def _order(trial: Trial, claim: Claim) -> Scores:
 
 
 _STATISTICS = {"sum": _sum, "likelihood": _likelihood, "order": _order}
-
-
-@lru_cache(maxsize=1024)
-def _profile(claim: Claim) -> Scores:
-    """Delta of the claim for each of ``_EXPONENTS``."""
-    return np.array(_losses(claim).get_delta_for_epsilon(list(_EXPONENTS)))
-
-
-@lru_cache(maxsize=1024)
-def _losses(claim: Claim) -> Any:  # noqa: ANN401
-    """Distribution of the privacy loss, rounded up."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    grid = min(50.0, 1e-2 * max(1.0, (0.3 / claim.noise) ** 2))
-    one = pld.from_gaussian_mechanism(
-        claim.noise, value_discretization_interval=grid, sampling_prob=claim.rate
-    )
-    return one.self_compose(claim.steps)

@@ -12,7 +12,8 @@ from clients.local_steps import schedule
 from clients.train import LocalTrainer
 from experiments.bounds.auditor import Auditor, Sampler
 from experiments.bounds.canaries import Canaries
-from experiments.bounds.one_run import Claim, Trial, gaussian_bound
+from experiments.bounds.claims import Claim
+from experiments.bounds.one_run import Trial, gaussian_bound
 from fedsim.cell import TaskConfig
 from fedsim.defenses.budget import Budgeted
 from fedsim.defenses.chain import Chain
