@@ -10,7 +10,7 @@ from experiments.plan.cells import Cell
 from experiments.plan.config import ExperimentConfig
 from fedsim.build import registry
 from fedsim.cell import CellConfig, TaskConfig
-from fedsim.data.columns import find_label
+from fedsim.data.columns import find_label, label_candidates
 from fedsim.data.partition import partition
 from fedsim.data.rows import is_builtin
 from fedsim.data.tables import locate, open_tables
@@ -81,8 +81,8 @@ def _check_labels(config: TaskConfig, task: Task) -> None:
     features = next(iter(tables.values())).features
     if not find_label(features, config.label_column, config.dataset):
         raise ConfigError(
-            f"task.label_column: {config.dataset} has no label column among "
-            f"{', '.join(features)}. Choose another data set, or a language model."
+            f"task.label_column: no column of {config.dataset} is named or typed as a label. Name "
+            f"it, for example {' or '.join(map(repr, label_candidates(features)))}."
         )
 
 
