@@ -80,9 +80,11 @@ def _check_labels(config: TaskConfig, task: Task) -> None:
     tables = open_tables(*locate(config.dataset), config.dataset)
     features = next(iter(tables.values())).features
     if not find_label(features, config.label_column, config.dataset):
+        names = " or ".join(map(repr, label_candidates(features)))
+        advice = f"Name it, for example {names}." if names else "Choose another data set."
         raise ConfigError(
-            f"task.label_column: no column of {config.dataset} is named or typed as a label. Name "
-            f"it, for example {' or '.join(map(repr, label_candidates(features)))}."
+            f"task.label_column: no column of {config.dataset} is named or typed as a label. "
+            + advice
         )
 
 
