@@ -18,8 +18,10 @@ for _name, _value in {
 __version__ = "0.1.0"
 
 _OFFERED = {
+    "Attack": "attacks.base",
     "Eavesdropper": "server.eavesdropper",
     "Guess": "experiments.audit.guess",
+    "Reconstruction": "attacks.base",
     "Scores": "experiments.audit.scoring",
     "Update": "experiments.audit.update",
     "attack": "experiments.audit.attacking",
@@ -29,7 +31,7 @@ _OFFERED = {
     "suited": "experiments.audit.suitability",
     "truth_mod": "clients.truth_mod",
 }
-"""The interface for audits. It lies above this package, which imports none of it before its use."""
+"""The interface for audits and attacks, above this package, which imports it at its first use."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

@@ -60,7 +60,8 @@ class TaskConfig(ConfigSection):
             earlier run broadcast in that round, where the folder is that of a cell or of a run with
             one cell; ``auto`` is ``random`` for a built-in model and ``pretrained`` for any other.
         input_column: the image or text column; if empty, it is found by its type.
-        label_column: the label column; if empty, it is found by its name or type.
+        label_column: the column of class numbers or names; if empty, it is found by its name or
+            type.
         heldout_split: rows that measure utility; if empty, the validation or test split.
         heldout_rows: largest number of held-out rows, drawn by the seed.
         max_length: length in tokens at which texts are cut, special tokens included.

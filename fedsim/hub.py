@@ -15,7 +15,7 @@ def resolve(identifier: str, kind: Literal["models", "datasets"]) -> str:
     The order is ``$FEDSIM_HUB/<kind>/<identifier>``, ``identifier`` as a path, then the hub.
 
     Raises:
-        ConfigError: ``FEDSIM_HUB`` is set but is not a folder, or a path does not exist.
+        ConfigError: ``FEDSIM_HUB`` is set but is not a folder, or a path is none.
     """
     if root := os.environ.get("FEDSIM_HUB"):
         if not Path(root).is_dir():
@@ -25,6 +25,8 @@ def resolve(identifier: str, kind: Literal["models", "datasets"]) -> str:
             return str(local.resolve())
     if Path(identifier).is_dir():
         return str(Path(identifier).resolve())
+    if Path(identifier).is_file():
+        raise ConfigError(f"{identifier}: it is a file. Name the folder that holds it.")
     if identifier.startswith((".", "/", "~")):
         raise ConfigError(f"{identifier}: there is no such folder. Correct the path.")
     return identifier

@@ -125,6 +125,10 @@ def check_suits(label: str, chosen: Attack, victim: Update) -> None:
             f"{victim.task.modality}",
             "fedsim.suited(victim) lists the attacks that suit.",
         )
+    if chosen.infers != "rows":
+        raise CannotAttack(
+            f"it infers {chosen.infers}, and guesses no example", "Run it in an experiment."
+        )
     missing = victim.observation.knowledge.missing(chosen.requires - {"num_examples"})
     if "auxiliary" in missing:
         raise CannotAttack(

@@ -14,6 +14,7 @@ from fedsim.build import options_of
 from fedsim.metrics.base import Examples
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
+from fedsim.tasks.own_tokenizer import doubt
 
 NO_SCORE = (
     "No score is possible without the private examples; fedsim.truth_mod records them in a test "
@@ -58,6 +59,7 @@ class Guess:
     ) -> Guess:
         """The guess with the caveats of the attack and what was ``assumed`` for it."""
         late = "the time budget ended the attack" if found.expired else ""
+        caveats = (found.note.rstrip("."), assumed, late, doubt(victim.task))
         return cls(
             label,
             options_of(chosen),
@@ -65,7 +67,7 @@ class Guess:
             found.confidence or (),
             found.objective,
             seconds,
-            "; ".join(note for note in (found.note.rstrip("."), assumed, late) if note),
+            "; ".join(filter(None, caveats)),
             victim.task,
         )
 

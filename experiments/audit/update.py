@@ -15,6 +15,7 @@ from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
+from fedsim.tasks.own_tokenizer import doubt
 from fedsim.tensor_names import Given, Named, lacks, named, own_tensors, weights_of
 from fedsim.types import Tensors
 
@@ -108,9 +109,10 @@ class Update:
         claim = (
             "" if self.claimed_examples is None else f"; claims {self.claimed_examples} examples"
         )
+        doubted = doubt(self.task)
         return (
             f"{seen.kind} of {spec.model} ({spec.kind}{longest}): {self.match}. "
-            f"The attacker knows {known}{claim}."
+            f"The attacker knows {known}{claim}." + (f" Note: {doubted}." if doubted else "")
         )
 
 

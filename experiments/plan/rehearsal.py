@@ -10,7 +10,7 @@ from experiments.plan.cells import Cell
 from experiments.plan.config import ExperimentConfig
 from fedsim.build import registry
 from fedsim.cell import CellConfig, TaskConfig
-from fedsim.data.columns import find_label
+from fedsim.data.columns import find_label, label_candidates
 from fedsim.data.partition import partition
 from fedsim.data.rows import is_builtin
 from fedsim.data.tables import locate, open_tables
@@ -80,9 +80,11 @@ def _check_labels(config: TaskConfig, task: Task) -> None:
     tables = open_tables(*locate(config.dataset), config.dataset)
     features = next(iter(tables.values())).features
     if not find_label(features, config.label_column, config.dataset):
+        names = " or ".join(map(repr, label_candidates(features)))
+        advice = f"Name it, for example {names}." if names else "Choose another data set."
         raise ConfigError(
-            f"task.label_column: {config.dataset} has no label column among "
-            f"{', '.join(features)}. Choose another data set, or a language model."
+            f"task.label_column: no column of {config.dataset} is named or typed as a label. "
+            + advice
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,8 @@ from fedsim.errors import ConfigError
 
 TEXT_COLUMNS = ("sentence", "text", "content", "review")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target")
+
+_MOST_CLASSES = 1000
 
 _HEADING = re.compile(r"=.*=")
 
@@ -49,22 +51,50 @@ def find_input(
 def find_label(features: dict[str, Any], column: str, dataset: str) -> str:
     """Name of the label column; empty if there is none.
 
-    It is the column asked for, else one of ``LABEL_COLUMNS``, else the first with named classes.
+    It is the column asked for, which may hold the names of classes, else one of
+    ``LABEL_COLUMNS``, else the first with named classes.
 
     Raises:
-        ConfigError: the column asked for does not exist or does not hold class numbers.
+        ConfigError: the column asked for does not exist, or holds neither numbers nor texts.
     """
     if column:
         _check_exists(features, column, dataset)
-        if not _is_class(features[column]):
+        if column not in label_candidates(features):
             raise ConfigError(
-                f"{dataset}: the column {column!r} does not hold class numbers. "
+                f"{dataset}: the column {column!r} does not hold classes. "
                 f"Its columns are {', '.join(features)}."
             )
         return column
     named = [name for name in LABEL_COLUMNS if name in features and _is_class(features[name])]
     typed = [name for name, feature in features.items() if hasattr(feature, "names")]
     return next(iter(named + typed), "")
+
+
+def label_candidates(features: dict[str, Any]) -> list[str]:
+    """The columns that can be asked for as the label, those of numbers first."""
+    found = [name for name, own in features.items() if _is_class(own) or _is_text(own)]
+    return sorted(found, key=lambda name: _is_text(features[name]))
+
+
+def read_class_names(tables: Mapping[str, Any], column: str, dataset: str) -> tuple[str, ...]:
+    """Names of the classes of a label column; empty where it only has numbers.
+
+    Those of a column of texts are the values that occur in any of the splits ``tables``, sorted.
+
+    Raises:
+        ConfigError: there are so many texts that they are no classes.
+    """
+    having = [table for table in tables.values() if column in table.features]
+    feature = having[0].features[column]
+    if not _is_text(feature):
+        return tuple(getattr(feature, "names", ()))
+    names = {name for table in having for name in table.unique(column)} - {None}
+    if len(names) > _MOST_CLASSES:
+        raise ConfigError(
+            f"{dataset}: the column {column!r} holds {len(names)} different texts, too many for "
+            "classes. Name another label_column."
+        )
+    return tuple(sorted(names))
 
 
 def read_images(
@@ -110,19 +140,26 @@ def read_text(text: str | None) -> str:
     return "" if _HEADING.fullmatch(stripped) else stripped
 
 
-def read_labels(values: Sequence[int | None], numbers: Sequence[int], dataset: str) -> Tensor:
-    """Classes int64 ``(row,)``.
+def read_labels(
+    values: Sequence[int | str | None],
+    numbers: Sequence[int],
+    dataset: str,
+    names: Sequence[str] = (),
+) -> Tensor:
+    """Classes int64 ``(row,)``; a text is a class by its place in ``names``.
 
     Raises:
         ConfigError: a row has no label.
     """
-    for number, value in zip(numbers, values, strict=True):
+    places = {name: place for place, name in enumerate(names)}
+    found = [places[value] if isinstance(value, str) else value for value in values]
+    for number, value in zip(numbers, found, strict=True):
         if value is None or value < 0:
             raise ConfigError(
                 f"{dataset}: row {number} has no label (its value is {value}). "
                 "Choose a split with labels, or another label_column."
             )
-    return torch.tensor(values, dtype=torch.int64)
+    return torch.tensor(found, dtype=torch.int64)
 
 
 def _check_exists(features: dict[str, Any], column: str, dataset: str) -> None:

@@ -10,9 +10,16 @@ from torch import Tensor
 
 from fedsim.data import DATASETS
 from fedsim.data.builtin import Builtin
-from fedsim.data.columns import find_input, find_label, read_images, read_labels, read_text
+from fedsim.data.columns import (
+    find_input,
+    find_label,
+    read_class_names,
+    read_images,
+    read_labels,
+    read_text,
+)
 from fedsim.data.splits import Split
-from fedsim.data.tables import locate, open_tables
+from fedsim.data.tables import Tables, locate, open_tables
 from fedsim.errors import ConfigError
 from fedsim.types import Rows
 
@@ -36,7 +43,8 @@ def load_rows(
         split: as in ``train``, ``train[100:900]`` or ``train[:50%]``.
         modality: required type of the inputs.
         input_column: name of the column; if empty, it is found by its type.
-        label_column: name of the column; if empty, it is found by its name or type.
+        label_column: name of the column of class numbers or texts; if empty, a column of numbers
+            is found by its name or type.
         image_size: height and width in pixels to resize images to; 0 keeps their size.
 
     Raises:
@@ -79,9 +87,8 @@ def _read(
         )
     numbers = part.numbers(sizes[part.name], dataset)
     if builtin is None:
-        table = tables[part.name]
         columns = (input_column, label_column)
-        return _read_table(table, dataset, numbers, modality, columns, image_size)
+        return _read_table(tables, part.name, dataset, numbers, modality, columns, image_size)
     if column := input_column or label_column:
         raise ConfigError(
             f"{dataset}: there is no column {column!r}, since a built-in data set has no columns. "
@@ -99,21 +106,23 @@ def _read(
 
 
 def _read_table(
-    table: Any,  # noqa: ANN401
+    tables: Tables,
+    split: str,
     dataset: str,
     numbers: range,
     modality: Literal["image", "text"],
     columns: tuple[str, str],
     image_size: int,
 ) -> Rows:
+    table = tables[split]
     column = find_input(table.features, modality, columns[0], dataset)
     label = find_label(table.features, columns[1], dataset)
     sliced = table.select(numbers)
     labels = torch.zeros(len(numbers), dtype=torch.int64)
     names: tuple[str, ...] = ()
     if label:
-        labels = read_labels(sliced[label][:], numbers, dataset)
-        names = tuple(getattr(table.features[label], "names", ()))
+        names = read_class_names(tables, label, dataset)
+        labels = read_labels(sliced[label][:], numbers, dataset, names)
     if modality == "image":
         images = read_images(sliced[column], numbers, dataset, image_size)
         return Rows(images, labels, tuple(numbers), names)

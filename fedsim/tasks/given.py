@@ -81,8 +81,8 @@ def task_of(
         return transformer_task(inner, tokenizer, task, max_length, arrays or {}, lora_alpha)
     if tokenizer is not None:
         raise ConfigError(
-            f"tokenizer: {type(inner).__name__} is no text model of transformers. "
-            "Leave tokenizer out, or pass a transformers model with a head."
+            f"tokenizer: {type(inner).__name__} is no text model of transformers. Pass one with a "
+            "head, which AutoModelForCausalLM.register makes of yours, or leave tokenizer out."
         )
     if loss is None and not isinstance(inner, ImageNetwork):
         raise ConfigError(

@@ -18,6 +18,7 @@ from fedsim.models.lora import LoRA
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
+from fedsim.tasks.own_tokenizer import check_tokenizer
 from fedsim.tasks.text import TextTask, most_tokens, padding, special_ids
 from fedsim.tasks.text_classification import TextClassification
 
@@ -55,8 +56,6 @@ _HEADS: dict[str, TaskKind] = {
 }
 _ADAPTER = re.compile(r"(\w+)\.lora_A\.(?:\w+\.)?weight$")
 _LONGEST = 64
-_FEWEST = 0.9
-"""Share of the embedding's rows that a tokenizer of the same model uses at least."""
 
 
 def as_given(task: Task) -> Task:
@@ -116,15 +115,10 @@ def transformer_task(
         architecture = transformer.architecture(source, classes, padding(words))
     else:
         architecture = transformer.as_data(model.config) | {"pad_token_id": padding(words)}
-    rows = int(architecture["vocab_size"])
-    if not _FEWEST * rows <= len(words) <= rows:
+    check_tokenizer(name, architecture, words)
+    if classes == architecture["vocab_size"]:
         raise ConfigError(
-            f"tokenizer: it has {len(words)} tokens, but the embedding of {name} has {rows} rows. "
-            "Pass the tokenizer that the clients use."
-        )
-    if classes == rows:
-        raise ConfigError(
-            f"task: the last array has {rows} rows, as the vocabulary has tokens, so that no "
+            f"task: the last array has {classes} rows, as the vocabulary has tokens, so that no "
             "classifier sent it. Leave task out, or pass 'language-modelling'."
         )
     most = most_tokens(architecture, words)

@@ -71,6 +71,24 @@ def test_text_and_label_columns_are_found(tmp_path: Path) -> None:
     assert (chosen.inputs, chosen.labels.tolist()) == (("a", "b"), [5, 6])
 
 
+def test_texts_are_classes_in_their_order_over_all_splits(tmp_path: Path) -> None:
+    import datasets
+
+    folder = _save(tmp_path / "texts", {"text": ["One", "Two"], "kind": ["spam", "ham"]})
+    other = {"text": ["Three", "Four"], "kind": ["eggs", None]}
+    datasets.Dataset.from_dict(other).to_parquet(tmp_path / "texts" / "test.parquet")
+    rows = load_rows(folder, "train", modality="text", label_column="kind")
+    assert rows.class_names == ("eggs", "ham", "spam")
+    assert rows.labels.tolist() == [2, 1]
+    with pytest.raises(ConfigError, match=r"row 1 has no label \(its value is None\)"):
+        load_rows(folder, "test", modality="text", label_column="kind")
+    assert load_rows(folder, "test", modality="text").class_names == ()
+    many = {"text": ["a"] * 1001, "kind": [str(number) for number in range(1001)]}
+    many_folder = _save(tmp_path / "many", many)
+    with pytest.raises(ConfigError, match=r"'kind' holds 1001 different texts, too many for clas"):
+        load_rows(many_folder, "train", modality="text", label_column="kind")
+
+
 def test_grey_images_have_one_channel(tmp_path: Path) -> None:
     folder = _save_images(tmp_path / "grey", [_grey(5, value) for value in (0, 100, 255)])
     rows = load_rows(folder, "train[1:]", modality="image")
@@ -123,7 +141,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("train", {"input_column": "txt"}, "there is no column 'txt'. Its columns are text, label, "),
     ("train", {"input_column": "label"}, "the column 'label' does not hold texts. Its columns "),
     ("train", {"label_column": "lab"}, "there is no column 'lab'. Its columns are text, label, "),
-    ("train", {"label_column": "score"}, "the column 'score' does not hold class numbers. "),
+    ("train", {"label_column": "score"}, "the column 'score' does not hold classes. Its columns "),
     ("train[9:]", {}, "'train[9:]' holds no row. 'train' has the rows 0 to 5; "),
     ("train[:2]", {}, "the texts of the rows 0 to 1 are all blank. Choose a longer slice."),
     ("train[::2]", {}, "'train[::2]' is not a split. Write it like "),

@@ -164,7 +164,8 @@ def test_the_audits_of_a_gradient_work(capsys: pytest.CaptureFixture[str], tmp_p
     text, image, *_ = (one for one in of("python") if one.page == "docs/how-to/audit.md")
     torch.manual_seed(0)
     for snippet in (text, image):
-        exec(compile(snippet.text, str(snippet), "exec"), {"MODEL": str(tmp_path)})
+        source = snippet.text.replace('"gpt2"', repr(str(tmp_path)))
+        exec(compile(source, str(snippet), "exec"), {})
     said = capsys.readouterr().out
     assert "('My PIN is 4471.',) (True,)" in said
     assert "span: rouge1 1, rougeL 1, exact_match 1 on 1 examples" in said

@@ -46,7 +46,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(TEXT_MODELS["tiny-bert"], root / "models" / "bare")
     for split in ("train", "test"):
         _table(root / "numbers" / f"{split}.csv", {"number": [1, 2], "label": [0, 1]})
-        _table(root / "moods" / f"{split}.csv", {"text": [f"{split} a", "b"], "mood": ["x", "y"]})
+        columns: dict[str, list[object]] = {
+            "text": [f"{split} a", "b"],
+            "mood": ["x", "y"],
+            "score": [0.5, 0.7],
+        }
+        _table(root / "moods" / f"{split}.csv", columns)
     _make_runs(root)
     return root
 

@@ -71,6 +71,7 @@ def test_suited_says_what_runs_and_why_the_others_refuse(victim: Any) -> None:
     found = fedsim.suited(victim)
     assert {"span", "embedding_rows", "lamp"} <= set(found.attacks)
     assert "public rows" in found.reasons["lti"]
+    assert "guesses no example. Run it in an experiment" in found.reasons["membership"]
     assert "dlg" in found.others
     assert "lti" in found._repr_html_()
     assert str(found).splitlines()[0].endswith("runs")

@@ -111,7 +111,7 @@ CASES = {
     "one number": Case(lambda h: image(image_shape=8), "8 is not (channel", "image_shape=(3, 32"),
     "other shape": Case(lambda h: image(image_shape=(3, 8, 8)), "does not turn", "that it takes"),
     "no model": Case(lambda h: image(model=3), "got int", "Pass a torch.nn.Module"),
-    "text as image": Case(lambda h: image(tokenizer=3), "Net is no text model", "Leave tok"),
+    "text as image": Case(lambda h: image(tokenizer=3), "Net is no text model", "leave tok"),
     "no update": Case(lambda h: fedsim.attack(h.model, "span"), "got GPT2LM", "Update.of(model"),
     "no attack": Case(lambda h: fedsim.attack(text(h), "spam"), "'spam'", "Did you mean 'span'?"),
     "steps": Case(lambda h: fedsim.attack(text(h), "lamp", steps=-3), "steps: -3", "greater than"),
