@@ -194,6 +194,8 @@ class PrefixFit:
 
 def non_negative(gram: Tensor, goal: Tensor, rounds: int = 600) -> Tensor:
     """Non-negative least squares from the normal equations, by accelerated projected descent."""
+    if not gram.any():  # as behind adapters that have not left zero yet
+        return torch.zeros_like(goal)
     size = gram.diagonal().sqrt().clamp(min=1e-20)
     gram, goal = gram / size[:, None] / size, goal / size
     top = torch.ones_like(goal)

@@ -167,6 +167,8 @@ def test_non_negative_least_squares() -> None:
     assert float(found.min()) == 0  # the conditions of Karush, Kuhn and Tucker
     assert float(slope.min()) > -1e-2
     assert float((slope * found).abs().max()) < 1e-2
+    nothing = torch.zeros(3)
+    assert torch.equal(non_negative(torch.zeros(3, 3), nothing), nothing)
 
 
 @pytest.mark.parametrize(("defense", "apart"), [(NOISE, 0.5), (HALF, 0.2)])
