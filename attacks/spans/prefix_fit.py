@@ -145,6 +145,8 @@ class PrefixFit:
 
         Forgets prefixes that explain nothing.
         """
+        if not self._prefixes:
+            return []
         share, spread = self._shares()
         left, kept, found = share.clone(), share > CUTS.least_share, []
         places = {prefix: place for place, prefix in enumerate(self._prefixes)}

@@ -146,6 +146,7 @@ def test_prefixes_of_sentences_are_told_from_those_that_change_over(
     mixed = [one[:6] + other[6:], other[:6] + one[6:]]
     fit = PrefixFit(match, seen, 2 * task.max_length, one[-1], task.max_length)
     assert fit.tells
+    assert fit.chosen(2) == []  # as after none was worth keeping
     fit.add([*mixed, one, other])
     found = fit.chosen(2)
     assert Counter(line.ids for line in found) == Counter([tuple(one), tuple(other)])
