@@ -19,7 +19,6 @@ from threading import Event, Thread
 from time import time_ns
 from typing import Any, TypeAlias
 
-from attacks.scheduling.run_lock import lock_run
 from experiments.plan.folder import RunStage
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import read_json, write_json
@@ -83,6 +82,8 @@ def local_folder(url: str) -> Path:
 @contextmanager
 def mirrored(url: str, folder: Path, omit: Collection[str] = ()) -> Iterator[None]:
     """Bring ``folder`` up to date, and copy what is made in it to ``url`` until the end."""
+    from attacks.scheduling.run_lock import lock_run  # with torch, which other commands spare
+
     mirror, stop = Mirror(url, folder, omit), Event()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with lock_run(mirror.state):

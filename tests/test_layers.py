@@ -30,7 +30,11 @@ BORDERS = {
         "attacks/scheduling/task.py",
         "server/grids/ray.py",
     },
-    "datasets": {"experiments/exports.py", "fedsim/data/tables.py"},
+    "datasets": {
+        "experiments/benchmarks/public_code.py",
+        "experiments/exports.py",
+        "fedsim/data/tables.py",
+    },
     "peft": {"fedsim/models/lora.py"},
     "pickle": set[str](),
     "dill": set[str](),

@@ -104,7 +104,11 @@ def test_a_copy_that_was_cut_off_is_gone_on_with(
     a, _ = both(store, tmp_path)
     a.pull()
     write(tmp_path / "a/x", "made before")
-    monkeypatch.setattr(a, "_note", lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(a, "_note", interrupted)
     with pytest.raises(KeyboardInterrupt):
         a.push()
     write(tmp_path / "a/y", "made after")
