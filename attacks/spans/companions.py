@@ -94,7 +94,7 @@ class Companions:
         for line in lines:
             own = self._numbers(line)
             pairs = zip(own.tolist(), range(len(line)), strict=True)
-            nodes = torch.stack([self._table.node(*pair) for pair in pairs])
+            nodes = torch.cat([self._table.node(*pair) for pair in pairs])
             done |= {
                 word
                 for word in own[1:-1].tolist()

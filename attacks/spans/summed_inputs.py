@@ -57,8 +57,8 @@ class SummedInputs:
         )
 
     def node(self, word: int, place: int) -> Tensor:
-        """The number of a word's node at a place where it is a candidate."""
-        return torch.nonzero((self.word == word) & (self.place == place))[0, 0]
+        """The number of a word's node at a place ``(1,)``; empty if it is no candidate there."""
+        return torch.nonzero((self.word == word) & (self.place == place))[:, 0]
 
 
 def _norm(layers: FirstLayers, word: Tensor) -> nn.LayerNorm | None:

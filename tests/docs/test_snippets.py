@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import attacks
-from attacks.base import Attack
 from docs.hooks import linked, outside
 from docs.manuals import commands
 from docs.measured import HEADLINES, RESULTS, ROOT, read
@@ -183,7 +182,6 @@ def test_the_tutorials_model_data_defense_and_metric_run_together(make_run: Make
 
 
 @pytest.mark.usefixtures("registered")
-@pytest.mark.skipif(not hasattr(Attack, "guess"), reason="attacks have no guess")
 def test_the_tutorials_attack_runs(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = defined("tutorial/own-attack.md", monkeypatch).ClassMean
     monkeypatch.setitem(attacks.ATTACKS, "class_mean", mine)

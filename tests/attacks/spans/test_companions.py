@@ -88,6 +88,18 @@ def test_a_known_sentence_leaves_its_words_to_no_other() -> None:
     assert all(gone.isdisjoint(group.words) for group in left.groups)
 
 
+def test_a_known_sentence_may_hold_a_word_that_is_no_candidate_at_its_place() -> None:
+    lines, network = sentences(0), bert()
+    update, tokens = gradients(network, lines), candidates(lines)
+    tokens[3] = tokens[3][tokens[3] != lines[0][3]]
+    layers = FirstLayers(network, [10, 20, 30], max(LENGTHS))
+    found = Companions.of(layers, update, tokens, STOP, Job())
+    left = None if found is None else found.beside(lines[:1], Job())
+    assert left is not None
+    others = {word for line in lines[1:] for word in line[1:-1]}
+    assert {group.seed for group in left.groups} >= others
+
+
 def test_another_gradient_of_the_same_words_tells_nothing() -> None:
     lines, network = sentences(0), bert()
     update = gradients(network, lines)
