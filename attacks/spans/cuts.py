@@ -57,6 +57,7 @@ class SpanCuts:
         grown_starts: first tokens that it tries in excess of the sentences.
         least_noise: least variance of noise, as a share of the mean square of a gradient.
         fewest_directions: spikes below which a layer says nothing.
+        row_level: p-value of the strongest row of noise, below which the embedding tables tell.
         told_weight: weight of a language model's log-probability.
         told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
         told_start: factor on that for the first word, where all sentences show in each other's.
@@ -150,6 +151,7 @@ class SpanCuts:
     grown_starts: int = 6
     least_noise: float = 1e-4
     fewest_directions: int = 3
+    row_level: float = 0.01
     told_weight: float = 0.5
     told_shift: float = 3.0
     told_start: float = 0.2

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from attacks.base import Job, Reconstruction
+from attacks.observed.prior import prior_guess
 from attacks.spans import causal_decoding, encoder_decoding
 from attacks.spans.adapter_evidence import adapter_evidence
 from attacks.spans.adapters import first_round
@@ -14,12 +15,18 @@ from attacks.spans.candidates import vocabulary
 from attacks.spans.certificate import batch_of
 from attacks.spans.consistency import consistent
 from attacks.spans.first_layers import FirstLayers
-from attacks.spans.soft_traces import soft_traces
+from attacks.spans.soft_traces import SoftTraces, soft_traces
+from attacks.spans.table_rows import table_rows
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.lora import is_adapter
 from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
+
+_HIDDEN = (
+    "neither the first two blocks nor the embedding tables stand out of the update's noise; the "
+    "most frequent words"
+)
 
 
 def decodable(observation: Observation, task: TextTask, network: nn.Module) -> bool:
@@ -48,7 +55,8 @@ def decode(
 
     They are ``consistent`` if their own gradient explains the update up to its noise. The note of
     other guesses names the words that are likely to occur in the batch, and says what the first
-    round of adapters withholds.
+    round of adapters withholds. Where noise hides all that tells of words, the guess is that of
+    ``PriorOnly``, if auxiliary rows are granted: a search would find the noise's own words.
 
     Args:
         observation: of any optimizer and defense; none is declared.
@@ -63,8 +71,12 @@ def decode(
     """
     traces = soft_traces(observation, task, network, rows=rows)
     count = observation.knowledge.num_examples or 1
+    level: Certificate = "guess"
     if not traces.shown:
         return None
+    if observation.knowledge.auxiliary and not _tells(observation, traces):
+        guess = prior_guess(observation, task, job)
+        return Reconstruction(guess, confidence=(level,) * len(guess), note=_HIDDEN)
     if traces.layers.causal:
         lines = causal_decoding.decode(observation, task, traces, rng, job)
         labels = [-1] * len(lines)
@@ -73,7 +85,7 @@ def decode(
     if not lines:
         return None
     explained = not job.expired and consistent(observation, task, network, lines, labels)
-    level: Certificate = "consistent" if explained else "guess"
+    level = "consistent" if explained else level
     words = "" if explained else note_of(likely_words(traces, count), task)
     notes = filter(None, (words, first_round(observation)))
     return Reconstruction(
@@ -82,3 +94,11 @@ def decode(
         expired=job.expired,
         note="; ".join(notes),
     )
+
+
+def _tells(observation: Observation, traces: SoftTraces) -> bool:
+    """Whether a layer, or a row of the embedding tables, stands out of the noise."""
+    if traces.first is not None or traces.near or traces.later:
+        return True
+    rows = None if traces.layers.causal else table_rows(observation, traces.layers)
+    return rows is not None and rows.tells

@@ -22,7 +22,7 @@ from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 
-Measure: TypeAlias = Literal["whole", "each"]
+Measure: TypeAlias = Literal["whole", "positive", "each"]
 
 _RIDGE = 1e-6  # of the inner products of lines, which may be alike
 _TOKENS = 1024  # in one forward and backward pass
@@ -36,8 +36,10 @@ class Rematch:
         model: the broadcast model.
         update: as received, in float32.
         measure: "whole" is the root of the part of the update that the gradient explains at its
-            best scale; each line of a classifier has its own, as it may have been clipped. "each"
-            normalises every tensor first, since signs have lost their scale.
+            best scale; each line of a classifier has its own, as it may have been clipped. With
+            "positive" none of them is negative: of two classes, the gradient of the wrong one
+            points away from that of the right one. "each" normalises every tensor first, since
+            signs have lost their scale.
         sent: masks of the entries that were sent, of tensors that were pruned.
     """
 
@@ -75,9 +77,16 @@ class Rematch:
 
     def against(self, update: Tensors) -> Rematch:
         """The same comparison, of whole gradients, with another update."""
+        return self._with(update=update, measure="whole")
+
+    def positive(self) -> Rematch:
+        """The same comparison without negative scales."""
+        return self._with(measure="positive") if self.measure == "whole" else self
+
+    def _with(self, **changes: object) -> Rematch:
         other = copy.copy(self)
-        object.__setattr__(other, "update", update)
-        object.__setattr__(other, "measure", "whole")
+        for name, value in changes.items():
+            object.__setattr__(other, name, value)
         return other
 
     def gradient(self, line: Tensor, label: int | None = None) -> Tensors:
@@ -178,10 +187,7 @@ class Rematch:
         if self.measure == "each":
             return total
         both, own = torch.stack(inner).sum(0).double(), torch.stack(table).sum(0).double()
-        own.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
-        solved = torch.linalg.solve(own + 1e-30 * torch.eye(own.shape[1]).to(own), both)
-        found: Tensor = (both * solved).sum(1).clamp(min=0).sqrt().to(total)
-        return found
+        return _explained(both, own, positive=self.measure == "positive").to(total)
 
     def improve(
         self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job
@@ -216,3 +222,25 @@ class Rematch:
             if torch.equal(before, line):
                 break
         return line, best
+
+
+def _explained(both: Tensor, own: Tensor, *, positive: bool) -> Tensor:
+    """The root of what lanes at their best scales explain of the update ``(batch,)``.
+
+    Args:
+        both: inner products with the update ``(batch, lane)``.
+        own: with each other ``(batch, lane, lane)``.
+        positive: leave out lanes whose scale would be negative.
+    """
+    own.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE).add_(1e-30)
+    kept = torch.ones_like(both, dtype=torch.bool)
+    for _ in range(both.shape[1]):
+        table = torch.where(kept[:, :, None] & kept[:, None], own, 0)
+        table.diagonal(dim1=1, dim2=2).add_((~kept).double())
+        scales = torch.linalg.solve(table, both * kept)
+        negative = positive & (scales < 0)
+        if not negative.any():
+            break
+        kept &= ~negative
+    found: Tensor = (both * scales).sum(1).clamp(min=0).sqrt()
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from scipy.stats import chi2
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -44,6 +45,13 @@ class TableRows:
     noise: float
     names: Embeddings
     used: Tensor
+
+    @property
+    def tells(self) -> bool:
+        """Whether the energy of any row is more than that of noise."""
+        rows = torch.cat([self.words, self.places])
+        edge = float(chi2.isf(CUTS.row_level / len(rows), rows.shape[1]))
+        return bool((rows.square().sum(1) > self.noise * edge).any())
 
     def without(self, others: Tensors) -> TableRows:
         """The rows less those of other sentences, as far as they were sent."""

@@ -72,12 +72,21 @@ class WordSearch:
             tried.sort(key=lambda guess: -guess.score)
             # The length is the least certain, and the rest follows from it.
             ends = [self._improved(guess, job) for guess in tried[:_FEW]]
-            return max(ends, key=lambda guess: guess.score)
+            return self._classified(max(ends, key=lambda guess: guess.score))
         guess = Guess()
         for row in range(count):
             near = [one for part in self._begun(guess, row, count, job) for one in part]
             guess = self._best(Guess(), near, [row])
-        return self._improved(guess, job)
+        return self._classified(self._improved(guess, job))
+
+    def _classified(self, guess: Guess) -> Guess:
+        """With the classes at which every sentence is a positive part of the update."""
+        fixed = replace(self, match=self.match.positive())
+        found = replace(guess, score=-torch.inf)
+        for row, line in enumerate(guess.lines):
+            ways = [found.with_line(row, line, label) for label in range(self.classes)]
+            found = fixed._best(found, ways, [row])
+        return replace(found, score=guess.score)
 
     def _begun(self, guess: Guess, row: int, count: int, job: Job) -> list[list[Guess]]:
         """The guess with a sentence chosen anew beside the others, of each length and class."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attacks.base import Job
+from attacks.observed.prior import prior_guess
 from attacks.observed.readings import read
 from attacks.spans.decoding import decode
 from attacks.spans.joint_words import JointWords
@@ -133,6 +134,39 @@ def test_every_measure_prefers_the_truth(bert: Victim) -> None:
         match = Rematch.of(seen, task, torch.device("cpu"), signs=signs)
         own, other = match.similarity(both, truth.labels.expand(2)).tolist()
         assert own > other
+
+
+def test_a_wrong_class_has_a_negative_scale(bert: Victim) -> None:
+    seen, truth = bert.capture([3, 4], FROZEN)
+    task = bert.task
+    assert isinstance(task, TextTask)
+    assert truth.mask is not None
+    assert task.spec.num_classes == 2
+    match = Rematch.of(seen, task, torch.device("cpu"), signs=False)
+    ways = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
+    batches = [part.expand(4, *part.shape) for part in (truth.inputs, truth.mask)]
+    either, own = (
+        one.of_batches(batches[0], ways, batches[1]) for one in (match, match.positive())
+    )
+    assert torch.allclose(either, either[0], rtol=1e-3)
+    assert torch.equal(ways[own.argmax()], truth.labels)
+    assert float(own.sort().values[-2]) < 0.9995 * float(own.max())
+
+
+def test_where_noise_hides_all_the_guess_is_the_prior(bert: Victim) -> None:
+    task, prior = bert.task, bert.capture([20, 21, 22])[1]
+    assert isinstance(task, TextTask)
+    job = Job(auxiliary=lambda: prior)
+    for std, hidden in ((10.0, True), (1e-8, False)):
+        seen, _ = bert.capture([3], {"name": "gaussian_noise", "std": std})
+        knowledge = Knowledge(num_examples=1, auxiliary=True)
+        seen = replace(seen, knowledge=knowledge)
+        network = task.model(seen.sent)
+        found = decode(seen, task, network, torch.Generator().manual_seed(0), job, rows=True)
+        assert found is not None
+        assert ("the most frequent words" in (found.note or "")) == hidden
+        same = torch.equal(found.guess.inputs, prior_guess(seen, task, job).inputs)
+        assert same == hidden
 
 
 def test_the_place_of_a_token_is_where_it_is_nearer_than_elsewhere() -> None:
