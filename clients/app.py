@@ -98,7 +98,8 @@ def load_population(cell: str) -> Population:
             f"GPU on {socket.gethostname()}. Set 0 to train on the CPU."
         )
     chain = build_chain(config.defense, "defense")
-    trainer = LocalTrainer(setting.task, federation, chain, config.seed, device)
+    network = setting.task.build().to(device)
+    trainer = LocalTrainer(setting.task, federation, chain, config.seed, device, network=network)
     probes = make_probes(config, setting.holdings, parts)
     return Population(config, trainer, private, parts, probes, TruthStore(Path(cell) / "truth"))
 

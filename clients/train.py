@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -17,8 +17,7 @@ from fedsim.defenses.chain import Chain
 from fedsim.defenses.encoding import Encoding
 from fedsim.federation import FederationConfig
 from fedsim.seeds import derive, generator, seeded
-from fedsim.signals import measure
-from fedsim.tasks.base import Task, state
+from fedsim.tasks.base import Task, load_state, state
 from fedsim.types import Batch, Rows, Tensors
 
 
@@ -32,6 +31,8 @@ class LocalTrainer:
 
     Attributes:
         seed: seed of the experiment; all randomness derives from (seed, round, client).
+        network: trained by each client in turn, whose update is void once the next one trains; None
+            for a new one each.
     """
 
     task: Task
@@ -39,6 +40,7 @@ class LocalTrainer:
     chain: Chain
     seed: int
     device: torch.device
+    network: nn.Module | None = field(default=None, kw_only=True)
 
     def run(
         self, sent: Tensors, rows: Rows, round_: int, client: int, memory: Tensors | None = None
@@ -63,7 +65,6 @@ class LocalTrainer:
         batch = self.task.encode(rows.take(used))
         done = self.defend(sent, batch, plan, round_, client, memory)
         kind: Kind = "gradient" if self.config.protocol == "fedsgd" else "weights"
-        signals = measure(done.clean, done.update, self.chain.encode(Encoding()))
         whole, tables = len(used) == len(rows), self.chain.tables
         return LocalUpdate(
             kind,
@@ -73,7 +74,9 @@ class LocalTrainer:
             whole,
             plan,
             done.loss,
-            signals,
+            done.update,
+            done.clean,
+            self.chain.encode(Encoding()),
             tables,
             done.learning_rate,
             done.memory,
@@ -104,7 +107,7 @@ class LocalTrainer:
             client: number of the client, from 0.
             memory: what the client kept after its last round; None or empty in its first.
         """
-        model = self.task.model(sent, device=self.device)
+        model = self._model(sent)
         model.train(self.config.train_mode)
         self.chain.on_model(model)
         rng = generator(self.seed, "defense", round_, client)
@@ -128,6 +131,12 @@ class LocalTrainer:
         tensors = tensors | self._buffers(model)
         tensors = {name: value.detach().cpu() for name, value in tensors.items()}
         return Defended(tensors, loss, update, clean, rate, kept)
+
+    def _model(self, sent: Tensors) -> nn.Module:
+        if self.network is None:
+            return self.task.model(sent, device=self.device)
+        load_state(self.network, sent)
+        return self.network
 
     def _sent(
         self, update: Tensors, memory: Tensors, rng: torch.Generator

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedsim.capture import Kind
-from fedsim.signals import TensorSignal
+from fedsim.defenses.encoding import Encoding
+from fedsim.signals import TensorSignal, measure
 from fedsim.types import Batch, Tensors
 
 
@@ -22,7 +23,9 @@ class LocalUpdate:
         all_rows: whether these are all the rows that the client owns.
         steps: examples of each local step, as indices into ``batch``.
         loss: mean training loss over the steps.
-        signals: signal and packed size of each tensor under the defense, for the evaluator only.
+        update: the defended update behind ``tensors``, for parameters only.
+        clean: the undefended update of the same steps.
+        encoding: how the defended update can be packed.
         defense: name and options of each defense, the privacy budget turned into noise.
         learning_rate: mean over the local steps; that of the server under FedSGD.
         memory: what the client keeps for its next round; empty if no defense remembers.
@@ -35,10 +38,17 @@ class LocalUpdate:
     all_rows: bool
     steps: tuple[tuple[int, ...], ...]
     loss: float
-    signals: dict[str, TensorSignal] = field(default_factory=dict)
+    update: Tensors
+    clean: Tensors
+    encoding: Encoding = field(default_factory=Encoding)
     defense: tuple[dict[str, Any], ...] = ()
     learning_rate: float = 0.0
     memory: Tensors = field(default_factory=dict)
+
+    @property
+    def signals(self) -> dict[str, TensorSignal]:
+        """Signal and packed size of each tensor under the defense, for the evaluator only."""
+        return measure(self.clean, self.update, self.encoding)
 
 
 @dataclass(frozen=True, slots=True)

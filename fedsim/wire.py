@@ -61,7 +61,7 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def to_tensors(arrays: ArrayRecord) -> Tensors:
     """Flower arrays as tensors with memory of their own and the same dtype."""
-    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+    return {name: torch.from_numpy(view(array.data).copy()) for name, array in arrays.items()}
 
 
 def arrays_of(message: Message) -> ArrayRecord:

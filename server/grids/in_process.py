@@ -32,7 +32,13 @@ class InProcessGrid(LocalGrid):
     def _reply(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
         try:
-            # Copied, since the messages of a round share one record in Flower.
-            return self._app(copy.deepcopy(message), context)
+            # Copied, since the messages of a round share one record in Flower; but not its arrays,
+            # whose data cannot be changed in place.
+            shared = {
+                id(array): array
+                for record in message.content.array_records.values()
+                for array in record.values()
+            }
+            return self._app(copy.deepcopy(message, shared), context)
         except Exception as error:
             return failed(message, f"{type(error).__name__}: {error}")
