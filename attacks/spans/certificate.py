@@ -61,8 +61,6 @@ def match(
         first: names of the first layers' weights.
         tolerance: relative error of a float32 gradient.
     """
-    for name, parameter in network.named_parameters():
-        parameter.requires_grad_(name in observation.received)
     count = observation.knowledge.num_examples
     sentences = list(sentences)[: CUTS.proof_sentences]
     likely = sentences[:count]
@@ -72,7 +70,7 @@ def match(
         if shares is None:
             return GradientMatch(likely, labels, 1.0, tolerance)
         labels = [label for label, _ in shares]
-    found = _compare(observation, task, network, likely, labels, first, tolerance)
+    found = compare(observation, task, network, likely, labels, first, tolerance)
     if not found.exact:
         if task.spec.num_classes:
             shares = _shares(observation, task, network, sentences) or []
@@ -82,7 +80,7 @@ def match(
         counts = _counts([weight for _, weight in shares])
         rows = [row for row, times in enumerate(counts) for _ in range(times)]
         lines, labels = [sentences[row] for row in rows], [shares[row][0] for row in rows]
-        again = _compare(observation, task, network, lines, labels, first, tolerance)
+        again = compare(observation, task, network, lines, labels, first, tolerance)
         found = again if again.exact else found
     if found.exact and count and len(found.lines) < count and count % len(found.lines) == 0:
         # Repeating the whole batch does not change its mean gradient.
@@ -172,7 +170,7 @@ def _weights(
     return weights
 
 
-def _compare(
+def compare(
     observation: Observation,
     task: Task,
     network: nn.Module,
@@ -181,8 +179,11 @@ def _compare(
     first: Sequence[str],
     tolerance: float,
 ) -> GradientMatch:
+    """Compare the gradient of labelled sentences, in the multiplicities given."""
     if not lines:
         return GradientMatch(lines, labels, 1.0, tolerance)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name in observation.received)
     batch = batch_of(lines, task, labels).to(next(network.parameters()).device)
     guessed = task.gradient(network, batch)
     sums = {False: [0.0] * 4, True: [0.0] * 4}

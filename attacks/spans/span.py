@@ -19,6 +19,7 @@ from attacks.spans.cuts import CUTS
 from attacks.spans.decoding import decodable, decode
 from attacks.spans.descent import Descent
 from attacks.spans.judges import best_judge, read_traces
+from attacks.spans.last_tokens import ended
 from attacks.spans.over_rounds import over_rounds
 from attacks.spans.sentences import Judge, SpanSentence, grow, proven
 from attacks.spans.subspace import Subspace
@@ -172,9 +173,10 @@ class Span(Attack):
         for wider in (1, CUTS.retry) if causal and shortlist.clear else (1,):
             found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
             found = found or ranked(shortlist, observation.knowledge.num_examples or 1)
-            if task.spec.kind == "language-modelling" and task.tokenizer.eos_token_id is not None:
-                # The last token predicts nothing and leaves no trace.
-                found = [replace(one, ids=(*one.ids, ends[-1])) for one in found]
+            if task.spec.kind == "language-modelling":
+                ids = [one.ids for one in found]
+                lines = ended(observation, task, network, ids, first, self.tolerance)
+                found = [replace(one, ids=ids) for one, ids in zip(found, lines, strict=True)]
             new = proven(observation, task, network, first, found, self.tolerance)
             if guess is None or "certified" in (new.confidence or ()):
                 guess = replace(new, expired=expired)

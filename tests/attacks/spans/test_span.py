@@ -14,6 +14,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from attacks.base import Job, Reconstruction
+from attacks.spans.certificate import batch_of
 from attacks.spans.first_layers import FirstLayers
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.span import Span
@@ -82,6 +83,18 @@ def test_sentences_of_a_causal_model(
     assert guess.confidence == ("certified",) * len(rows)
     assert guess.guess.mask is not None
     assert torch.equal(guess.guess.labels.eq(-100), guess.guess.mask.eq(0))
+
+
+def test_the_last_token_shows_as_a_prediction(gpt2: Victim) -> None:
+    """Texts without an end token, as most applications encode them for GPT-2."""
+    seen, truth = gpt2.capture([3, 9])
+    short = [line[:-1] for line in lines(truth)]
+    assert isinstance(gpt2.task, TextTask)
+    network = gpt2.task.model(gpt2.sent)
+    gradient = gpt2.task.gradient(network, batch_of(short, gpt2.task, []))
+    guess = run(gpt2, replace(seen, received=gradient))
+    assert set(guess.confidence or ()) == {"certified"}
+    assert sentences(guess.guess) == Counter(map(tuple, short))
 
 
 def test_sentences_that_repeat(bert: Victim, gpt2: Victim) -> None:
