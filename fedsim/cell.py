@@ -80,6 +80,8 @@ class TaskConfig(ConfigSection):
         lora_saved: last parts of the names of further modules that are trained and sent whole.
         lora_head: train and send a classifier's head as well, since its weights are random at
             first.
+        packed: join a client's texts, with the end token between two, to blocks of at most
+            ``max_length`` tokens, each of which is then one example of language modelling.
         unchecked: take a text model of an architecture that no test covers, too.
         filter: which texts are kept.
     """
@@ -105,6 +107,7 @@ class TaskConfig(ConfigSection):
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora_saved: tuple[str, ...] = ()
     lora_head: bool = True
+    packed: bool = False
     unchecked: bool = False
     filter: FilterConfig = FilterConfig()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedsim.cell import CellConfig
 from fedsim.criteria import make_filter
 from fedsim.data.holdings import Holdings, Modality, load_holdings
+from fedsim.errors import ConfigError
 from fedsim.tasks import make_task, task_kind
 from fedsim.tasks.base import Task
+from fedsim.tasks.language_modelling import LanguageModelling
+from fedsim.tasks.packing import packed
 
 
 @dataclass(frozen=True)
@@ -28,4 +31,12 @@ def load_setting(config: CellConfig) -> Setting:
     kind = task_kind(config.task)
     modality: Modality = "image" if kind == "image-classification" else "text"
     holdings = load_holdings(config, modality, make_filter(config.task))
-    return Setting(make_task(config.task, holdings.private), holdings)
+    task = make_task(config.task, holdings.private)
+    if config.task.packed:
+        if not isinstance(task, LanguageModelling):
+            raise ConfigError(
+                f"task.packed: texts are packed for language modelling, but the task is "
+                f"{kind!r}. Leave it out."
+            )
+        holdings = replace(holdings, private=packed(task, holdings.private))
+    return Setting(task, holdings)

@@ -24,16 +24,27 @@ class LanguageModelling(TextTask):
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text between the tokenizer's start and end tokens, if it has them."""
-        tokenizer = self.tokenizer
-        start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        encoded = tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            truncation=True,
-            max_length=self.max_length - len(start) - len(end),
+        start, end = self._edges()
+        return [start + ids + end for ids in self.pieces(texts)]
+
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text without start and end, cut to ``room``."""
+        encoded = self.tokenizer(
+            list(texts), add_special_tokens=False, truncation=True, max_length=self.room
         )
-        return [start + ids + end for ids in encoded["input_ids"]]
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
+
+    @property
+    def room(self) -> int:
+        """Most tokens between start and end."""
+        return self.max_length - sum(map(len, self._edges()))
+
+    def _edges(self) -> tuple[list[int], list[int]]:
+        """The tokenizer's start and end token, each if it has one."""
+        own = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
+        start, end = ([] if token is None else [token] for token in own)
+        return start, end
 
     def labels(self, rows: Rows, inputs: Tensor, mask: Tensor) -> Tensor:
         """The inputs themselves ``(batch, token)``, -100 on padding; the loss shifts them."""
