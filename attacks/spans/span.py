@@ -134,11 +134,10 @@ class Span(Attack):
         try:
             exact = self._exact(observation, task, network, rng, job)
         except CannotAttack as refusal:
-            soft = decode(observation, task, network, rng, job, rows=self.bag)
-            if soft is None:
-                raise refusal from None
-            return soft
-        if job.expired or {"certified", "in_span"} & set(exact.confidence or ()):
+            if soft := decode(observation, task, network, rng, job, rows=self.bag):
+                return soft
+            raise refusal from None
+        if job.expired or 2 * _read(exact, task) >= (observation.knowledge.num_examples or 1):
             return exact
         return decode(observation, task, network, rng, job, rows=self.bag) or exact
 
@@ -222,6 +221,12 @@ class Span(Attack):
         descent = Descent(judge, tokens, stop, possible, companions)
         expired = descent.run(self.starts, count, rng, job)
         return descent.found, expired
+
+
+def _read(found: Reconstruction, task: TextTask) -> int:
+    """Number of sentences with words that the span singles out."""
+    pairs = zip(found.confidence or (), task.examples(found.guess).tokens, strict=True)
+    return sum(bool(line) and level in {"certified", "in_span"} for level, line in pairs)
 
 
 def room(found: Subspace) -> int:

@@ -9,6 +9,7 @@ import torch
 
 from attacks.base import Job, Reconstruction
 from attacks.observed.spectrum import Spectrum, spectrum
+from attacks.spans.certificate import batch_of
 from attacks.spans.evidence import Evidence, Normal
 from attacks.spans.explained import Explained, choose, fitted, less
 from attacks.spans.first_layers import FirstLayers, Layer
@@ -57,6 +58,19 @@ def test_words_of_a_blurred_update(gpt2: Victim, defense: dict[str, object]) -> 
     # The built-in model is 64 wide, so that signs and pruning leave only part of the words.
     assert min(shares) > max(chance)
     assert sum(shares) > 0.5
+
+
+def test_an_empty_sentence_in_the_span_is_no_answer(
+    gpt2: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the batch has slightly more tokens than the first layer's width."""
+    seen, truth = gpt2.capture([5], FROZEN)
+    nothing = batch_of([lines(truth)[0][::25]], gpt2.task, [-1])
+    assert not any(gpt2.task.examples(nothing).words)
+    found = Reconstruction(nothing, confidence=("in_span",))
+    monkeypatch.setattr(Span, "_exact", lambda *_: found)
+    (guess,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())
+    assert overlap(guess, lines(truth)) > 0.5
 
 
 def test_the_first_step_of_adam_is_decoded(gpt2: Victim) -> None:
