@@ -33,6 +33,8 @@ class ObservedCuts:
         most_steps: steps from zero to the largest entry of a grid, below which it is one.
         fewest_on_grid: entries of a tensor that are not zero, below which no grid shows.
         float_sums: error of a client's own float32 sums, as a share of a tensor's rms.
+        heavily_pruned: share of entries that were sent, below which an embedding row tells more of
+            a word than the layers behind it.
         spike: eigenvalue that counts as signal, as a multiple of the Marchenko-Pastur edge.
         spike_floor: eigenvalue that is more than float64 rounding, as a share of the largest.
         completion_rounds: rounds of imputation of entries that were not sent.
@@ -53,6 +55,7 @@ class ObservedCuts:
     most_steps: float = 1024.0
     fewest_on_grid: int = 64
     float_sums: float = 1e-6
+    heavily_pruned: float = 0.03
     spike: float = 1.02
     spike_floor: float = 1e-13
     completion_rounds: int = 20

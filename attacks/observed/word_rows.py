@@ -82,6 +82,25 @@ def tables(
     return without_head(found.words, found.positions, observation.knowledge.num_examples)
 
 
+def words_of_pruned(observation: Observation, network: nn.Module, most: int) -> Tensor | None:
+    """The words whose rows stand out of an update that lost nearly all entries, ids ascending.
+
+    What pruning left of an untied table lies in rows of the batch's words. None where more than
+    ``CUTS.heavily_pruned`` of the other entries were sent, or none or more than ``most`` words show.
+    """
+    update, name = observation.update(), embedding_names(network).word
+    others = [value for key, value in update.items() if key != name]
+    sent = sum(int(value.count_nonzero()) for value in others)
+    if name not in update or sent > CUTS.heavily_pruned * sum(value.numel() for value in others):
+        return None
+    try:
+        words, _ = tables(observation, network, next(network.parameters()).device)
+    except CannotAttack:
+        return None
+    found = standing_out(words, noise_variance(words))
+    return found if 0 < len(found) <= most else None
+
+
 def is_tied(network: nn.Module) -> bool:
     """Whether the word table is the head, too."""
     head = getattr(network, "get_output_embeddings", lambda: None)()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attacks.observed.readings import Reading
 from attacks.observed.spectrum import completed
+from attacks.observed.word_rows import words_of_pruned
 from attacks.spans.adapter_evidence import adapter_evidence
 from attacks.spans.candidates import vocabulary
 from attacks.spans.cuts import CUTS
@@ -197,9 +198,13 @@ def soft_traces(
         CannotAttack: the network has no attention over linear layers.
     """
     words = vocabulary(observation, task, network, rows=rows)
-    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
     count = observation.knowledge.num_examples or 1
     most = count * task.max_length
+    shown = words_of_pruned(observation, network, most) if rows else None
+    if shown is not None:
+        own = torch.cat([shown.to(words), words.new_tensor(task.spec.special_ids)])
+        words = words[torch.isin(words, own)]
+    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
     # An encoder's layers behind the attention say nothing of a token without its sentence.
     behind = (*layers.contexts, *layers.later) if layers.causal else ()
     readings: dict[Layer, Reading] = {}
