@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 import typer.main
 from click import Argument, Command, Context, Group
@@ -17,6 +17,7 @@ from experiments.plan.config import ExperimentConfig
 from experiments.preview import catalog
 from experiments.preview.describe import Option, manual
 from experiments.stages.coverage import Coverage
+from experiments.stages.rows import columns
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
@@ -213,9 +214,8 @@ def records() -> Page:
         lines = ["| Field | Type |", "| --- | --- |"]
         if told:
             lines = ["| Field | Type | Meaning |", "| --- | --- | --- |"]
-        hints = get_type_hints(record)
-        for name in record.model_fields:
-            kind = inspect.formatannotation(hints[name]).replace("typing.", "")
+        for name, hint in columns(record).items():
+            kind = inspect.formatannotation(hint).replace("typing.", "")
             meaning = cell(markdown(meanings.get(name, ""))) or " "
             kind = _MODULE.sub("", kind).replace("|", "\\|")
             lines.append(f"| `{name}` | `{kind}` |" + f" {meaning} |" * told)

@@ -68,6 +68,7 @@ def write_outcome(
         spec.guess_path(key).unlink(missing_ok=True)
         told = {"status": _status(outcome), "reason": _reason(outcome, spec.label)}
         record = record.model_copy(update=told)
+    record = record.sealed()
     write_json(spec.record_path(key), record)
     return record
 

@@ -31,7 +31,7 @@ def row(value: float, client: int = 0, **changes: object) -> ScoreRow:
         **{"status": "done", "reason": "", "objective": None, "certified": None, "level": None},
     }
     columns |= {"client": client, "value": value, "seconds": 0.0, **changes}
-    return ScoreRow.model_validate(columns)
+    return ScoreRow(**columns)
 
 
 def found(rows: list[ScoreRow]) -> list[Finding]:
