@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -111,6 +112,8 @@ def test_an_altered_guess_is_not_scored_and_is_made_again(run: Run) -> None:
     for found in re.finditer(r"\d", whole):
         digit = str(9 - int(found[0]))
         altered = whole[: found.start()] + digit + whole[found.end() :]
+        if json.loads(altered) == json.loads(whole):  # a float's last digit may tell nothing
+            continue
         with pytest.raises(ValidationError):
             JobRecord.model_validate_json(altered)
         path.write_text(altered)
