@@ -23,7 +23,6 @@ from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
 from fedsim.capture import CaptureRecord
 from fedsim.config_section import ConfigSection
-from fedsim.files import Record
 from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
 from fedsim.tasks.base import TaskSpec
 from fedsim.truth import TruthRecord
@@ -44,7 +43,7 @@ SECTIONS = (
     "server_knows",
     "attack_stage",
 )
-RECORDS: dict[str, type[Record]] = {
+RECORDS: dict[str, type[Any]] = {
     "scores.parquet": ScoreRow,
     "utility.parquet": UtilityRow,
     "coverage.parquet": Coverage,

@@ -88,7 +88,8 @@ class StructuralSimilarity(ImageMetric):
         spread = (xx - x.square()).clamp_min(0) + (yy - y.square()).clamp_min(0)
         above = (2 * x * y + 0.01**2) * (2 * (xy - x * y) + 0.03**2)
         below = (x.square() + y.square() + 0.01**2) * (spread + 0.03**2)
-        return (above / below).flatten(1).mean(1)
+        similarity: Tensor = above / below
+        return similarity.flatten(1).mean(1)
 
 
 def _window(size: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,8 @@ CLIENTS, BATCH = 8, 8
 ATTACKS = (Membership(), Membership(statistic="cosine"), Membership(statistic="loss_change"))
 
 
-def row(value: float, client: int = 0, **changes: object) -> ScoreRow:
-    columns: dict[str, object] = {
+def row(value: float, client: int = 0, **changes: Any) -> ScoreRow:
+    columns: dict[str, Any] = {
         **{"run": "r", "cell": "c", "seed": 0, "task": "image-classification", "model": "mlp"},
         **{"dataset": "shapes", "split": "train", "protocol": "fedsgd", "batch_size": BATCH},
         **{"local_steps": 1, "defense": "none", "defense_options": "[]", "attack": "membership"},
