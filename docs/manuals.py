@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 import typer.main
 from click import Argument, Command, Context, Group
@@ -17,12 +17,12 @@ from experiments.plan.config import ExperimentConfig
 from experiments.preview import catalog
 from experiments.preview.describe import Option, manual
 from experiments.stages.coverage import Coverage
+from experiments.stages.rows import columns
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import title
 from fedsim.capture import CaptureRecord
 from fedsim.config_section import ConfigSection
-from fedsim.files import Record
 from fedsim.records import JobRecord, ScoreRow, SimulationRecord, UtilityRow
 from fedsim.tasks.base import TaskSpec
 from fedsim.truth import TruthRecord
@@ -43,7 +43,7 @@ SECTIONS = (
     "server_knows",
     "attack_stage",
 )
-RECORDS: dict[str, type[Record]] = {
+RECORDS: dict[str, type[Any]] = {
     "scores.parquet": ScoreRow,
     "utility.parquet": UtilityRow,
     "coverage.parquet": Coverage,
@@ -213,9 +213,8 @@ def records() -> Page:
         lines = ["| Field | Type |", "| --- | --- |"]
         if told:
             lines = ["| Field | Type | Meaning |", "| --- | --- | --- |"]
-        hints = get_type_hints(record)
-        for name in record.model_fields:
-            kind = inspect.formatannotation(hints[name]).replace("typing.", "")
+        for name, hint in columns(record).items():
+            kind = inspect.formatannotation(hint).replace("typing.", "")
             meaning = cell(markdown(meanings.get(name, ""))) or " "
             kind = _MODULE.sub("", kind).replace("|", "\\|")
             lines.append(f"| `{name}` | `{kind}` |" + f" {meaning} |" * told)

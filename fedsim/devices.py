@@ -40,10 +40,12 @@ def float32(*, tf32: bool) -> Iterator[None]:
     products.allow_tf32 = convolutions.allow_tf32 = tf32
     ordered = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    if torch.cuda.is_available():
+    found = torch.cuda.is_available()  # without one, torch would import its compiler for nothing
+    if found:
         torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(ordered, warn_only=warned)
+        if found:
+            torch.use_deterministic_algorithms(ordered, warn_only=warned)
         products.allow_tf32, convolutions.allow_tf32 = before

@@ -170,12 +170,15 @@ def read_text(path: Path) -> str:
         raise StoreError(f"{path}: not a text ({error}). Restore or delete the file.") from None
 
 
-def save_tensors(path: Path, tensors: Tensors) -> str:
-    """Write a safetensors file atomically and return its SHA-256; it loses the order of names."""
+def save_tensors(path: Path, tensors: Tensors, *, sync: bool = True) -> str:
+    """Write a safetensors file atomically and return its SHA-256; it loses the order of names.
+
+    ``sync`` is that of ``write_bytes``.
+    """
     from safetensors.torch import save
 
     data = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-    write_bytes(path, data)
+    write_bytes(path, data, sync=sync)
     return digest(data)
 
 

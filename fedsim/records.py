@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedsim.capture import Keyed
-from fedsim.files import Record
+from fedsim.files import Record, digest
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -76,6 +76,7 @@ class JobRecord(Keyed):
         confidence: per guessed example, where the attack can tell.
         trace: (step, seconds, objective), thinned to at most some hundreds.
         sha256: hash of the guess file; None where there is no guess.
+        seal: hash of the record's other fields; None in older runs.
     """
 
     attack: str
@@ -90,10 +91,27 @@ class JobRecord(Keyed):
     trace: tuple[tuple[int, float, float], ...] = ()
     attempts: int = 1
     sha256: str | None = None
+    seal: str | None = None
+
+    def sealed(self) -> JobRecord:
+        """The record to write, whose reader sees it if anything is altered."""
+        return self.model_copy(update={"seal": self._hash()})
+
+    @model_validator(mode="after")
+    def _unaltered(self) -> JobRecord:
+        if self.seal not in (None, self._hash()):
+            raise ValueError("differs from its seal")
+        return self
+
+    def _hash(self) -> str:
+        return digest(self.model_dump_json(exclude={"seal"}).encode())
 
 
-class ScoreRow(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRow:
     """One value of one metric on one private example; a row of ``scores.parquet``.
+
+    A run has a million of them, so that it is no ``Record``, which takes ten times the memory.
 
     ``value`` is None where the job was skipped or interrupted, or there is nothing to measure. A
     failed job, a timed-out job without a guess and an example that no guess was matched to are

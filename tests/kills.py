@@ -14,7 +14,7 @@ from typing import Any
 from experiments.plan.folder import STAGES, RunStage
 from tests.apps.cases import files_of
 
-_VOLATILE = {"seconds", "attempts", "peak_bytes", "trace"}
+_VOLATILE = {"seconds", "attempts", "peak_bytes", "trace", "seal"}
 _MADE: dict[RunStage, tuple[str, ...]] = {
     "simulate": ("*/captures/**/*", "*/truth/**/*"),
     "attack": ("*/guesses/**/*", "*/prepared/**/*"),

@@ -33,10 +33,6 @@ CREATE TABLE job (
   PRIMARY KEY (cell, label, round, client)
 ) STRICT, WITHOUT ROWID
 """
-_COLUMNS = (
-    "cell, label, round, client, state, reason, seconds, peak_bytes, attempts, "
-    "started, ended, worker"
-)
 _WHERE = "WHERE cell = ? AND label = ? AND round = ? AND client = ?"
 
 
@@ -74,7 +70,8 @@ def read_ledger(path: Path) -> list[LedgerRow]:
 
 
 def _rows(connection: sqlite3.Connection) -> list[LedgerRow]:
-    query = f"SELECT {_COLUMNS} FROM job ORDER BY cell, label, round, client"
+    columns = ", ".join(LedgerRow.__slots__)
+    query = f"SELECT {columns} FROM job ORDER BY cell, label, round, client"
     return [LedgerRow(*row) for row in connection.execute(query)]
 
 
@@ -87,11 +84,10 @@ def _open(path: Path) -> sqlite3.Connection:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError as error:  # of the disk: the file itself may be whole
-        connection.close()
-        raise unwritable(path, str(error)) from None
     except sqlite3.DatabaseError as error:
         connection.close()
+        if isinstance(error, sqlite3.OperationalError):  # the disk; the file may be whole
+            raise unwritable(path, str(error)) from None
         raise StoreError(_broken(path, str(error))) from None
     if verdict != "ok":
         connection.close()
@@ -181,18 +177,21 @@ class Ledger:
                 "VALUES (?, ?, ?, ?, 'queued', ?)",
                 [(spec.cell, spec.label, key.round, key.client, options) for key in spec.keys],
             )
-        if records is None:
-            discard(spec)
-            self._update(spec, "state = 'queued', reason = '', ended = NULL, options = ?", options)
-        else:
+            if records is None:
+                discard(spec)
+                self._change(
+                    spec, "state = 'queued', reason = '', ended = NULL, options = ?", options
+                )
+        if records is not None:
             self.finish(spec, records)
         return records
 
     def start(self, spec: JobSpec) -> JobSpec:
         """Mark the job as running and return it with the number of its attempt."""
         run = replace(spec, attempt=self._first(spec)[1] + 1)
-        self._update(run, "state = 'running', attempts = ?", run.attempt)
-        self.locate(run, f"{os.getpid()}@{socket.gethostname()}")
+        change = "state = 'running', attempts = ?, worker = ?, started = ?"
+        here = f"{os.getpid()}@{socket.gethostname()}"
+        self._update(run, change, run.attempt, here, time.time())
         return run
 
     def locate(self, spec: JobSpec, worker: str) -> None:
@@ -242,7 +241,10 @@ class Ledger:
 
     def _update(self, spec: JobSpec, change: str, *values: str | float | None) -> None:
         with self._writing():
-            self._connection.executemany(
-                f"UPDATE job SET {change} {_WHERE}",
-                [(*values, spec.cell, spec.label, key.round, key.client) for key in spec.keys],
-            )
+            self._change(spec, change, *values)
+
+    def _change(self, spec: JobSpec, change: str, *values: str | float | None) -> None:
+        self._connection.executemany(
+            f"UPDATE job SET {change} {_WHERE}",
+            [(*values, spec.cell, spec.label, key.round, key.client) for key in spec.keys],
+        )

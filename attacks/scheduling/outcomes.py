@@ -19,6 +19,8 @@ from fedsim.types import Tensors
 AttackOutcome: TypeAlias = Reconstruction | Exception
 _TRACE_POINTS = 200
 """Most points of a trace that a record keeps."""
+_SHORT = 1.0
+"""Seconds of a job that may be lost with the machine's memory: a sync takes longer than many."""
 
 
 class _NonFinite(Exception):
@@ -45,7 +47,11 @@ def write_outcome(
     peak: int,
     device: str = "cpu",
 ) -> JobRecord:
-    """Write the guess, if there is one, and then the record."""
+    """Write the guess, if there is one, and then the record.
+
+    Those of a short job are not synced: if the machine crashes, it is run again.
+    """
+    sync = seconds > _SHORT
     record = JobRecord(
         attack=spec.label,
         key=key,
@@ -62,13 +68,14 @@ def write_outcome(
         except Exception as error:  # a malformed guess is a failed attack, too
             outcome = error
         else:
-            sha256 = save_tensors(spec.guess_path(key), tensors)
+            sha256 = save_tensors(spec.guess_path(key), tensors, sync=sync)
             record = record.model_copy(update={"sha256": sha256})
     if isinstance(outcome, Exception):
         spec.guess_path(key).unlink(missing_ok=True)
         told = {"status": _status(outcome), "reason": _reason(outcome, spec.label)}
         record = record.model_copy(update=told)
-    write_json(spec.record_path(key), record)
+    record = record.sealed()
+    write_json(spec.record_path(key), record, sync=sync)
     return record
 
 

@@ -138,8 +138,9 @@ class Consistency:
         """The gradients of the examples at their best scales; None if one is not positive."""
         flat = torch.stack([torch.cat([one[n].flatten() for n in self.found]) for one in own])
         seen = torch.cat([one.value.flatten() for one in self.found.values()])
-        table = (flat @ flat.T).double()
-        scales = torch.linalg.lstsq(table, (flat @ seen).double()[:, None]).solution[:, 0]
+        # On the CPU, as CUDA's only solver assumes full rank, which equal sentences have not.
+        table, right = (flat @ flat.T).double().cpu(), (flat @ seen).double()[:, None].cpu()
+        scales = torch.linalg.lstsq(table, right).solution[:, 0]
         if bool((scales <= 0).any()):
             return None
         pairs = [(float(s), one) for s, one in zip(scales, own, strict=True)]

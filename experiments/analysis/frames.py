@@ -4,40 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import get_type_hints
+from typing import Any
 
 import pandas as pd
 
 from experiments.analysis.keys import VictimKey
-from fedsim.files import Record
+from experiments.stages.rows import columns
 from fedsim.records import STATUSES, ScoreRow, UtilityRow
 
 PLACE = ["setting", "defense", "defense_options"]
 """Columns of a ``DefenseInSetting``."""
 ATTACK = ["attack", "attack_options", "adaptive"]
 """Columns of an ``AttackKey``."""
-_NUMERIC = {int: "int64", float: "float64", bool: "bool"}
+_DTYPES = {int: "int64", float: "float64", bool: "bool", str: "category"}
+_ORDER = ["cell", *ATTACK, "control", "round", "client", "metric", "example"]
 
 
-def frame(rows: Iterable[Record], kind: type[Record]) -> pd.DataFrame:
+def frame(rows: Iterable[Any], kind: type[Any]) -> pd.DataFrame:
     """One column per field, one line per row, in the order given.
 
-    Text and optional fields stay Python objects: pandas would turn None into NaN, and a NaN that
-    was measured could no longer be told from a value that is missing.
+    Texts are categories, as they recur. Optional fields stay Python objects: pandas would turn None
+    into NaN, and a NaN that was measured could no longer be told from a value that is missing.
     """
-    kept, types = list(rows), get_type_hints(kind)
+    kept = list(rows)
     return pd.DataFrame(
         {
-            name: pd.Series(
-                list(map(attrgetter(name), kept)), dtype=_NUMERIC.get(types[name], object)
-            )
-            for name in kind.model_fields
+            name: pd.Series(list(map(attrgetter(name), kept)), dtype=_DTYPES.get(hint, object))
+            for name, hint in columns(kind).items()
         }
     )
 
 
 def score_frame(rows: Iterable[ScoreRow], settings: Mapping[str, str]) -> pd.DataFrame:
     """Score rows, in an order that does not depend on the order in which they come.
+
+    No two of them are of the same metric, guess and example.
 
     Args:
         rows: of the cells in ``settings``.
@@ -47,28 +48,26 @@ def score_frame(rows: Iterable[ScoreRow], settings: Mapping[str, str]) -> pd.Dat
         The fields of ``ScoreRow``, where ``row`` is -1 if it is not known; ``setting``; and
         ``has_value``, False where the value is None.
     """
-    found = _ordered(rows, ScoreRow, settings)
-    return found.assign(
-        row=[-1 if row is None else row for row in found.row],
-        has_value=[value is not None for value in found.value],
-    )
+    found = _ordered(rows, ScoreRow, settings, _ORDER)
+    found["row"] = [-1 if row is None else row for row in found.row]
+    found["has_value"] = [value is not None for value in found.value]
+    return found
 
 
 def utility_frame(rows: Iterable[UtilityRow], settings: Mapping[str, str]) -> pd.DataFrame:
     """The fields of ``UtilityRow`` and ``setting``; order and arguments as in ``score_frame``."""
-    return _ordered(rows, UtilityRow, settings)
+    return _ordered(rows, UtilityRow, settings, ["cell", "round", "metric"])
 
 
 def _ordered(
     rows: Iterable[ScoreRow | UtilityRow],
     kind: type[ScoreRow | UtilityRow],
     settings: Mapping[str, str],
+    by: list[str],
 ) -> pd.DataFrame:
-    kept = list(rows)
-    found = frame(kept, kind)
-    found["setting"] = pd.Series([settings[cell] for cell in found.cell], dtype=object)
-    texts = [row.model_dump_json(exclude={"seconds"}) for row in kept]
-    return found.iloc[sorted(range(len(kept)), key=texts.__getitem__)]
+    found = frame(sorted(rows, key=attrgetter(*by)), kind)
+    found["setting"] = pd.Series([settings[cell] for cell in found.cell], dtype="category")
+    return found
 
 
 def attacked(scores: pd.DataFrame) -> pd.DataFrame:

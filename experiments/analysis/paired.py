@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from statistics import fmean
 from typing import TypeAlias
 
@@ -110,20 +112,27 @@ def portfolio(attacks: Sequence[Scored]) -> Values:
     refused v, the next best attack takes its place, and the prior if all refused. With one client
     there is nothing to choose by, and the result is empty.
     """
-    owners = {victim.owner for attack in attacks for victim in attack.values}
+    split = [(attack, _by_owner(attack.values)) for attack in attacks]
+    sums = [{owner: fsum(own.values()) for owner, own in parts.items()} for _, parts in split]
+    totals = [fsum(own.values()) for own in sums]
     chosen: dict[VictimKey, float] = {}
-    for client in sorted(owners):
-        elsewhere = [(_mean_elsewhere(attack.values, client), attack) for attack in attacks]
-        known = [(mean, attack) for mean, attack in elsewhere if mean is not None]
-        best = [attack for _, attack in sorted(known, key=lambda pair: -pair[0])]
+    for client in sorted({owner for _, parts in split for owner in parts}):
+        known = []
+        for (attack, parts), own, total in zip(split, sums, totals, strict=True):
+            mine = parts.get(client, {})
+            if others := len(attack.values) - len(mine):
+                known.append(((total - own.get(client, 0.0)) / others, attack, mine))
+        best = sorted(known, key=lambda one: -one[0])
         for values in (
-            *({v: x for v, x in one.values.items() if v not in one.refused} for one in best),
-            *(one.values for one in best),
+            *({v: x for v, x in mine.items() if v not in one.refused} for _, one, mine in best),
+            *(mine for *_, mine in best),
         ):
-            chosen |= {v: x for v, x in values.items() if v.owner == client and v not in chosen}
+            chosen |= {v: x for v, x in values.items() if v not in chosen}
     return chosen
 
 
-def _mean_elsewhere(values: Values, client: ClientKey) -> float | None:
-    others = [value for victim, value in values.items() if victim.owner != client]
-    return fmean(others) if others else None
+def _by_owner(values: Values) -> dict[ClientKey, dict[VictimKey, float]]:
+    parts: dict[ClientKey, dict[VictimKey, float]] = defaultdict(dict)
+    for victim, value in values.items():
+        parts[victim.owner][victim] = value
+    return parts

@@ -121,11 +121,10 @@ def _section(
     measured: pd.DataFrame,
     directions: Mapping[str, Direction],
 ) -> TaskFindings:
-    own = scores[scores.probe == "none"]
-    attacked = scores[scores.control != SECOND_CLIENT]
     results = [
         _result(part, key.modality, directions)
-        for _, part in attacked.groupby([*PLACE, *ATTACK, "control", "probe"])
+        for _, part in scores.groupby([*PLACE, *ATTACK, "control", "probe"])
+        if part.control.iloc[0] != SECOND_CLIENT
     ]
     results.sort(key=lambda result: (*_order(result), *_rank(result)))
     curve = [_utility(part) for _, part in measured.groupby([*PLACE, "round"])]
@@ -134,8 +133,8 @@ def _section(
         cells=cells,
         **key._asdict(),
         modality=key.modality,
-        victims=_private_examples(own),
-        clients=len(own[["seed", "client"]].drop_duplicates()),
+        victims=_private_examples(scores),
+        clients=len(scores.loc[scores.probe == "none", ["seed", "client"]].drop_duplicates()),
         levels=tuple(sorted(filter(None, set(scores.level)))),
         results=tuple(results),
         utility=tuple(curve),
@@ -157,9 +156,9 @@ def _utility_at_end(
 
 def _private_examples(scores: pd.DataFrame) -> int:
     """Number of distinct private examples; one that is attacked in two rounds counts once."""
-    known = scores.row >= 0
-    rows = scores.loc[known, ["split", "row"]].drop_duplicates()
-    unknown = scores.loc[~known, ["seed", "client", "round", "example"]].drop_duplicates()
+    own, known = scores.probe == "none", scores.row >= 0
+    rows = scores.loc[own & known, ["split", "row"]].drop_duplicates()
+    unknown = scores.loc[own & ~known, ["seed", "client", "round", "example"]].drop_duplicates()
     return len(rows) + len(unknown)
 
 

@@ -58,7 +58,7 @@ def keep(folder: Path, record: JobRecord, guess: Guess | None, fit: Fit | None) 
         sha256 = save_tensors(path, batch_tensors(guess.examples.batch))
         record = record.model_copy(update={"sha256": sha256})
     write_json(path.with_suffix(".fit.json"), {"cosines": fit})
-    write_json(path.with_suffix(".json"), record)
+    write_json(path.with_suffix(".json"), record.sealed())
 
 
 def results(folder: Path, task: Task) -> Iterator[Kept]:

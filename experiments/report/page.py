@@ -95,7 +95,7 @@ def render(
         ],
         attacks=sorted({(row.attack, row.attack_options) for row in rows}),
         defenses=sorted(
-            {(defense_name(r.defense, r.defense_options), r.defense_options) for r in rows},
+            {(defense_name(*key), key.defense_options) for key in {r.defense_key for r in rows}},
             key=lambda pair: natural(pair[0]),
         ),
         **top,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from experiments.plan.entries import Entry, entries
@@ -35,6 +35,9 @@ from fedsim.records import (
     UtilityRow,
 )
 from fedsim.threads import one_thread
+
+_KEPT = 256
+"""Captures whose examples and guesses stay in memory: more than most rounds have."""
 
 
 def score(run: Run) -> list[str]:
@@ -74,17 +77,17 @@ class Scorer:
     def rows(self) -> Iterator[ScoreRow]:
         """All rows of the cell, by attack, capture, control, metric and example."""
         victims = self.victims
-        truths = {key: victims.examples(key) for key in victims.keys}
+        truth = lru_cache(_KEPT)(victims.examples)
         others = controls(victims.records)
         for entry in entries(victims.cell.experiment):
             if entry.infers != "rows":
                 continue
-            guesses = {key: read_guess(victims, entry, key) for key in victims.keys}
-            for key, truth in truths.items():
-                yield from self._compare(entry, key, guesses[key], truth, "none")
+            guess = lru_cache(_KEPT)(partial(read_guess, victims, entry))
+            for key in victims.keys:
+                yield from self._compare(entry, key, guess(key), truth(key), "none")
                 if entry.key.attack != PRIOR_ONLY:  # it is a baseline itself
                     for control, other in others[key].items():
-                        yield from self._compare(entry, key, guesses[other], truth, control)
+                        yield from self._compare(entry, key, guess(other), truth(key), control)
 
     def _compare(
         self, entry: Entry, key: CaptureKey, guess: Guess, truth: Examples, control: str

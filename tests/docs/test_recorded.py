@@ -1,6 +1,7 @@
 """A run folder becomes a result file; a file that is there keeps its words and its layout."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_the_command_is_the_one_that_was_typed_first(run: Run, results: Path) ->
 def test_membership_is_among_the_values(run: Run) -> None:
     path = run.root / "membership.parquet"
     rows = [row for row in read_rows(run.root / "scores.parquet", ScoreRow) if row.value == 1]
-    told = [row.model_copy(update={"metric": "membership_auc"}) for row in rows]
+    told = [replace(row, metric="membership_auc") for row in rows]
     before = values.values(run)
     write_rows(path, ScoreRow, told)
     new = [value for value in values.values(run) if value not in before]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,10 @@ def test_a_wrong_check_names_the_fix(
 
 def test_nothing_measured_is_no_pass(copied: Path, said: Said) -> None:
     path = copied / "scores.parquet"
-    rows = [row.model_copy(update={"value": None}) for row in read_rows(path, ScoreRow)]
+    rows = [replace(row, value=None) for row in read_rows(path, ScoreRow)]
     write_rows(path, ScoreRow, rows)
     assert "not scored" in said("check", copied, "--max", "rouge1=1")[2]
-    rows[0] = rows[0].model_copy(update={"status": "interrupted"})
+    rows[0] = replace(rows[0], status="interrupted")
     write_rows(path, ScoreRow, rows)
     code, _, error = said("check", copied, "--max", "rouge1=1")
     assert (code, "1 values are missing" in error) == (2, True)
@@ -77,7 +78,7 @@ def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> 
     assert out.startswith("0 of ")
     path = copied / "scores.parquet"
     rows = [
-        row.model_copy(update={"value": 0.25})
+        replace(row, value=0.25)
         if (row.attack, row.metric, row.control) == ("embedding_rows", "rougeL", "none")
         else row
         for row in read_rows(path, ScoreRow)
@@ -89,7 +90,7 @@ def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> 
     assert line == f"{said_so}[\N{MINUS SIGN}0.750, \N{MINUS SIGN}0.750], 3 pairs"
     assert code == 1
     assert count.startswith("1 of ")
-    other = [row.model_copy(update={"row": row.client + 1000}) for row in rows]
+    other = [replace(row, row=row.client + 1000) for row in rows]
     write_rows(path, ScoreRow, other)  # other private examples: the intervals are far apart
     found = json.loads(said("diff", finished, copied, "--json")[1])["changes"]
     (moved,) = (one for one in found if "embedding rows, ROUGE-L" in one["what"])

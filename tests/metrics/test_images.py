@@ -74,6 +74,15 @@ def test_ssim_of_two_flat_images_is_the_closed_form() -> None:
     assert found.item() == pytest.approx((2 * a * b + c1) / (a * a + b * b + c1), rel=1e-6)
 
 
+def test_ssim_is_that_of_torchmetrics() -> None:
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    rng = torch.Generator().manual_seed(0)
+    guess, truth = torch.rand(2, 3, 3, 12, 17, generator=rng, dtype=torch.float64)
+    known = structural_similarity_index_measure(guess, truth, data_range=1.0, reduction="none")
+    torch.testing.assert_close(score("ssim", guess, truth), known, rtol=0, atol=1e-12)
+
+
 def test_ssim_of_one_image_does_not_depend_on_the_others() -> None:
     truth, guess = picture(), picture(1)
     together = score("ssim", guess, truth)

@@ -107,7 +107,7 @@ def test_a_full_disk_is_named_and_costs_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedsim.files.os.fsync", full)
+        patch.setattr("fedsim.files.os.replace", full)
         guess = others[0].guess_path(others[0].keys[0])
         said = f"{guess}: cannot be written (No space left on device). What was finished is kept"
         with pytest.raises(StoreError, match=f"^{re.escape(said)}"):

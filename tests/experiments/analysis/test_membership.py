@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,8 @@ CLIENTS, BATCH = 8, 8
 ATTACKS = (Membership(), Membership(statistic="cosine"), Membership(statistic="loss_change"))
 
 
-def row(value: float, client: int = 0, **changes: object) -> ScoreRow:
-    columns: dict[str, object] = {
+def row(value: float, client: int = 0, **changes: Any) -> ScoreRow:
+    columns: dict[str, Any] = {
         **{"run": "r", "cell": "c", "seed": 0, "task": "image-classification", "model": "mlp"},
         **{"dataset": "shapes", "split": "train", "protocol": "fedsgd", "batch_size": BATCH},
         **{"local_steps": 1, "defense": "none", "defense_options": "[]", "attack": "membership"},
@@ -31,7 +32,7 @@ def row(value: float, client: int = 0, **changes: object) -> ScoreRow:
         **{"status": "done", "reason": "", "objective": None, "certified": None, "level": None},
     }
     columns |= {"client": client, "value": value, "seconds": 0.0, **changes}
-    return ScoreRow.model_validate(columns)
+    return ScoreRow(**columns)
 
 
 def found(rows: list[ScoreRow]) -> list[Finding]:

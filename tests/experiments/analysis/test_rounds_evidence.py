@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,7 +65,7 @@ def test_the_union_as_table_and_figure() -> None:
     assert table.rows[-1] == ("", "none", "DLG", 5, 4, 3, Number(0.75, "1"), 2, 1)
     (figure,) = union_figures(section, unions(section, covered), "f")
     assert "share of used rows recovered" in figure.svg
-    never = [r.model_copy(update={"value": WRONG}) for r in ROWS if r.metric == "mse"]
+    never = [replace(r, value=WRONG) for r in ROWS if r.metric == "mse"]
     nothing = unions(section, coverage(never))
     assert union_table(section, nothing).rows == ()
     assert union_figures(section, nothing, "f") == []

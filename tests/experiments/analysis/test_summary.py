@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,7 +82,7 @@ def cell(seed: int = 0, batch_size: int = 1, **knows: bool) -> CellConfig:
 
 
 def row(**changes: Any) -> ScoreRow:
-    return ScoreRow(**{**ROW.model_dump(), **changes})
+    return replace(ROW, **changes)
 
 
 def use(**changes: Any) -> UtilityRow:
@@ -251,7 +252,7 @@ def test_intervals_are_missing_where_there_is_one_example() -> None:
 
 def test_curves_need_two_rounds_and_hold_no_formula_of_the_data() -> None:
     rows = [row(round=n, client=c, value=10.0 + n + c) for n in (1, 2) for c in (0, 1)]
-    hostile = [r.model_copy(update={"attack": "$x<&", "control": "none"}) for r in rows]
+    hostile = [replace(r, attack="$x<&", control="none") for r in rows]
     assert curves(only_section(rows[:2]), "f") == []
     (figure,) = curves(only_section(hostile, [use(), use(round=2)]), "f")
     assert "$x&lt;&amp;" in figure.svg

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,9 @@ def rows(value: Callable[[int, int], float | None], **more: Any) -> Iterator[Sco
     """A row for each client and round, with ``value(client, round)``."""
     for client in range(CLIENTS):
         for round_ in range(ROUNDS):
-            known = {"client": client, "round": round_, "row": 10 * client + round_}
-            yield row(**{**TEXT, "defense": "sign", "attack": "lamp", **known, **more}).model_copy(
-                update={"value": value(client, round_)}
-            )
+            known: dict[str, Any] = {"client": client, "round": round_, "row": 10 * client + round_}
+            known["value"] = value(client, round_)
+            yield row(**{**TEXT, "defense": "sign", "attack": "lamp", **known, **more})
 
 
 def prior(**more: Any) -> Iterator[ScoreRow]:
@@ -148,14 +148,13 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
         "the interval over prior only and another client's update is too wide",
     )
     failed = [
-        one.model_copy(update={"status": "failed"}) if one.client == 0 else one
-        for one in rows(near(0.001))
+        replace(one, status="failed") if one.client == 0 else one for one in rows(near(0.001))
     ]
     broken = verdict_of(failed, other(), prior())
     assert (broken.word, broken.notes[0]) == ("inconclusive", "jobs failed or ran out of time")
     assert broken.jobs == {"done": 10, "skipped": 0, "failed": 2, "timeout": 0, "interrupted": 0}
     lost = [
-        one.model_copy(update={"value": None, "status": "interrupted"}) if one.client == 0 else one
+        replace(one, value=None, status="interrupted") if one.client == 0 else one
         for one in rows(near(0.001))
     ]
     left = verdict_of(lost, other(), prior())
@@ -164,7 +163,7 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
 
 
 def test_what_was_not_attacked_or_has_no_baseline() -> None:
-    skipped = [one.model_copy(update={"status": "skipped"}) for one in rows(lambda *_: None)]
+    skipped = [replace(one, status="skipped") for one in rows(lambda *_: None)]
     assert verdict_of(skipped, prior()).word == "not attacked"
     assert verdict_of(skipped, prior()).notes == ("12 skipped",)
     assert verdict_of(prior()).notes == ("no attack was run",)
@@ -224,7 +223,7 @@ def test_clients_that_all_score_alike_are_no_narrow_interval() -> None:
 def test_an_attack_that_refuses_victims_falls_back_to_the_prior() -> None:
     # Exact where it dares, on one client of six; a search gets .4 of everyone.
     daring = [
-        one if one.client == 0 else one.model_copy(update={"value": None, "status": "skipped"})
+        one if one.client == 0 else replace(one, value=None, status="skipped")
         for one in rows(lambda *_: 1.0)
     ]
     search = [*rows(lambda c, _: 0.4 + c / 100, attack="tag"), *other(attack="tag")]
@@ -257,7 +256,7 @@ def test_an_adaptive_attack_that_never_works_proves_nothing() -> None:
 def test_a_lone_client_is_said_to_be_alone() -> None:
     alone = [[one for one in part if one.client == 0] for part in (rows(strong), other(), prior())]
     assert "one client: says nothing about others" in verdict_of(*alone).notes
-    level = [one.model_copy(update={"value": 0.1}) for one in alone[0]]
+    level = [replace(one, value=0.1) for one in alone[0]]
     found = verdict_of(level, *alone[1:])
     assert (found.word, found.notes[0]) == ("inconclusive", "too few clients")
 
@@ -269,7 +268,7 @@ def test_other_rows_are_other_victims() -> None:
     assert gap.difference.mean == pytest.approx(-0.1)
     assert gap.difference.n == CLIENTS * ROUNDS
     other_rows = rows(lambda *_: 0.8, cell="c1", seed=1, defense="none")
-    moved = [one.model_copy(update={"row": 500 + (one.row or 0)}) for one in other_rows]
+    moved = [replace(one, row=500 + (one.row or 0)) for one in other_rows]
     assert section_of(rows(strong, cell="c1", seed=1), moved).evidence.against_none == ()
 
 
@@ -379,7 +378,7 @@ def test_probes_and_skipped_jobs_are_no_victims() -> None:
     kept = list(rows(strong))
     extra = [
         *rows(lambda *_: 1.0, probe="member"),
-        *(one.model_copy(update={"value": None}) for one in rows(strong, seed=9)),
+        *(replace(one, value=None) for one in rows(strong, seed=9)),
     ]
     (found,) = scored(score_frame(kept + extra, {"c0": ""}), "rougeL")
     assert len(found.values) == CLIENTS * ROUNDS

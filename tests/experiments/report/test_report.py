@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from experiments.analysis.summary import summarise
 from experiments.report.report import canonical, write_report
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import Shown, png, ranks, write_gallery
-from experiments.stages.rows import read_rows
+from experiments.stages.rows import read_rows, write_rows
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
 from fedsim.cell import AuxiliaryConfig, CaptureConfig, CellConfig, TaskConfig
 from fedsim.errors import ConfigError, StoreError
 from fedsim.federation import FederationConfig
-from fedsim.files import Record, write_json
+from fedsim.files import write_json
 from fedsim.metrics import METRICS
 from fedsim.records import ScoreRow, UtilityRow
 from fedsim.server_knows import ServerKnows
@@ -220,12 +221,6 @@ def examples() -> Iterator[Shown]:
                         guess=None if (attack, rank) == ("lamp", 9) else guess,
                         certified=known > 0.8 if attack == "embedding_rows" else None,
                     )
-
-
-def write_rows(path: Path, kind: type[Record], rows: list[Any]) -> None:
-    names = list(kind.model_fields)
-    columns = {name: [getattr(row, name) for row in rows] for name in names}
-    pq.write_table(pa.table(columns), path)
 
 
 def make_run(folder: Path, *, shuffle: bool = False) -> Path:
@@ -511,10 +506,7 @@ def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path
     cells = {
         f"{task}.{defense[0]}": cell_of(task, defense) for task in ATTACKS for defense in DEFENSES
     }
-    rows = [
-        row.model_copy(update={"seconds": 99.0})
-        for row in read_rows(folder / "scores.parquet", ScoreRow)
-    ]
+    rows = [replace(row, seconds=99.0) for row in read_rows(folder / "scores.parquet", ScoreRow)]
     found = summarise(rows, read_rows(folder / "utility.parquet", UtilityRow), cells)
     assert canonical(found) == (run / "summary.json").read_bytes()
     assert json.loads(canonical(found))["sections"][0]["victims"] == 6
@@ -570,6 +562,6 @@ def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_metric_is_named() -> None:
     task = "image-classification"
-    row = next(scores(task)).model_copy(update={"metric": "semsim"})
+    row = replace(next(scores(task)), metric="semsim")
     with pytest.raises(ConfigError, match=r"scores\.parquet: the metric 'semsim' is not known"):
         summarise([row], [], {row.cell: cell_of(task, DEFENSES[0])})

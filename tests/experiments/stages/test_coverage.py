@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ def row(
     **more: Any,
 ) -> ScoreRow:
     number = NUMBERS[round, client][example]
-    own = {"metric": "mse", "round": round, "client": client, "example": example, "value": value}
-    return ROW.model_copy(update={"row": number, **own, "certified": certified, **more})
+    place = {"round": round, "client": client, "example": example, "row": number}
+    own: dict[str, Any] = {"metric": "mse", "value": value, "certified": certified}
+    return replace(ROW, **{**place, **own, **more})
 
 
 def counts(found: list[Coverage]) -> list[tuple[int, int, int, int, int]]:

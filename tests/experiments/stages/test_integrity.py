@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from experiments.checks.capture_check import examine
 from experiments.pipeline import execute
@@ -15,7 +17,8 @@ from experiments.plan.folder import Run
 from experiments.stages.rows import read_rows, write_rows
 from experiments.stages.utility import utility
 from fedsim.errors import StoreError
-from fedsim.records import UtilityRow
+from fedsim.files import read_record
+from fedsim.records import JobRecord, UtilityRow
 from fedsim.truth import TruthStore
 from tests.apps.cases import IMAGES, merge
 
@@ -101,6 +104,24 @@ def test_a_record_names_the_key_of_its_file(run: Run) -> None:
     for read in (run.cells[0].captures.record, truth.record, lambda _: truth.clients()):
         with pytest.raises(StoreError, match="holds the record of round-0001-client-0001"):
             read(key)
+
+
+def test_an_altered_guess_is_not_scored_and_is_made_again(run: Run) -> None:
+    path = run.cells[0].folder / "guesses" / "prior_only" / "round-0001-client-0000.json"
+    whole = path.read_text()
+    for found in re.finditer(r"\d", whole):
+        digit = str(9 - int(found[0]))
+        altered = whole[: found.start()] + digit + whole[found.end() :]
+        if json.loads(altered) == json.loads(whole):  # a float's last digit may tell nothing
+            continue
+        with pytest.raises(ValidationError):
+            JobRecord.model_validate_json(altered)
+        path.write_text(altered)
+    with pytest.raises(StoreError, match=f"^{re.escape(str(path))}: not a valid JobRecord"):
+        execute(run, ("score",), quiet=True)
+    flip(path.with_suffix(".safetensors"))
+    execute(run, ("attack", "score"), quiet=True)
+    assert read_record(path, JobRecord).status == "done"
 
 
 def test_a_table_is_a_whole_file(run: Run, tmp_path: Path) -> None:
