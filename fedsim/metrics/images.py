@@ -66,7 +66,7 @@ class StructuralSimilarity(ImageMetric):
     (equation 13), with m the means, s the covariances, c_1 = 0.01^2 and c_2 = 0.03^2. Every pixel
     is the centre of a window and edges are reflected, so images need at least 6 pixels a side;
     papers that leave out the edges report slightly different values. The window is the product of
-    one along each axis, so that in float64 it takes a thirtieth of torchmetrics' time.
+    one along each axis.
     """
 
     name: ClassVar[str] = "ssim"
