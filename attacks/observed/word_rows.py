@@ -86,7 +86,7 @@ def words_of_pruned(observation: Observation, network: nn.Module, most: int) -> 
     """The words whose rows stand out of an update that lost nearly all entries, ids ascending.
 
     What pruning left of an untied table lies in rows of the batch's words. None where more than
-    ``CUTS.heavily_pruned`` of the other entries were sent, or none or more than ``most`` words show.
+    ``CUTS.heavily_pruned`` of the other entries were sent, or not 1 to ``most`` words show.
     """
     update, name = observation.update(), embedding_names(network).word
     others = [value for key, value in update.items() if key != name]
