@@ -82,11 +82,13 @@ def tables(
     return without_head(found.words, found.positions, observation.knowledge.num_examples)
 
 
-def words_of_pruned(observation: Observation, network: nn.Module, most: int) -> Tensor | None:
+def words_of_pruned(
+    observation: Observation, network: nn.Module, least: int, most: int
+) -> Tensor | None:
     """The words whose rows stand out of an update that lost nearly all entries, ids ascending.
 
     What pruning left of an untied table lies in rows of the batch's words. None where more than
-    ``CUTS.heavily_pruned`` of the other entries were sent, or not 1 to ``most`` words show.
+    ``CUTS.heavily_pruned`` of the other entries were sent, or not ``least`` to ``most`` words show.
     """
     update, name = observation.update(), embedding_names(network).word
     others = [value for key, value in update.items() if key != name]
@@ -98,7 +100,7 @@ def words_of_pruned(observation: Observation, network: nn.Module, most: int) -> 
     except CannotAttack:
         return None
     found = standing_out(words, noise_variance(words))
-    return found if 0 < len(found) <= most else None
+    return found if least <= len(found) <= most else None
 
 
 def is_tied(network: nn.Module) -> bool:

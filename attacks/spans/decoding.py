@@ -76,7 +76,8 @@ def decode(
         return None
     if observation.knowledge.auxiliary and not _tells(observation, traces):
         guess = prior_guess(observation, task, job)
-        return Reconstruction(guess, confidence=(level,) * len(guess), note=_HIDDEN)
+        note = "; ".join(filter(None, (_HIDDEN, first_round(observation))))
+        return Reconstruction(guess, confidence=(level,) * len(guess), note=note)
     if traces.layers.causal:
         lines = causal_decoding.decode(observation, task, traces, rng, job)
         labels = [-1] * len(lines)

@@ -200,7 +200,7 @@ def soft_traces(
     words = vocabulary(observation, task, network, rows=rows)
     count = observation.knowledge.num_examples or 1
     most = count * task.max_length
-    shown = words_of_pruned(observation, network, most) if rows else None
+    shown = words_of_pruned(observation, network, 2 * count, most) if rows else None
     if shown is not None:
         own = torch.cat([shown.to(words), words.new_tensor(task.spec.special_ids)])
         words = words[torch.isin(words, own)]
