@@ -75,7 +75,11 @@ def decode(
     if not traces.shown:
         return None
     if observation.knowledge.auxiliary and not _tells(observation, traces):
-        guess = prior_guess(observation, task, job)
+        prior = prior_guess(observation, task, job)
+        assert prior.mask is not None
+        pairs = zip(prior.inputs, prior.mask, strict=True)
+        usual = [ids[own == 1].tolist() for ids, own in pairs]
+        guess = batch_of(usual, task, prior.labels.tolist())
         note = "; ".join(filter(None, (_HIDDEN, first_round(observation))))
         return Reconstruction(guess, confidence=(level,) * len(guess), note=note)
     if traces.layers.causal:

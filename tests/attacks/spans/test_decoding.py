@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import soft_traces
 from attacks.spans.span import Span
 from attacks.spans.told import UpdatedModel
+from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
 
@@ -58,6 +60,16 @@ def test_words_of_a_blurred_update(gpt2: Victim, defense: dict[str, object]) -> 
     # The built-in model is 64 wide, so that signs and pruning leave only part of the words.
     assert min(shares) > max(chance)
     assert sum(shares) > 0.5
+
+
+def test_frequent_words_are_a_batch_with_targets(gpt2: Victim) -> None:
+    seen, _ = gpt2.capture([5], {"name": "gaussian_noise", "std": 10.0})
+    prior = gpt2.capture([20, 21, 22])[1]
+    seen = replace(seen, knowledge=Knowledge(num_examples=1, auxiliary=True))
+    job = Job(auxiliary=lambda: prior)
+    (found,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], job)
+    assert "the most frequent words" in (found.note or "")
+    assert found.guess.labels.shape == found.guess.inputs.shape
 
 
 def test_an_empty_sentence_in_the_span_is_no_answer(
