@@ -1,4 +1,4 @@
-"""Whether a search found something: its guess against the prior's, by the attacker's evidence."""
+"""Whether a search found something: its guess beside the mean of the prior, and between."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
 NOTE = "the prior's mean is likelier than what the search found, and is guessed."
+SMOOTHED = "what the search found is likelier when smoothed by the prior, and is so guessed."
+_NOISE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0)
+"""Variances tried for what the search got wrong, in those of a coefficient of the prior."""
 
 
 def pixel_prior(observation: Observation, task: Task, job: Job) -> PixelPrior:
@@ -31,29 +34,34 @@ def guarded(
     loss: Callable[[Tensor, Tensor, Tensors], Tensor],
     observed: Tensors,
 ) -> Reconstruction:
-    """The guess, or the prior's mean for every example where that is likelier.
+    """The likeliest of the guess, the prior's mean for every example, and images between.
 
     With a free scale and noise of unknown variance, ``-2 log p(update | images)`` is, up to a
     constant, ``N log(1 - cosine^2)`` over ``N`` coordinates; ``-2 log p(images)`` is the sum of
     their squared coefficients in standard deviations. A search that fitted noise gains little in
-    the first and loses much in the second, since its images are rough.
+    the first and loses much in the second, since its images are rough. Smoothed, they
+    may keep what is true.
     """
     images, labels = found.guess.inputs, found.guess.labels
-    blank = prior.mean.float().expand_as(images)
-    with torch.no_grad():
-        objective = float(loss(blank, labels, observed))
     count = sum(int((value != 0).sum()) for value in observed.values())
-    guess: Certificate = "guess"
-    assert found.objective is not None
-    cost = count * (_misfit(found.objective) - _misfit(objective)) + _rarity(prior, images)
-    if cost < 0:
+    blank = prior.mean.float().expand_as(images).clone()
+    tried = {math.inf: blank, 0.0: images}
+    tried |= {noise: prior.smoothed(images, noise * prior.error).float() for noise in _NOISE}
+    costs: dict[float, tuple[float, float]] = {}
+    for noise, own in tried.items():
+        with torch.no_grad():
+            distance = float(loss(own, labels, observed))
+        costs[noise] = count * _misfit(distance) + _rarity(prior, own), distance
+    noise = min(costs, key=lambda each: costs[each])
+    if not noise:
         return found
+    guess: Certificate = "guess"
     return replace(
         found,
-        guess=Batch(blank.clone(), labels),
-        objective=objective,
+        guess=Batch(tried[noise], labels),
+        objective=costs[noise][1],
         confidence=(guess,) * len(images),
-        note=NOTE,
+        note=NOTE if tried[noise] is blank else SMOOTHED,
     )
 
 

@@ -37,8 +37,9 @@ class Inverting(ImageMatching):
     last; labels are inferred if not granted; and restarts and victims are lanes of one ``vmap``. A
     FedAvg update is matched as if it were a gradient, which the cosine permits.
 
-    Where the prior's mean, of the auxiliary images or else grey, is likelier than what the search
-    found, it is guessed instead, see ``attacks.images.evidence``.
+    Where what the search found is likelier when smoothed by a prior, of the auxiliary images or of
+    natural ones, these are guessed, and the prior's mean where that is likelier still, see
+    ``attacks.images.evidence``.
 
     Attributes:
         steps: of Adam.

@@ -89,6 +89,19 @@ class PixelPrior:
         drawn = torch.randn(count, *scale.shape, generator=rng, dtype=torch.float64).to(scale)
         return torch.einsum("ec,nehw->nchw", self.colours, _cosines(drawn * scale, inverse=True))
 
+    def smoothed(self, images: Tensor, noise: float) -> Tensor:
+        """The likeliest images where each coefficient of these has an error of variance ``noise``.
+
+        That is Wiener's filter: rare coefficients are doubted more than common ones.
+        """
+        kept = self.variances / (self.variances + noise)
+        rest = _cosines(
+            torch.einsum("ec,nchw->nehw", self.colours, images.to(self.mean) - self.mean)
+        )
+        return self.mean + torch.einsum(
+            "ec,nehw->nchw", self.colours, _cosines(rest * kept, inverse=True)
+        )
+
     def coefficients(self, images: Tensor) -> Tensor:
         """In standard deviations, ``(image, coefficient)``: independent, of variance 1."""
         rest = torch.einsum("ec,nchw->nehw", self.colours, images.to(self.mean) - self.mean)
