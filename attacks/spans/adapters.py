@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -52,10 +52,12 @@ class AdapterSpan(Subspace):
     Attributes:
         blocks: the spans that are not full; may be empty.
         reason: the ranks found, for messages.
+        inputs: the span of combinations of ``x`` alone, full or not; None if no ``A`` has moved.
     """
 
     blocks: tuple[AdapterBlock, ...] = ()
     reason: str = ""
+    inputs: Subspace | None = None
 
     @property
     def full(self) -> bool:
@@ -76,7 +78,7 @@ class AdapterSpan(Subspace):
         """The spans enlarged by further inputs ``(input, width)``, without those now full."""
         wider = [AdapterBlock(b.seen.widened(b.of(inputs)), b.a) for b in self.blocks]
         roomy = tuple(block for block in wider if block.seen.rank < block.seen.width)
-        return AdapterSpan(self.basis, self.most, roomy, self.reason)
+        return replace(self, blocks=roomy)
 
     def filled(self, inputs: Tensor) -> bool:
         """Whether the inputs ``(input, width)`` fill every span."""
@@ -100,7 +102,8 @@ def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
     ranks = [block.seen.rank for block in blocks]
     usable = tuple(block for block in blocks if not block.full and block.seen.rank >= max(ranks))
     roomiest = max(usable or blocks, key=lambda block: block.seen.width - block.seen.rank).seen
-    return AdapterSpan(roomiest.basis, roomiest.most, usable, reason)
+    inputs = next((block.seen for block in blocks if block.a is None), None)
+    return AdapterSpan(roomiest.basis, roomiest.most, usable, reason, inputs)
 
 
 def read_adapters(

@@ -39,6 +39,11 @@ class Candidates:
     everywhere: bool = False
 
     @property
+    def note(self) -> str:
+        """What a guess made of them has to say; empty where they are clear."""
+        return "" if self.clear else "the nearest words, as no gap sets those of the batch apart"
+
+    @property
     def limit(self) -> float:
         """Largest sine, behind the attention, of a token within its own sentence."""
         between = float(self.accepted**0.25 * self.rejected**0.75)

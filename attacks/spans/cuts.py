@@ -107,6 +107,14 @@ class SpanCuts:
         least_probability: smallest probability of a word that is worth a mention.
         missing_words: share of a batch's words that may be missing from a shortlist.
         nearest_words: words of an encoder's shortlist for each place of a sentence.
+        pursued: share of a direction that a pursuit leaves to rounding.
+        pursued_room: share of a row outside the chosen ones below which it says nothing new.
+        pursued_rows: most rows of a pursuit, as a share of the width: fewer than this are unique.
+        pursued_atoms: most rows of its dictionary, those with the largest share in the space.
+        pursued_contexts: random prefixes that a word's usual input is the mean of.
+        pursued_prefixes: prefixes kept in the growth of a sentence.
+        pursued_end: least log-probability of a sentence's end that nothing else shows.
+        pursued_trust: nats that a token's whole input in the space speaks for it.
     """
 
     singular_value: float = 1e-7
@@ -198,6 +206,14 @@ class SpanCuts:
     least_probability: float = 0.1
     missing_words: float = 0.02
     nearest_words: int = 8
+    pursued: float = 3e-4
+    pursued_room: float = 1e-3
+    pursued_rows: float = 0.7
+    pursued_atoms: int = 1 << 17
+    pursued_contexts: int = 6
+    pursued_prefixes: int = 16
+    pursued_end: float = -3.0
+    pursued_trust: float = 15.0
 
 
 CUTS = SpanCuts()

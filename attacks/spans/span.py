@@ -18,6 +18,7 @@ from attacks.spans.companions import Companions
 from attacks.spans.cuts import CUTS
 from attacks.spans.decoding import decodable, decode
 from attacks.spans.descent import Descent
+from attacks.spans.few_words import from_few_words
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.last_tokens import ended
 from attacks.spans.over_rounds import over_rounds
@@ -39,7 +40,7 @@ class Span(Attack):
     its column space, and the query, key and value of the first block reveal the tokens. No labels,
     lengths, embedding gradients or priors are needed, and the update may have any positive scale.
 
-    We differ from DAGER in six points. (1) Sentences are tested at the layers behind the first
+    We differ from DAGER in seven points. (1) Sentences are tested at the layers behind the first
     attention, preferably at the feed-forward output: being four times as wide, it separates right
     from wrong for as many tokens as the model's width, where the query of the second block fails.
     The last block of a classifier, whose gradient covers the pooled token alone, is never used.
@@ -49,7 +50,8 @@ class Span(Attack):
     mean sine, instead of enumeration, settles what they leave open. (5) Classes follow from the
     head's gradient by least squares, and the gradient of the whole batch proves the result. (6)
     Where positions are rotary or relative, words are tested once for all positions; their order
-    follows behind the attention.
+    follows behind the attention. (7) Adapters of a smaller rank than a sentence has tokens still
+    tell it (``few_words``).
 
     Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
     accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are
@@ -134,7 +136,8 @@ class Span(Attack):
         try:
             exact = self._exact(observation, task, network, rng, job)
         except CannotAttack as refusal:
-            if soft := decode(observation, task, network, rng, job, rows=self.bag):
+            few = from_few_words(observation, task, network, rng, job, self.bag, self.tolerance)
+            if soft := few or decode(observation, task, network, rng, job, rows=self.bag):
                 return soft
             raise refusal from None
         if job.expired or 2 * _read(exact, task) >= (observation.knowledge.num_examples or 1):
@@ -182,10 +185,7 @@ class Span(Attack):
             if expired or "certified" in (guess.confidence or ()):
                 break
         assert guess is not None
-        unclear = (
-            "" if shortlist.clear else "the nearest words, as no gap sets those of the batch apart"
-        )
-        return replace(guess, note=unclear)
+        return replace(guess, note=shortlist.note)
 
     def _search(
         self,
