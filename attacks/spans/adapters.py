@@ -67,6 +67,11 @@ class AdapterSpan(Subspace):
         squares = [block.seen.distance(block.of(inputs)).square() for block in self.blocks]
         return torch.stack(squares).mean(0).sqrt()
 
+    def least_distance(self, inputs: Tensor) -> Tensor:
+        """A lower bound of ``distance``."""
+        squares = [block.seen.least_distance(block.of(inputs)).square() for block in self.blocks]
+        return torch.stack(squares).mean(0).sqrt()
+
     def rough_distance(self, inputs: Tensor) -> Tensor:
         """``distance``, accurate to 0.001 in float32."""
         squares = [block.seen.rough_distance(block.of(inputs)).square() for block in self.blocks]
@@ -76,7 +81,7 @@ class AdapterSpan(Subspace):
         """The spans enlarged by further inputs ``(input, width)``, without those now full."""
         wider = [AdapterBlock(b.seen.widened(b.of(inputs)), b.a) for b in self.blocks]
         roomy = tuple(block for block in wider if block.seen.rank < block.seen.width)
-        return AdapterSpan(self.basis, self.most, roomy, self.reason)
+        return AdapterSpan(self.basis, self.most, blocks=roomy, reason=self.reason)
 
     def filled(self, inputs: Tensor) -> bool:
         """Whether the inputs ``(input, width)`` fill every span."""
@@ -100,7 +105,7 @@ def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
     ranks = [block.seen.rank for block in blocks]
     usable = tuple(block for block in blocks if not block.full and block.seen.rank >= max(ranks))
     roomiest = max(usable or blocks, key=lambda block: block.seen.width - block.seen.rank).seen
-    return AdapterSpan(roomiest.basis, roomiest.most, usable, reason)
+    return AdapterSpan(roomiest.basis, roomiest.most, blocks=usable, reason=reason)
 
 
 def read_adapters(
