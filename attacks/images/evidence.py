@@ -42,7 +42,7 @@ def guarded(
     blank = prior.mean.float().expand_as(images)
     with torch.no_grad():
         objective = float(loss(blank, labels, observed))
-    count = sum(int((value != 0).sum()) for value in observed.values())
+    count = int(torch.stack([(value != 0).sum() for value in observed.values()]).sum())
     guess: Certificate = "guess"
     assert found.objective is not None
     cost = count * (_misfit(found.objective) - _misfit(objective)) + _rarity(prior, images)
