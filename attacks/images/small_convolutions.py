@@ -24,12 +24,13 @@ def suited_convolutions(network: nn.Module, images: Tensor) -> Iterator[None]:
         network: of the attack's model.
         images: all that pass it at once, ``(image, channel, height, width)``.
     """
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = before and _multiplications(network, images) >= _WORK
+    flags: Any = torch.backends.mkldnn
+    before = flags.enabled
+    flags.enabled = before and _multiplications(network, images) >= _WORK
     try:
         yield
     finally:
-        torch.backends.mkldnn.enabled = before
+        flags.enabled = before
 
 
 def _multiplications(network: nn.Module, images: Tensor) -> int:

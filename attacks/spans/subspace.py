@@ -76,7 +76,8 @@ class Subspace:
         rng = torch.Generator().manual_seed(0)
         drawn = torch.randn(self.width, count, generator=rng, dtype=torch.float64)
         drawn = drawn.to(self.basis)
-        return torch.linalg.qr(drawn - self.basis @ (self.basis.T @ drawn)).Q
+        outside: Tensor = torch.linalg.qr(drawn - self.basis @ (self.basis.T @ drawn)).Q
+        return outside
 
 
 def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subspace:

@@ -37,16 +37,17 @@ def nearest_words(
         return None
     moved = _centred(moved - moved[0])
     scale, shift = norm.weight.detach(), norm.bias.detach()
-    whole = subspace.outside is None or subspace.rank < subspace.outside.shape[1]
-    map_to = (subspace.basis if whole else subspace.outside).to(moved)
+    outside = subspace.outside
+    inside = outside is None or subspace.rank < outside.shape[1]
+    onto = (subspace.basis if outside is None or inside else outside).to(moved)
     best_sines, best = moved.new_zeros(positions, 0), vocabulary.new_zeros(positions, 0)
     for part in vocabulary.split(_CHUNK):
         words = _centred(summed(layers, norm, part, 0)[0])
         deviation = (_squares(words, moved) / words.shape[1] + norm.eps).sqrt()
         words, there = words * scale, moved * scale
         total = _lengths(words, there, shift, deviation)
-        share = _lengths(words @ map_to, there @ map_to, shift @ map_to, deviation) / total
-        sines = torch.cat([best_sines, 1 - share if whole else share], 1)
+        share = _lengths(words @ onto, there @ onto, shift @ onto, deviation) / total
+        sines = torch.cat([best_sines, 1 - share if inside else share], 1)
         ids = torch.cat([best, part.expand(positions, -1)], 1)
         best_sines, at = sines.topk(min(count, sines.shape[1]), dim=1, largest=False)
         best = ids.gather(1, at)

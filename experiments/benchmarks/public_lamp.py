@@ -61,7 +61,7 @@ class PublicLAMP:
             importing(checkout),
         ):
             sys.argv = ["attack", *script.split(), *chosen]
-            self._attack = importlib.import_module("attack")
+            self._attack: Any = importlib.import_module("attack")
         self._task, self._network, self._prior = task, network, prior
 
     def reconstruct(self, gradient: Tensors, batch: Batch) -> Batch:

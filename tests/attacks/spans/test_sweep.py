@@ -59,7 +59,7 @@ def test_no_nearer_word_is_left_out(tokens: int) -> None:
 
 def test_inputs_that_are_no_sums_are_not_swept() -> None:
     layers, _ = networks()
-    twisted = layers.network.transformer.drop
+    twisted = layers.network.get_submodule("transformer.drop")
     twisted.register_forward_hook(lambda _m, _a, out: out * out.square().sum(-1, keepdim=True))
     found = Subspace(torch.linalg.qr(torch.randn(WIDTH, 3, dtype=torch.float64)).Q, WIDTH)
     assert nearest_words(layers, found, torch.arange(1, WORDS), POSITIONS, 10) is None

@@ -89,7 +89,7 @@ def test_what_cannot_be_kept_is_refused(changes: dict[str, Any], said: str, make
 
 
 def test_show_says_the_bytes(make_run: Make) -> None:
-    disk = []
+    disk: list[int] = []
     for capture in ({}, {"tensors": [BLOCK]}, {"tensors": [BLOCK], "dtype": "float16"}):
         run = make_run(GPT2, folder=f"show-{len(disk)}", capture=capture)
         disk.append(describe(run.plan).parts[0].cost.disk)
