@@ -127,7 +127,9 @@ class FirstLayers:
 
     def of_tokens(self, ids: Tensor, position: int | Tensor) -> Tensor:
         """Inputs ``(token, width)`` of the first layer, at one position or each at its own."""
-        with self._placed(torch.as_tensor(position, device=self._device).view(-1, 1)):
+        if isinstance(position, int):
+            position = torch.tensor([position], device=self._device)
+        with self._placed(position[:, None]):
             return self._run([self.tokens], ids[:, None])[0][:, 0]
 
     def of_sentences(self, layer: Layer, ids: Tensor, mask: Tensor) -> Tensor:
