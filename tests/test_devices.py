@@ -95,7 +95,7 @@ def waits(attack: Attack, task: Task, seen: Observation) -> int:
     [
         ("inverting", {}, 0),
         ("dlg", {}, 2),
-        ("lamp", {"starts": 1, "proposals": 8, "alpha_lm": 0.0, "discrete_every": 99}, 5),
+        pytest.param("lamp", {"starts": 1, "alpha_lm": 0.0}, 5, marks=pytest.mark.slow),
     ],
 )
 def test_a_step_waits_seldom(
@@ -114,9 +114,9 @@ def test_a_step_waits_seldom(
         seen = sentence.seen
     few, many = (
         waits(build(attack_classes(), {"name": name, "steps": steps, **options}, ""), task, seen)
-        for steps in (1, 3)
+        for steps in (1, 2)
     )
-    assert (many - few) / 2 <= most
+    assert many - few <= most
 
 
 def test_what_is_solved_waits_seldom(
