@@ -1,4 +1,4 @@
-"""L-BFGS that never waits for the device."""
+"""L-BFGS that waits for the device once a step."""
 
 from __future__ import annotations
 

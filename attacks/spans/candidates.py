@@ -155,11 +155,11 @@ def _measured(
         near = nearest_words(layers, subspace, vocabulary, places.stop, count)
         if near is None:
             vocabulary = _anywhere(layers, subspace, vocabulary, places.stop)
-    size = max(1, _CHUNK // count)
+    size = 1 if near is None else max(1, _CHUNK // count)
     for first in places[::size]:
         some = range(first, min(first + size, places.stop))
         if near is None:
-            tried = [_nearest(layers, subspace, vocabulary, place, count) for place in some]
+            tried = [_nearest(layers, subspace, vocabulary, first, count)]
         else:
             tried = list(near[some.start : some.stop])
         at = torch.tensor(some, device=vocabulary.device).repeat_interleave(len(tried[0]))

@@ -218,9 +218,8 @@ class FirstLayers:
     def _placed(self, positions: Tensor | None) -> Iterator[None]:
         """Let the tokens stand at these positions ``(1 or sentence, token)``.
 
-        None notes where the network itself puts them.
-        The indices of a learned table are exchanged on their way in, because not every network
-        takes them as an argument, and some count from 2.
+        None notes where the network itself puts them. The indices of a learned table are exchanged
+        on their way in, because not every network takes them as an argument, and some count from 2.
         """
         if self._table is None:
             if positions is not None and self._takes_positions:
