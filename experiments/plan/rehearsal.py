@@ -67,8 +67,9 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
         if (defended := f"{key}{mode}{config.defense}") not in replies:
             model = setting.task.build().train(mode)
             build_chain(config.defense, "defense").on_model(model)
-            sent = {name: own for name, own in model.named_parameters() if own.requires_grad}
-            replies[defended] = sent | (dict(model.named_buffers()) if mode else {})
+            sent = [(name, own) for name, own in model.named_parameters() if own.requires_grad]
+            reply = dict(sent) | (dict(model.named_buffers()) if mode else {})
+            replies[defended] = {name: own.detach().to("meta") for name, own in reply.items()}
         kept = _kept_bytes(config.capture, replies[defended])
         starts[cell.name] = replace(loaded[key], reply_bytes=kept)
     return starts
