@@ -83,7 +83,7 @@ class CaptureRecord(Keyed):
         kind: ``gradient`` (FedSGD) or ``weights`` (FedAvg).
         order: names of the received tensors in the order of the message; safetensors sorts names.
         sha256: hash of the file of received tensors.
-        bytes: size of the received tensors on the wire.
+        bytes: size of the kept tensors.
         sent_sha256: hash of the broadcast parameters, which is also their file name in ``models/``.
         sent_order: names of the broadcast tensors in the order of the message.
         knowledge: the facts granted to the server about this reply.
@@ -107,8 +107,8 @@ class Observation:
 
     Attributes:
         sent: parameters and buffers that the server broadcast.
-        received: the reply as it crossed the wire, in the wire's dtype; frozen parameters are
-            absent.
+        received: the reply as it crossed the wire, in the wire's dtype, or what ``[capture]`` keeps
+            of it; frozen parameters are absent.
         kind: whether ``received`` holds gradients (FedSGD) or trained weights (FedAvg).
         knowledge: the facts that the threat model grants.
     """

@@ -133,18 +133,24 @@ class AuxiliaryConfig(ConfigSection):
 
 
 class CaptureConfig(ConfigSection):
-    """``[capture]``: the rounds and clients whose replies the server keeps; all if empty.
+    """``[capture]``: the replies that the server keeps, and what of them; all if empty.
 
     Attributes:
         enabled: false keeps nothing, so nothing is attacked and only the utility is measured.
         rounds: numbers of the rounds, from 1.
         clients: numbers of the clients, from 0; of the cohorts under secure aggregation. Probes are
             always kept.
+        tensors: parts of names, whole between dots, such as ``transformer.h.0``: of a reply only
+            tensors whose name contains one are kept. To an attack the others look frozen.
+        dtype: ``float16`` rounds the floating-point tensors of FedSGD that are kept, and clamps
+            them to its range; ``wire`` keeps what was sent.
     """
 
     enabled: bool = True
     rounds: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
+    tensors: tuple[str, ...] = ()
+    dtype: Literal["wire", "float16"] = "wire"
 
     def keeps_round(self, round_: int) -> bool:
         """True if anything of the round is kept."""
@@ -154,11 +160,15 @@ class CaptureConfig(ConfigSection):
         """True if the reply of that client or cohort is kept in that round."""
         return self.keeps_round(round_) and (not self.clients or sender in self.clients)
 
-    @field_validator("rounds", "clients")
+    def keeps_tensor(self, name: str) -> bool:
+        """True if that tensor of a reply is kept."""
+        return not self.tensors or any(f".{part}." in f".{name}." for part in self.tensors)
+
+    @field_validator("rounds", "clients", "tensors")
     @classmethod
-    def _once(cls, values: tuple[int, ...]) -> tuple[int, ...]:
+    def _once(cls, values: tuple[object, ...]) -> tuple[object, ...]:
         if len(set(values)) < len(values):
-            raise ValueError("a number occurs twice; remove one")
+            raise ValueError(f"{max(values, key=values.count)!r} occurs twice; remove one")
         return values
 
 

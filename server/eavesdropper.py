@@ -17,6 +17,7 @@ from logging import INFO
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import FitIns, FitRes, Parameters, Scalar
@@ -36,6 +37,7 @@ from fedsim.wire import ReplyFacts, arrays_of, view
 from server.description import Description, claim
 from server.wrapper import Wrapper
 
+_HALF = np.dtype(np.float16)
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
@@ -59,6 +61,13 @@ def _numbered(parameters: Parameters) -> dict[str, bytes]:
     return {str(number): data for number, data in enumerate(parameters.tensors)}
 
 
+def _rounded(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.dtype.kind != "f" or array.itemsize <= _HALF.itemsize:
+        return array
+    most = np.finfo(_HALF).max
+    return array.clip(-most, most).astype(_HALF)
+
+
 def _views(data: dict[str, bytes]) -> Arrays:
     # Called before the writer's thread starts: numpy parses headers with ``ast``, which is not
     # thread-safe in CPython 3.11 (its issue 106905).
@@ -76,7 +85,7 @@ class Eavesdropper(Wrapper):
         inner: the strategy that configures rounds and aggregates.
         captures: folder to write to, in the format of ``fedsim.capture``. It belongs to one run: if
             it holds another run's captures, ``captures-2`` is used, and so on.
-        policy: which rounds and clients to keep; all by default.
+        policy: which rounds, clients and tensors to keep; all by default.
         on_round: called in the writer's thread with each round whose captures are written.
         overwrite: write into the folder whatever it holds.
         model: what is trained, so that the captures can be attacked without saying it again; as in
@@ -195,10 +204,23 @@ class Eavesdropper(Wrapper):
 
     def _keep(self, server_round: int, received: list[_Reply]) -> None:
         self._wait()
-        kept = [r for r in received if self.policy.keeps(server_round, r.facts.client)]
+        kept = [
+            _Reply(reply.facts, self._kept(reply.arrays))
+            for reply in received
+            if self.policy.keeps(server_round, reply.facts.client)
+        ]
         sent = _views(self._sent)
         self._description.write(sent, self.store.root)
         self._pending = self._writer.submit(self._write, server_round, sent, kept)
+
+    def _kept(self, arrays: Arrays) -> Arrays:
+        found = {name: value for name, value in arrays.items() if self.policy.keeps_tensor(name)}
+        if not found:
+            raise ConfigError(
+                f"capture.tensors: the clients send no tensor of {', '.join(self.policy.tensors)}. "
+                f"Choose among {', '.join([*arrays][:4])} and so on."
+            )
+        return found
 
     def _write(self, round_: int, sent: Arrays, replies: list[_Reply]) -> None:
         parts = safetensors_parts(sent)
@@ -209,7 +231,10 @@ class Eavesdropper(Wrapper):
             self._written.append(sent_path)
         for reply in replies:
             key = CaptureKey(round=round_, client=reply.facts.client)
-            parts = safetensors_parts(reply.arrays)
+            arrays = reply.arrays
+            if self.policy.dtype == "float16":
+                arrays = {name: _rounded(array) for name, array in arrays.items()}
+            parts = safetensors_parts(arrays)
             path = self.store.tensors_path(key)
             write_bytes(path, *parts, sync=False)
             record = CaptureRecord(
@@ -217,7 +242,7 @@ class Eavesdropper(Wrapper):
                 kind=reply.facts.kind,
                 order=tuple(reply.arrays),
                 sha256=digest(*parts),
-                bytes=sum(array.nbytes for array in reply.arrays.values()),
+                bytes=sum(array.nbytes for array in arrays.values()),
                 sent_sha256=sent_sha256,
                 sent_order=tuple(sent),
                 knowledge=reply.facts.knowledge,

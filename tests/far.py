@@ -30,10 +30,25 @@ _PRODUCTS = {_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.mv.
 _Generator = torch.Generator
 
 
+_WAITING = {
+    _aten._local_scalar_dense.default,
+    _aten.nonzero.default,
+    _aten.masked_select.default,
+    _aten.equal.default,
+    _aten._unique2.default,
+    _aten.unique_dim.default,
+}
+
+
 class Far(torch.Tensor):
-    """A tensor on ``far``; ``held`` has its values."""
+    """A tensor on ``far``; ``held`` has its values.
+
+    ``waits`` counts what makes the CPU of a CUDA device wait: values that it reads, and shapes that
+    depend on values.
+    """
 
     held: torch.Tensor
+    waits = 0
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __new__(cls, inner: torch.Tensor) -> Far:
@@ -49,6 +64,7 @@ class Far(torch.Tensor):
         return made
 
     def tolist(self) -> Any:
+        Far.waits += 1
         return self.held.tolist()
 
     @classmethod
@@ -58,6 +74,7 @@ class Far(torch.Tensor):
         kwargs = dict(kwargs or {})
         if func not in _MOVES:
             _check(func, args, kwargs)
+        Far.waits += _waits(func, args, kwargs)
         asked = kwargs.get("device")
         found = func(*tree_map_only(Far, _inner, args), **{k: _near(v) for k, v in kwargs.items()})
         if func is _aten.copy_.default:
@@ -68,6 +85,17 @@ class Far(torch.Tensor):
         return return_and_correct_aliasing(
             func, args, kwargs, tree_map_only(torch.Tensor, Far, found)
         )
+
+
+def _waits(func: Any, args: Any, kwargs: Any) -> bool:
+    if func in _INDEXED:
+        masks = [one for one in args[1] if isinstance(one, Far) and one.dtype is torch.bool]
+        return bool(masks)
+    if func is _aten._to_copy.default:
+        return torch.device(kwargs.get("device") or FAR).type == "cpu"
+    if func is _aten.copy_.default:
+        return isinstance(args[1], Far) and not isinstance(args[0], Far)
+    return func in _WAITING
 
 
 def _inner(tensor: Far) -> torch.Tensor:

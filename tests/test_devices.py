@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from attacks import attack_classes
-from attacks.base import Job
+from attacks.base import Attack, Job
 from attacks.scheduling import worker
 from attacks.scheduling.worker import run_job
 from clients.train import LocalTrainer
+from experiments.benchmarks.bench_text import victim_of
 from fedsim.build import build
 from fedsim.capture import Observation
 from fedsim.cell import TaskConfig
@@ -54,6 +55,11 @@ def test_devices_do_not_mix() -> None:
     for mixed in refused:
         with pytest.raises(RuntimeError):
             mixed()
+    before = Far.waits
+    there.cpu(), there.sum().item(), there.tolist(), there[there > 0], there.nonzero()
+    assert Far.waits - before == 5
+    there[torch.tensor([0])].add_(here[0].to(FAR))
+    assert Far.waits - before == 5
 
 
 @pytest.mark.parametrize(
@@ -75,6 +81,50 @@ def test_an_attack_on_an_image_computes_where_it_is_told(
     rng = torch.Generator().manual_seed(0)
     (guess,) = attack.reconstruct([seen], task, [rng], Job(device=FAR))
     assert guess.guess.inputs.shape == (1, 3, 16, 16)
+
+
+def waits(attack: Attack, task: Task, seen: Observation) -> int:
+    """How often a run on the device makes the CPU wait."""
+    before = Far.waits
+    attack.reconstruct([seen], task, [torch.Generator().manual_seed(0)], Job(device=FAR))
+    return Far.waits - before
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "most"),
+    [
+        ("inverting", {}, 0),
+        ("dlg", {}, 2),
+        pytest.param("lamp", {"starts": 1, "alpha_lm": 0.0}, 5, marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_waits_seldom(
+    name: str,
+    options: dict[str, Any],
+    most: int,
+    victim: Callable[..., tuple[Task, Observation]],  # noqa: F811
+    pictures: Callable[..., Batch],  # noqa: F811
+) -> None:
+    task, seen = victim(pictures(1, 3), labels=(3,))
+    if name == "lamp":
+        rows = load_rows("sentences", "train[:1]", modality="text")
+        config = TaskConfig(model="tiny-bert", dataset="sentences", max_length=8)
+        task = make_task(config, rows)
+        sentence = victim_of(task, initial_weights(task, config, 0), task.encode(rows), 0)
+        seen = sentence.seen
+    few, many = (
+        waits(build(attack_classes(), {"name": name, "steps": steps, **options}, ""), task, seen)
+        for steps in (1, 2)
+    )
+    assert many - few <= most
+
+
+def test_what_is_solved_waits_seldom(
+    victim: Callable[..., tuple[Task, Observation]],  # noqa: F811
+    pictures: Callable[..., Batch],  # noqa: F811
+) -> None:
+    task, seen = victim(pictures(3, 3, 4, 5), model="mlp", labels=(3, 4, 5))
+    assert 0 < waits(build(attack_classes(), {"name": "spear"}, ""), task, seen) < 200
 
 
 @pytest.mark.slow

@@ -85,6 +85,11 @@ class StatisticsLoss:
     loss: ImageLoss
     weight: float
 
+    @property
+    def network(self) -> nn.Module:
+        """As broadcast."""
+        return self.loss.network
+
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images (example, channel, height, width)``, a scalar."""
         gradient = {name: value for name, value in observed.items() if " " not in name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -13,6 +14,7 @@ from torch import Tensor
 from attacks.base import Attack, Job, Reconstruction
 from attacks.images.cuts import CUTS
 from attacks.images.image_losses import ImageLoss
+from attacks.images.lbfgs import LBFGS
 from attacks.observed.declared import declared
 from attacks.observed.distance import squared_error
 from attacks.observed.labels import known_labels
@@ -108,7 +110,8 @@ class DLG(Attack):
         model = replay(observation, task, job.device, torch.float64)
         gradient = observed_gradient(observation)
         observed = {name: gradient[name].to(job.device) for name in model.parameters}
-        goal = self.tolerance * sum(float(value.square().sum()) for value in observed.values())
+        squares = torch.stack([value.square().sum() for value in observed.values()])
+        goal = self.tolerance * float(squares.sum())
         classes = self.fixed_labels(observation, task, rng, job)
         classes = None if classes is None else classes.to(job.device)
         client = self._client(model, observation, observed)
@@ -120,9 +123,9 @@ class DLG(Attack):
         start = next(fresh)
         for step in range(1, self.steps + 1):
             start.step()
-            best = min(starts, key=_Start.lowest)
-            progress.note(step, best.best.objective)
-            done = best.lowest() <= goal
+            best = min(starts, key=lambda one: one.lowest)
+            progress.note(step, torch.tensor([best.lowest], dtype=torch.float64))
+            done = best.lowest <= goal
             if done or job.expired:
                 break
             if stalled(start.objectives, self.patience, CUTS.progress):
@@ -130,7 +133,7 @@ class DLG(Attack):
         images, logits = (tensor[0] for tensor in best.best.candidate)
         return Reconstruction(
             Batch(images.clamp(0, 1).float(), logits.argmax(-1) if classes is None else classes),
-            objective=best.lowest(),
+            objective=best.lowest,
             steps=step,
             trace=progress.trace(),
             expired=not done and step < self.steps,
@@ -185,7 +188,11 @@ def _shows(defense: Defense, observed: Tensors) -> bool:
 
 
 class _Start:
-    """One start of L-BFGS, its best point and, after each step, its lowest objective."""
+    """One start of L-BFGS, its best point and, after each step, its lowest objective.
+
+    Attributes:
+        lowest: objective so far.
+    """
 
     def __init__(
         self,
@@ -197,33 +204,21 @@ class _Start:
         self._client, self._observed, self._classes = client, observed, classes
         self._images, self._logits = (tensor.requires_grad_() for tensor in point)
         self._searched = [self._images, self._logits] if classes is None else [self._images]
-        # No tolerances: they are absolute, so that a small gradient would end the search early.
-        self._optimizer = torch.optim.LBFGS(
-            self._searched,
-            lr=1.0,
-            max_iter=20,
-            history_size=100,
-            tolerance_grad=0.0,
-            tolerance_change=0.0,
-        )
+        self._optimizer = LBFGS(self._searched, self._objective, iterations=20, history=100)
         self.best = Best(self._images[None], self._logits[None])
         self.objectives: list[float] = []
-
-    def lowest(self) -> float:
-        """The lowest objective so far."""
-        return float(self.best.objective)
+        self.lowest = math.inf
 
     def step(self) -> None:
         """One outer step."""
-        before: Tensor = self._optimizer.step(self._objective)
-        self.objectives.append(self.lowest() if before.isfinite() else float("nan"))
+        before = self._optimizer.step()
+        self.lowest, first = torch.cat([self.best.objective, before[None]]).tolist()
+        self.objectives.append(self.lowest if math.isfinite(first) else math.nan)
 
-    def _objective(self) -> Tensor:
+    def _objective(self) -> tuple[Tensor, tuple[Tensor, ...]]:
         labels = self._logits.softmax(-1) if self._classes is None else self._classes
         gradient = self._client(Batch(self._images, labels))
         objective = squared_error(gradient, self._observed)
         slopes = torch.autograd.grad(objective, self._searched)
-        for variable, slope in zip(self._searched, slopes, strict=True):
-            variable.grad = slope
         self.best.offer(objective[None], self._images[None], self._logits[None])
-        return objective.detach()
+        return objective.detach(), slopes

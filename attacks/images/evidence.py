@@ -43,7 +43,7 @@ def guarded(
     may keep what is true.
     """
     images, labels = found.guess.inputs, found.guess.labels
-    count = sum(int((value != 0).sum()) for value in observed.values())
+    count = int(torch.stack([(value != 0).sum() for value in observed.values()]).sum())
     blank = prior.mean.float().expand_as(images).clone()
     tried = {math.inf: blank, 0.0: images}
     tried |= {noise: prior.smoothed(images, noise * prior.error).float() for noise in _NOISE}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from attacks.observed.declared import declared
@@ -37,6 +37,11 @@ class ImageLoss:
     form: ImageForm = "cosine"
     chain: Chain = field(default_factory=Chain)
     each: bool = False
+
+    @property
+    def network(self) -> nn.Module:
+        """As broadcast."""
+        return self.model.network
 
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images (example, channel, height, width)``, a scalar."""

@@ -13,6 +13,7 @@ from attacks.base import Attack, Reconstruction
 from attacks.images.evidence import guarded
 from attacks.images.image_losses import ImageLoss, total_variation
 from attacks.images.image_matching import ImageMatching, ImageObjective, descend
+from attacks.images.small_convolutions import suited_convolutions
 from attacks.images.victims import MatchingLoss, RoundsLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
@@ -78,15 +79,17 @@ class Inverting(ImageMatching):
         made: list[Reconstruction] = []
         for first in range(0, len(lanes), self.lanes):
             own, starts = zip(*lanes[first : first + self.lanes], strict=True)
-            found = descend(
-                objective,
-                {"images": torch.stack(starts).to(job.device).clamp(0, 1)},
-                victims.lanes(own),
-                job,
-                steps=self.steps,
-                learning_rate=DEVIATION * self.learning_rate,
-                pixels=True,
-            )
+            images = torch.stack(starts).to(job.device).clamp(0, 1)
+            with suited_convolutions(victims.loss.network, images.flatten(0, 1)):
+                found = descend(
+                    objective,
+                    {"images": images},
+                    victims.lanes(own),
+                    job,
+                    steps=self.steps,
+                    learning_rate=DEVIATION * self.learning_rate,
+                    pixels=True,
+                )
             made += [
                 Reconstruction(
                     Batch(found.images[lane], victims.labels[victim]),

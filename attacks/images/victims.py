@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.base import Job
 from attacks.images.batch_statistics import StatisticsLoss
@@ -34,6 +34,11 @@ class RoundsLoss:
     """
 
     losses: tuple[ImageLoss | StatisticsLoss, ...]
+
+    @property
+    def network(self) -> nn.Module:
+        """Of one of the rounds."""
+        return self.losses[0].network
 
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images``, a scalar; what was observed is ``(round, ...)``."""

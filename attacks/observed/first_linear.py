@@ -219,7 +219,7 @@ def _compare(
 ) -> Proof:
     observed = observation.update(names)
     goal = torch.cat([observed[name].flatten() for name in names])
-    guess = torch.cat([made[name].flatten().cpu() for name in names])
+    guess = torch.cat([made[name].flatten() for name in names]).cpu()
     rounding = sum(
         (torch.finfo(value.dtype).eps / 2) ** 2 * float(value.double().square().sum())
         for value in (observation.received[name] for name in names)

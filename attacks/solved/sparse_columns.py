@@ -205,9 +205,9 @@ class Pool:
         their error: the worst are dropped, and the others are fitted again.
         """
         factors = self._factors
-        weighted = factors.left * factors.values / factors.error[:, None]  # errors are 1
-        found, alone = [], []
-        for mask in silent:
+        weighted = (factors.left * factors.values / factors.error[:, None]).cpu()  # errors are 1
+        found, alone, values = [], [], factors.values.cpu()
+        for mask in silent.cpu():
             rows = weighted[mask]
             for _ in range(_TRIMS):
                 _, lengths, basis = torch.linalg.svd(rows, full_matrices=True)
@@ -216,10 +216,10 @@ class Pool:
                 if bool(good.all()) or int(good.sum()) < factors.rank:
                     break
                 rows = rows[good]
-            found.append(basis[-1] * factors.values)
+            found.append(basis[-1] * values)
             alone.append(len(rows) >= factors.rank and float(lengths[-2]) > len(rows) ** 0.5)
         directions = torch.nn.functional.normalize(torch.stack(found), dim=1)
-        return directions, torch.tensor(alone, device=silent.device)
+        return directions.to(silent.device), torch.tensor(alone, device=silent.device)
 
 
 def sparsest(directions: Tensor, silent: Tensor, same: float, most: int) -> tuple[list[int], int]:
@@ -227,8 +227,10 @@ def sparsest(directions: Tensor, silent: Tensor, same: float, most: int) -> tupl
 
     The others are the sparsest whose cosine with those kept is at most ``same``. They are needed
     because mixtures of two examples are many and may be sparser than the direction of a third.
-    Returned with the number of independent directions, which come first.
+    Returned with the number of independent directions, which come first. Computed on the CPU, as
+    each choice depends on those before.
     """
+    directions = directions.cpu()
     order = silent.argsort(descending=True, stable=True).tolist()
     chosen: list[int] = []
     basis = directions.new_zeros(0, directions.shape[1])

@@ -69,6 +69,11 @@ class AdapterSpan(Subspace):
         squares = [block.seen.distance(block.of(inputs)).square() for block in self.blocks]
         return torch.stack(squares).mean(0).sqrt()
 
+    def least_distance(self, inputs: Tensor) -> Tensor:
+        """A lower bound of ``distance``."""
+        squares = [block.seen.least_distance(block.of(inputs)).square() for block in self.blocks]
+        return torch.stack(squares).mean(0).sqrt()
+
     def rough_distance(self, inputs: Tensor) -> Tensor:
         """``distance``, accurate to 0.001 in float32."""
         squares = [block.seen.rough_distance(block.of(inputs)).square() for block in self.blocks]
@@ -103,7 +108,7 @@ def combine(blocks: Sequence[AdapterBlock], reason: str) -> AdapterSpan:
     usable = tuple(block for block in blocks if not block.full and block.seen.rank >= max(ranks))
     roomiest = max(usable or blocks, key=lambda block: block.seen.width - block.seen.rank).seen
     inputs = next((block.seen for block in blocks if block.a is None), None)
-    return AdapterSpan(roomiest.basis, roomiest.most, usable, reason, inputs)
+    return AdapterSpan(roomiest.basis, roomiest.most, blocks=usable, reason=reason, inputs=inputs)
 
 
 def read_adapters(

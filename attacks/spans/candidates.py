@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +13,7 @@ from attacks.observed.readings import read
 from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers
 from attacks.spans.subspace import Subspace
+from attacks.spans.sweep import nearest_words
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
@@ -115,23 +117,21 @@ def candidates(
         start: the token at the first one, which is not tested; None if it is not known.
         job: ends the sweep when its time is up.
     """
-    if not layers.everywhere:
-        vocabulary = _anywhere(layers, subspace, vocabulary, positions)
+    places = range(start is not None, positions)
+    places = places[:1] if layers.everywhere else places
+    count = subspace.rank + CUTS.tokens_beyond_rank
     ids: list[Tensor] = []
     sines: list[Tensor] = []
     worst = 0.0
-    for position in range(start is not None, positions):
-        if ids and (job.expired or layers.everywhere):
+    for near, exact in _measured(layers, subspace, vocabulary, places, count):
+        if ids and job.expired:
             break
-        count = subspace.rank + CUTS.tokens_beyond_rank
-        best = _nearest(layers, subspace, vocabulary, position, count)
-        exact = subspace.distance(layers.of_tokens(best, position))
         order = exact.argsort()
         nearest = float(exact[order[0]])
         if ids and nearest > max(CUTS.end_sine, CUTS.end_ratio * worst):
             break
         worst = max(worst, nearest)
-        ids.append(best[order])
+        ids.append(near[order])
         sines.append(exact[order])
     first = [] if start is None else [vocabulary.new_tensor([start])]
     if not layers.everywhere:
@@ -146,12 +146,30 @@ def candidates(
 
 def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:
     """The token of smallest sine at each of the first ``positions``, int64 ``(position,)``."""
-    vocabulary = _anywhere(layers, subspace, vocabulary, positions)
-    found = []
-    for position in range(positions):
-        few = _nearest(layers, subspace, vocabulary, position, CUTS.tokens_beyond_rank)
-        found.append(few[subspace.distance(layers.of_tokens(few, position)).argmin()])
-    return torch.stack(found)
+    places = range(positions)
+    measured = _measured(layers, subspace, vocabulary, places, CUTS.tokens_beyond_rank)
+    return torch.stack([near[exact.argmin()] for near, exact in measured])
+
+
+def _measured(
+    layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, places: range, count: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The ``count`` tokens at each place that are nearest to the span, and their sines."""
+    near = None
+    if not layers.everywhere:
+        near = nearest_words(layers, subspace, vocabulary, places.stop, count)
+        if near is None:
+            vocabulary = _anywhere(layers, subspace, vocabulary, places.stop)
+    size = 1 if near is None else max(1, _CHUNK // count)
+    for first in places[::size]:
+        some = range(first, min(first + size, places.stop))
+        if near is None:
+            tried = [_nearest(layers, subspace, vocabulary, first, count)]
+        else:
+            tried = list(near[some.start : some.stop])
+        at = torch.tensor(some, device=vocabulary.device).repeat_interleave(len(tried[0]))
+        sines = subspace.distance(layers.of_tokens(torch.cat(tried), at))
+        yield from zip(tried, sines.split(len(tried[0])), strict=True)
 
 
 def _anywhere(

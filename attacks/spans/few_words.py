@@ -42,10 +42,12 @@ def from_few_words(
     if not lines:
         return None
     first = [name for name in observation.received if is_adapter(name)]
-    ids = ended(observation, task, network, lines, first, tolerance)
+    known = None
+    if task.spec.kind == "language-modelling":
+        lines, known = ended(observation, task, network, lines, first, tolerance)
     for sure in (True, False):
-        sentences = [SpanSentence(tuple(line), 0.0, sure) for line in ids]
-        found = proven(observation, task, network, first, sentences, tolerance)
+        sentences = [SpanSentence(line, 0.0, sure) for line in lines]
+        found = proven(observation, task, network, first, sentences, tolerance, known)
         if "certified" in (found.confidence or ()):
             break
     return replace(found, expired=job.expired, note=NOTE)

@@ -125,9 +125,11 @@ class FirstLayers:
             parts.append(update[name] if conv else update[name].T)
         return torch.cat(parts, 1)
 
-    def of_tokens(self, ids: Tensor, position: int) -> Tensor:
-        """Inputs ``(token, width)`` of the first layer for tokens that stand at ``position``."""
-        with self._placed([position]):
+    def of_tokens(self, ids: Tensor, position: int | Tensor) -> Tensor:
+        """Inputs ``(token, width)`` of the first layer, at one position or each at its own."""
+        if isinstance(position, int):
+            position = torch.tensor([position], device=self._device)
+        with self._placed(position[:, None]):
             return self._run([self.tokens], ids[:, None])[0][:, 0]
 
     def of_sentences(self, layer: Layer, ids: Tensor, mask: Tensor) -> Tensor:
@@ -156,7 +158,7 @@ class FirstLayers:
         mask = torch.zeros(size, size, dtype=dtype, device=self._device)
         mask = mask.masked_fill(~sees, torch.finfo(dtype).min).expand(count, 1, size, size)
         ids = torch.cat([prefixes, tokens.expand(count, more)], 1)
-        with self._placed([*range(start), *[start] * more]):
+        with self._placed(torch.arange(size, device=self._device).clamp(max=start)[None]):
             return [found[:, start:] for found in self._run(layers, ids, mask)]
 
     def of_lines(self, layers: Sequence[Layer], ids: Tensor) -> list[Tensor]:
@@ -213,16 +215,15 @@ class FirstLayers:
         return [Layer(tuple(names)) for _, names in whole], [value[0] for value, _ in whole]
 
     @contextmanager
-    def _placed(self, positions: list[int] | None) -> Iterator[None]:
-        """Let the tokens stand at these positions; None notes where the network itself puts them.
+    def _placed(self, positions: Tensor | None) -> Iterator[None]:
+        """Let the tokens stand at these positions ``(1 or sentence, token)``.
 
-        The indices of a learned table are exchanged on their way in, because not every network
-        takes them as an argument, and some count from 2.
+        None notes where the network itself puts them. The indices of a learned table are exchanged
+        on their way in, because not every network takes them as an argument, and some count from 2.
         """
         if self._table is None:
             if positions is not None and self._takes_positions:
-                places = torch.tensor([positions], device=self._device)
-                self._arguments = {"position_ids": places}
+                self._arguments = {"position_ids": positions}
             try:
                 yield
             finally:
@@ -234,7 +235,7 @@ class FirstLayers:
                 self.places = args[0].flatten()
                 return None
             assert self.places is not None
-            return (self.places[positions][None],)
+            return (self.places[positions],)
 
         handle = self._table.register_forward_pre_hook(hook)
         try:

@@ -17,7 +17,7 @@ from attacks.spans.subspace import Subspace
 from fedsim.tasks.text import TextTask
 
 _FACTORS = (1.0, 0.5, 2.0, 4.0)
-"""Of ``CUTS.pursued_trust``, tried until a sentence explains all; the last for several sentences."""
+"""Of ``CUTS.pursued_trust``, until a sentence explains all; the last for several sentences."""
 
 
 @dataclass(frozen=True)

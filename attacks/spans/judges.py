@@ -136,13 +136,18 @@ def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) 
     Raises:
         CannotAttack: in every layer the tokens fill the width or have left no trace.
     """
-    judges, ranks = [], []
-    for layer in layers.contexts:
-        if layer.weights(observation.received):
-            found = subspace(layers, layer, observation)
-            ranks.append(f"{found.rank} of {found.most}")
-            if CUTS.equal_rank * before.rank <= found.rank < found.most:
-                judges.append(Judge(layers, layer, found))
+    judges, ranks, least = list[Judge](), [], CUTS.equal_rank * before.rank
+    sent = [layer for layer in layers.contexts if layer.weights(observation.received)]
+    widths = {layer: len(layers.side(layer, observation.sent)) for layer in sent}
+    for layer in sorted(sent, key=lambda one: -widths[one]) if layers.causal else sent:
+        if layers.causal and judges and min(map(_filled, judges)) < least / widths[layer]:
+            break  # no narrower layer can have more room
+        found = subspace(layers, layer, observation)
+        ranks.append(f"{found.rank} of {found.most}")
+        if least <= found.rank < found.most:
+            judges.append(Judge(layers, layer, found))
+            if not layers.causal and 2 * found.rank <= found.width:
+                return judges[-1]
     if not judges:
         raise CannotAttack(
             f"the first layer's gradient has rank {before.rank} at width {before.width}, and "
@@ -151,7 +156,9 @@ def best_judge(layers: FirstLayers, before: Subspace, observation: Observation) 
             "the width, and a model of two blocks or more: the last block of a classifier has a "
             "gradient for one token only.",
         )
-    roomy = [judge for judge in judges if 2 * judge.subspace.rank <= judge.subspace.width]
-    if roomy and not layers.causal:
-        return roomy[0]
-    return min(judges, key=lambda judge: judge.subspace.rank / judge.subspace.width)
+    return min(judges, key=_filled)
+
+
+def _filled(judge: Judge) -> float:
+    """The share of the width that the span takes."""
+    return judge.subspace.rank / judge.subspace.width

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attacks.spans.certificate import batch_of, compare
+from attacks.spans.certificate import GradientMatch, batch_of, compare
 from fedsim.capture import Observation
 from fedsim.tasks.text import TextTask
 
@@ -23,10 +23,11 @@ def ended(
     lines: Sequence[Line],
     first: Sequence[str],
     tolerance: float,
-) -> list[Line]:
+) -> tuple[list[Line], GradientMatch]:
     """The lines with the token behind each: the end token, if that explains the update.
 
-    Otherwise each line ends with the predicted token whose gradient is nearest to the update.
+    Otherwise each line ends with the predicted token whose gradient is nearest to the update. With
+    the comparison of that gradient.
 
     Args:
         observation: holds the observed gradient.
@@ -39,26 +40,22 @@ def ended(
     end = task.tokenizer.eos_token_id
     usual = [line if end is None else (*line, int(end)) for line in lines]
 
-    def error(tried: list[Line]) -> tuple[float, bool]:
-        found = compare(observation, task, network, tried, [-1] * len(tried), first, tolerance)
-        return found.error, found.exact
+    def compared(tried: list[Line]) -> GradientMatch:
+        return compare(observation, task, network, tried, [-1] * len(tried), first, tolerance)
 
-    if not lines or (end is not None and error(usual)[1]):
-        return usual
-    likely = _predicted(observation, task, network, lines)
+    best = compared(usual)
+    likely = None if best.exact or not lines else _predicted(observation, task, network, lines)
     if likely is None:
-        return usual
-    best = [(*line, own[0]) for line, own in zip(lines, likely, strict=True)]
-    least, exact = error(best)
+        return usual, best
+    best = compared([(*line, own[0]) for line, own in zip(lines, likely, strict=True)])
     for row, (line, own) in enumerate(zip(lines, likely, strict=True)):
         for token in own[1:]:
-            if exact:
-                return best
-            tried = [*best[:row], (*line, token), *best[row + 1 :]]
-            new, exact = error(tried)
-            if new < least or exact:
-                best, least = tried, new
-    return best
+            if best.exact:
+                return best.lines, best
+            new = compared([*best.lines[:row], (*line, token), *best.lines[row + 1 :]])
+            if new.error < best.error or new.exact:
+                best = new
+    return best.lines, best
 
 
 def _predicted(

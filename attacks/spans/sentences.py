@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Job, Reconstruction
-from attacks.spans.certificate import batch_of, match
+from attacks.spans.certificate import GradientMatch, batch_of, match
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.subspace import Subspace
 from fedsim.capture import Observation
@@ -52,15 +52,20 @@ class Judge:
         """The sine of each token of one sentence."""
         return self.subspace.distance(self.inputs(ids))
 
-    def extensions(self, prefixes: Tensor, tokens: Tensor) -> Tensor:
-        """Sine of each token as the next one of each prefix ``(prefix, token)``."""
+    def extensions(self, prefixes: Tensor, tokens: Tensor, limit: float = 1.0) -> Tensor:
+        """Sine of each token as the next one of each prefix ``(prefix, token)``.
+
+        Of a sine above ``limit`` only a lower bound above it.
+        """
         size = max(1, _CHUNK // (prefixes.shape[1] + len(tokens)))
-        return torch.cat(
-            [
-                self.subspace.distance(self.layers.of_extensions([self.layer], part, tokens)[0])
-                for part in prefixes.split(size)
-            ]
-        )
+        found = []
+        for part in prefixes.split(size):
+            (inputs,) = self.layers.of_extensions([self.layer], part, tokens)
+            sines = self.subspace.least_distance(inputs)
+            near = sines <= limit
+            sines[near] = self.subspace.distance(inputs[near])
+            found.append(sines)
+        return torch.cat(found)
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,8 @@ def grow(
         beam: number of prefixes kept at each position.
         job: ends the growth when its time is up.
     """
+    if all(len(own) == 1 for own in tokens):
+        return [_only(judge, torch.cat(list(tokens)), limit)], job.expired
     prefixes = tokens[0][:, None]
     total = judge.sentences(prefixes, torch.ones_like(prefixes[:, 0]))
     if len(prefixes) > 1:
@@ -98,7 +105,7 @@ def grow(
         if not len(prefixes) or job.expired:
             break
         if position < len(tokens):
-            sines = judge.extensions(prefixes, tokens[position])
+            sines = judge.extensions(prefixes, tokens[position], limit)
         else:
             sines = total.new_ones(len(prefixes), 1)
         fits = sines <= limit
@@ -118,6 +125,14 @@ def grow(
     return done + left, job.expired
 
 
+def _only(judge: Judge, line: Tensor, limit: float) -> SpanSentence:
+    """What ``grow`` finds where each position has one candidate, by a single run."""
+    sines = judge.tokens(line.tolist())[1:]
+    fits = (sines <= limit).cumprod(0)
+    size = 1 + int(fits.sum())
+    return SpanSentence(tuple(line[:size].tolist()), float(sines @ fits.to(sines)) / size, True)
+
+
 def proven(
     observation: Observation,
     task: TextTask,
@@ -125,6 +140,7 @@ def proven(
     first: Sequence[str],
     found: Sequence[SpanSentence],
     tolerance: float,
+    known: GradientMatch | None = None,
 ) -> Reconstruction:
     """The sentences with their confidence, those in the span first.
 
@@ -135,6 +151,7 @@ def proven(
         first: names of the first block's weights.
         found: distinct, complete sentences.
         tolerance: relative error of a float32 gradient that counts as rounding.
+        known: see ``attacks.spans.certificate.match``.
     """
     count = observation.knowledge.num_examples
     found = sorted(found, key=lambda one: (not one.in_span, one.sine))
@@ -143,7 +160,7 @@ def proven(
     lines, labels, objective = [], [], None
     level: Certificate = "in_span"
     if good:
-        proof = match(observation, task, network, good, first, tolerance)
+        proof = match(observation, task, network, good, first, tolerance, known)
         level = "certified" if proof.exact else "in_span"
         lines, labels, objective = proof.lines, proof.labels, proof.error
     more = rest[: max(0, count - len(lines))] if count else rest[: not lines]

@@ -170,16 +170,16 @@ class Span(Attack):
         judge = best_judge(traces.layers, traces.before, observation)
         shortlist = traces.shortlist(observation, task, job)
         first = traces.weights(observation)
-        causal = traces.layers.causal
         guess: Reconstruction | None = None
-        for wider in (1, CUTS.retry) if causal and shortlist.clear else (1,):
+        for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
             found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
             found = found or ranked(shortlist, observation.knowledge.num_examples or 1)
+            known = None
             if task.spec.kind == "language-modelling":
                 ids = [one.ids for one in found]
-                lines = ended(observation, task, network, ids, first, self.tolerance)
+                lines, known = ended(observation, task, network, ids, first, self.tolerance)
                 found = [replace(one, ids=ids) for one, ids in zip(found, lines, strict=True)]
-            new = proven(observation, task, network, first, found, self.tolerance)
+            new = proven(observation, task, network, first, found, self.tolerance, known)
             if guess is None or "certified" in (new.confidence or ()):
                 guess = replace(new, expired=expired)
             if expired or "certified" in (guess.confidence or ()):

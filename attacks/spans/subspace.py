@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from attacks.spans.cuts import CUTS
+
+_DIRECTIONS = 32  # outside a span, by which an input is rejected
 
 
 @dataclass(frozen=True)
@@ -17,10 +20,12 @@ class Subspace:
     Attributes:
         basis: orthonormal columns, float64 ``(width, rank)``.
         most: the largest rank that the gradient could have.
+        outside: orthonormal columns of all that the span leaves of the width; None if not known.
     """
 
     basis: Tensor
     most: int
+    outside: Tensor | None = None
 
     @property
     def width(self) -> int:
@@ -50,15 +55,29 @@ class Subspace:
 
     def distance(self, inputs: Tensor) -> Tensor:
         """Sine of the angle between each input ``(..., width)`` and the span, in [0, 1]."""
+        if self.outside is not None and self.outside.shape[1] < 2 * self.rank:
+            return _sine(inputs @ self.outside.to(inputs), inputs)
         basis = self.basis.to(inputs)
-        rest = inputs - inputs @ basis @ basis.T
-        sine: Tensor = rest.norm(dim=-1) / inputs.norm(dim=-1).clamp(min=1e-30)
-        return sine.clamp(max=1)
+        return _sine(inputs - inputs @ basis @ basis.T, inputs)
+
+    def least_distance(self, inputs: Tensor) -> Tensor:
+        """A lower bound of ``distance``, from a few directions outside the span."""
+        return _sine(inputs @ self._few_outside.to(inputs), inputs)
 
     def rough_distance(self, inputs: Tensor) -> Tensor:
         """``distance`` at half the cost; accurate to 0.001 in float32, enough for a ranking."""
         inside = (inputs @ self.basis.to(inputs)).square().sum(-1)
         return (1 - inside / inputs.square().sum(-1).clamp(min=1e-30)).clamp(min=0).sqrt()
+
+    @cached_property
+    def _few_outside(self) -> Tensor:
+        """Random orthonormal columns outside the span."""
+        count = min(_DIRECTIONS, self.width - self.rank)
+        rng = torch.Generator().manual_seed(0)
+        drawn = torch.randn(self.width, count, generator=rng, dtype=torch.float64)
+        drawn = drawn.to(self.basis)
+        outside: Tensor = torch.linalg.qr(drawn - self.basis @ (self.basis.T @ drawn)).Q
+        return outside
 
 
 def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subspace:
@@ -77,7 +96,14 @@ def span(gradient: Tensor, noise: float = 0.0, *, blurred: bool = True) -> Subsp
     rank = int((values > floor).sum())
     if blurred and rank == len(values):
         rank = _fall(values)
-    return Subspace(left[:, :rank], len(values))
+    outside = left[:, rank:] if left.shape[1] == rows else None
+    return Subspace(left[:, :rank], len(values), outside)
+
+
+def _sine(outside: Tensor, inputs: Tensor) -> Tensor:
+    """The norm of what is outside a span, as a share of that of the inputs ``(..., width)``."""
+    sine: Tensor = outside.norm(dim=-1) / inputs.norm(dim=-1).clamp(min=1e-30)
+    return sine.clamp(max=1)
 
 
 def _fall(values: Tensor) -> int:

@@ -32,15 +32,15 @@ class SummedInputs:
     @classmethod
     def of(cls, layers: FirstLayers, tokens: Sequence[Tensor]) -> SummedInputs | None:
         """None where the inputs are no normalised sums of words and positions."""
-        norm = _norm(layers, tokens[-1][:1])
+        norm = last_norm(layers, tokens[-1][:1])
         if norm is None:
             return None
         words = torch.cat(list(tokens)).unique()
-        sums, _ = _summed(layers, norm, words, 0)
-        first = [_summed(layers, norm, words[:1], p)[0] for p in range(len(tokens))]
+        sums, _ = summed(layers, norm, words, 0)
+        first = [summed(layers, norm, words[:1], p)[0] for p in range(len(tokens))]
         moved = torch.cat(first) - sums[:1]
         at = [torch.searchsorted(words, part) for part in tokens]
-        found = [_summed(layers, norm, part, p) for p, part in enumerate(tokens)]
+        found = [summed(layers, norm, part, p) for p, part in enumerate(tokens)]
         whole = torch.cat([sums[own] + moved[p] for p, own in enumerate(at)])
         seen = torch.cat([part for part, _ in found])
         if (whole - seen).norm() > CUTS.sum_error * seen.norm():
@@ -61,7 +61,7 @@ class SummedInputs:
         return torch.nonzero((self.word == word) & (self.place == place))[:, 0]
 
 
-def _norm(layers: FirstLayers, word: Tensor) -> nn.LayerNorm | None:
+def last_norm(layers: FirstLayers, word: Tensor) -> nn.LayerNorm | None:
     """The normalisation whose output is the input of the first layer."""
     for module in layers.network.modules():
         if not isinstance(module, nn.LayerNorm) or module.weight is None or module.bias is None:
@@ -77,8 +77,8 @@ def _norm(layers: FirstLayers, word: Tensor) -> nn.LayerNorm | None:
     return None
 
 
-def _summed(
-    layers: FirstLayers, norm: nn.LayerNorm, words: Tensor, position: int
+def summed(
+    layers: FirstLayers, norm: nn.LayerNorm, words: Tensor, position: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     """What the normalisation receives and the first layer's inputs, both ``(word, width)``."""
     kept: list[Tensor] = []

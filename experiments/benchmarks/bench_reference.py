@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,12 @@ import torch
 from attacks.base import Job, Reconstruction
 from attacks.images.inverting import DEVIATION, Inverting
 from attacks.spans.span import Span
+from attacks.texts.lamp import LAMP
+from attacks.texts.language_prior import load_prior
+from experiments.benchmarks.bench_text import SCHEDULE, cola_sentences, reconstructed
 from experiments.benchmarks.measure import Measure
 from experiments.benchmarks.public_code import PublicDAGER, PublicInverting, project_of
+from experiments.benchmarks.public_lamp import PROPOSALS, PublicLAMP
 from experiments.benchmarks.stopwatch import timed
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
@@ -41,6 +45,7 @@ STEPS = 300
 BATCHES = {1: 5, 4: 3, 8: 1}
 """Size of a batch of sentences -> number of batches."""
 ALONE_GOAL, TOGETHER_GOAL = ">= 1.5", ">= 5"
+SENTENCE_GOAL = ">= 6"
 SPAN_GOALS = {1: ">= 4", 4: ">= 5", 8: ">= 20"}
 _SPARE = 24  # dimensions that DAGER needs beside those of the tokens
 
@@ -53,7 +58,11 @@ def reference_speed(checkout: Path) -> Iterator[Measure]:
     """
     checkout = checkout.resolve()
     measured: dict[str, Callable[[Path], Iterator[Measure]]]
-    measured = {"invertinggradients": inverting_speed, "dager-gradient-inversion": span_speed}
+    measured = {
+        "invertinggradients": inverting_speed,
+        "dager-gradient-inversion": span_speed,
+        "lamp": lamp_speed,
+    }
     with one_thread():
         yield from measured[project_of(checkout)](checkout)
 
@@ -119,7 +128,7 @@ def inverting_speed(checkout: Path, steps: int = STEPS) -> Iterator[Measure]:
     yield Measure.of(
         f"{label} ours alone", [a / b for a, b in zip(slow, alone, strict=True)], "x", ALONE_GOAL
     )
-    gain = sum(slow) / together
+    gain = len(clients) * statistics.median(slow) / together  # its first picture includes imports
     yield Measure(f"{label} each of {len(clients)} together", gain, "x", TOGETHER_GOAL)
     for whose, guesses in (("the public code's", found), ("our", made)):
         quality = [
@@ -164,6 +173,32 @@ def span_speed(
         total = size * len(slow)
         yield Measure(f"{label} whole sentences, the public code", theirs, f"of {total}", "-")
         yield Measure(f"{label} whole sentences, ours", ours, f"of {total}", "-")
+
+
+def lamp_speed(checkout: Path, options: LAMP = SCHEDULE) -> Iterator[Measure]:
+    """Seconds of a sentence of CoLA by both, and what they recover; needs the hub."""
+    options = replace(options, proposals=PROPOSALS)
+    task, victims = cola_sentences()
+    prior = load_prior(options.prior, task, torch.device("cpu"))
+    network = task.model(victims[0].seen.sent)
+    public = PublicLAMP(checkout, task, network, prior.network, options)
+    slow, theirs = list[float](), list[Batch]()
+    for victim in victims:
+        search = partial(public.reconstruct, victim.seen.received, victim.batch)
+        seconds, found = timed(search)
+        slow.append(seconds)
+        theirs.append(found)
+    together, ours = timed(partial(reconstructed, task, victims, options))
+    label = f"LAMP-cos, MiniLM, {options.steps} steps:"
+    yield Measure(f"{label} the public code's sentence", statistics.median(slow), "s", "-")
+    gain = len(victims) * statistics.median(slow) / together
+    yield Measure(f"{label} each of {len(victims)} together", gain, "x", SENTENCE_GOAL)
+    for whose, guesses in (("the public code's", theirs), ("our", ours)):
+        quality = [
+            float(METRICS["rouge1"]().score(task.examples(guess), task.examples(victim.batch)))
+            for guess, victim in zip(guesses, victims, strict=True)
+        ]
+        yield Measure.of(f"{label} {whose} ROUGE-1", quality, "", "-")
 
 
 def _batches(rows: Batch, size: int, room: int, count: int) -> Iterator[Batch]:

@@ -66,13 +66,13 @@ def text_speed() -> Iterator[Measure]:
     """All measurements of this part; those of MiniLM need the hub."""
     with one_thread():
         if "FEDSIM_HUB" in os.environ:
-            task, victims = _sentences()
+            task, victims = cola_sentences()
             yield from matching_speed("MiniLM", victims[0], repeats=9)
             yield from sentence_speed(task, victims)
         yield from matching_speed("BERT-base", _random_bert(), repeats=3)
 
 
-def _sentences() -> tuple[TextTask, list[BenchVictim]]:
+def cola_sentences() -> tuple[TextTask, list[BenchVictim]]:
     """The first sentences of CoLA of one length, so that both sides draw the same starts."""
     rows = load_rows(MINILM.dataset, MINILM.split, modality="text")
     task = make_task(MINILM, rows)
@@ -181,14 +181,14 @@ def sentence_speed(task: TextTask, victims: list[BenchVictim]) -> Iterator[Measu
     names = Factored(Replay(task, network, dict(network.named_parameters()))).names
     compared = [name for name in victims[0].seen.received if name in names]
     naive = NaiveLAMP(SCHEDULE, task, prior, compared)
-    together, ours = timed(partial(_reconstruct, task, victims))
+    together, ours = timed(partial(reconstructed, task, victims))
     slow, alone, theirs = [], [], []
     for number, victim in enumerate(victims):
         seconds, ids = timed(partial(naive.attack, victim.seen, _rng(victim)))
         slow.append(seconds)
         theirs.append(Batch(ids, victim.batch.labels, torch.ones_like(ids)))
         if number < ALONE:
-            alone.append(timed(partial(_reconstruct, task, [victim]))[0])
+            alone.append(timed(partial(reconstructed, task, [victim]))[0])
     label = "MiniLM, LAMP:"
     yield Measure(f"{label} naive sentence", statistics.median(slow), "s", "-")
     gain = sum(slow) / together
@@ -197,9 +197,12 @@ def sentence_speed(task: TextTask, victims: list[BenchVictim]) -> Iterator[Measu
     yield from _recovery(task, victims, ours, theirs)
 
 
-def _reconstruct(task: TextTask, victims: list[BenchVictim]) -> list[Batch]:
+def reconstructed(
+    task: TextTask, victims: list[BenchVictim], options: LAMP = SCHEDULE
+) -> list[Batch]:
+    """The guesses of a group."""
     seen = [victim.seen for victim in victims]
-    made = SCHEDULE.reconstruct(seen, task, [_rng(victim) for victim in victims], Job())
+    made = options.reconstruct(seen, task, [_rng(victim) for victim in victims], Job())
     return [each.guess for each in made]
 
 

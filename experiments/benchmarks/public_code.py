@@ -27,6 +27,7 @@ from fedsim.types import Tensors
 _MARKS = {
     "inversefed/reconstruction_algorithms.py": "invertinggradients",
     "utils/filtering_decoder.py": "dager-gradient-inversion",
+    "lamp_cos.sh": "lamp",
 }
 
 
@@ -40,13 +41,14 @@ def project_of(checkout: Path) -> str:
         if (checkout / mark).is_file():
             return project
     raise ConfigError(
-        f"--path {checkout}: a checkout of neither github.com/JonasGeiping/invertinggradients nor "
-        "github.com/insait-institute/dager-gradient-inversion. Clone one and name its folder."
+        f"--path {checkout}: a checkout of neither github.com/JonasGeiping/invertinggradients, "
+        "github.com/insait-institute/dager-gradient-inversion nor github.com/eth-sri/lamp. Clone "
+        "one and name its folder."
     )
 
 
 @contextmanager
-def _importing(checkout: Path, **stood_in: ModuleType | MagicMock) -> Iterator[None]:
+def importing(checkout: Path, **stood_in: ModuleType | MagicMock) -> Iterator[None]:
     """Import from the checkout first, in silence; afterwards no module of it is left."""
     before, argv = dict(sys.modules), sys.argv
     sys.path.insert(0, str(checkout))
@@ -92,7 +94,7 @@ class PublicInverting:
         package = ModuleType("inversefed")
         package.__path__ = [str(checkout / "inversefed")]  # its own imports a data pipeline
         absent = {"inversefed__nn": MagicMock(), "torchvision": MagicMock()}
-        with _importing(checkout, inversefed=package, **absent):
+        with importing(checkout, inversefed=package, **absent):
             code = importlib.import_module("inversefed.reconstruction_algorithms")
         options = {
             **{"signed": True, "boxed": True, "cost_fn": "sim", "indices": "def", "lr": 0.1},
@@ -145,7 +147,7 @@ class PublicDAGER:
 
         datasets.load_metric = None  # of older versions; its main program scores by it
         try:
-            with _importing(checkout):
+            with importing(checkout):
                 script = "--dataset cola --task seq_class --split val --n_inputs 1 --device cpu "
                 script += (
                     "--l1_filter all --l2_filter non-overlap --model_path gpt2 --rank_tol 1e-8"

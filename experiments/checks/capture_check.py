@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
 from torch import nn
 
 from clients.train import LocalTrainer
 from experiments.checks.capture_faults import (
     distance,
+    first_rank,
+    kept,
     missing_tensors,
     norm,
     scale_between,
     swapped_tensors,
+    tied,
 )
 from experiments.checks.capture_findings import Checkup, Finding
 from experiments.plan.cells import Cell
@@ -27,7 +29,6 @@ from fedsim.defenses import build_chain
 from fedsim.devices import device_for, float32
 from fedsim.errors import StoreError
 from fedsim.federation import FederationConfig
-from fedsim.models.embeddings import embedding_names
 from fedsim.participation import mean
 from fedsim.tasks import load_task
 from fedsim.tasks.base import state
@@ -37,6 +38,8 @@ from fedsim.types import Batch, Tensors
 
 TOLERANCE = 1e-5
 """Largest relative error of a consistent capture. A correct replay differs only by rounding."""
+_HALF_TOLERANCE = 2.0**-11
+"""The same where captures are rounded to float16, which a replay's rounding may tip over."""
 _FLAT = 1e-6
 
 
@@ -88,9 +91,9 @@ class Examiner:
         size = norm(update)
         error = distance(seen.received, replayed) / max(size, 1e-30)
         faults = list(missing_tensors(seen, model))
-        if error > TOLERANCE:
+        if error > self._tolerance:
             faults += self._explain(seen, replayed, declared, error)
-        rank, width = _rank(update, model)
+        rank, width = first_rank(update, model)
         return Finding(
             self.cell.name,
             key,
@@ -109,7 +112,15 @@ class Examiner:
         both = {**told} if mode is None else {**told, "train_mode": mode}
         return self.trainer.config.model_copy(update=both)
 
+    @property
+    def _tolerance(self) -> float:
+        half = self.cell.config.capture.dtype == "float16"
+        return _HALF_TOLERANCE if half else TOLERANCE
+
     def _replay(self, seen: Observation, config: FederationConfig) -> Tensors:
+        return kept(self._whole(seen, config), self.cell.config.capture)
+
+    def _whole(self, seen: Observation, config: FederationConfig) -> Tensors:
         replies = [
             self._reply(replace(self.trainer, config=config), seen, member)
             for member in self.cell.truth.members(seen.key)
@@ -144,7 +155,7 @@ class Examiner:
             return
         mode = declared.train_mode
         other = self._replay(seen, declared.model_copy(update={"train_mode": not mode}))
-        if distance(seen.received, other) <= TOLERANCE * norm(seen.update()):
+        if distance(seen.received, other) <= self._tolerance * norm(seen.update()):
             yield (
                 f"the client trained in {'eval' if mode else 'train'} mode, but "
                 f"{'train' if mode else 'eval'} mode is declared. Declare train_mode as it was."
@@ -152,7 +163,7 @@ class Examiner:
             return
         own = self.trainer.config
         wrong = [name for name, value in declared.training.items() if value != own.training[name]]
-        if wrong and distance(seen.received, self._replay(seen, own)) <= TOLERANCE * norm(
+        if wrong and distance(seen.received, self._replay(seen, own)) <= self._tolerance * norm(
             seen.update()
         ):
             yield from (
@@ -197,7 +208,8 @@ class Examiner:
         frozen = [name for name, _ in model.named_parameters() if name not in seen.received]
         if frozen:
             more = " ..." if len(frozen) > 4 else ""
-            yield f"not sent, so unavailable to attacks: {', '.join(frozen[:4])}{more}."
+            why = "kept" if self.cell.config.capture.tensors else "sent"
+            yield f"not {why}, so unavailable to attacks: {', '.join(frozen[:4])}{more}."
         if self.trainer.chain.name != "none":
             yield f"the defense {self.trainer.chain.name} changed the update, as in the replay."
         steps = len(self.cell.truth.record(seen.key).steps)
@@ -206,7 +218,7 @@ class Examiner:
                 f"the update sums {steps} steps of {config.optimizer}. It is not a gradient, so "
                 "one-step attacks are only approximate."
             )
-        if _tied(model):
+        if tied(model):
             yield (
                 "the head is tied to the word embeddings: every row of their gradient is "
                 "non-zero, so non-zero rows do not reveal the tokens."
@@ -220,31 +232,3 @@ class Examiner:
                     f"{tokens} tokens, and the first attention {what} {most} wide: its gradient "
                     "has full rank, so span tests cannot distinguish tokens."
                 )
-
-
-def _tied(model: nn.Module) -> bool:
-    """True if the output layer and the word embeddings share one parameter."""
-    word = embedding_names(model).word
-    everything = dict(model.named_parameters(remove_duplicate=False))
-    return word is not None and any(
-        value is everything[word] for name, value in everything.items() if name != word
-    )
-
-
-def _rank(update: Tensors, model: nn.Module) -> tuple[int | None, int | None]:
-    """Rank and width of the update of the first attention (else linear) layer, if it was sent."""
-    layers = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-    ]
-    attention = [layer for layer in layers if "attn" in layer[0] or "attention" in layer[0]]
-    for name, module in attention or layers:
-        gradient = update.get(f"{name}.weight")
-        if gradient is None:
-            continue
-        width = gradient.shape[0] if type(module).__name__ == "Conv1D" else gradient.shape[1]
-        values = torch.linalg.svdvals(gradient)
-        rank = int((values > 1e-6 * values[0].clamp_min(1e-30)).sum())
-        return rank, width
-    return None, None

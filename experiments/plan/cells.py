@@ -138,6 +138,11 @@ def _check_capture(experiment: ExperimentConfig) -> None:
                     f"capture.{key}: {value} is out of range: the {what} of this federation are "
                     f"numbered {first} to {last}. Choose among these."
                 )
+    if experiment.capture.dtype == "float16" and federation.protocol == "fedavg":
+        raise ConfigError(
+            "capture.dtype: float16 rounds the weights that clients of FedAvg send by more than a "
+            "step changes them. Leave it out, or set federation.protocol = 'fedsgd'."
+        )
     if secure and probes.count:
         raise ConfigError(
             f"probes: {probes.count} probes were requested. A probe is a single client's update, "

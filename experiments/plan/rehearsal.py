@@ -9,7 +9,7 @@ from clients.probes import make_probes
 from experiments.plan.cells import Cell
 from experiments.plan.config import ExperimentConfig
 from fedsim.build import registry
-from fedsim.cell import CellConfig, TaskConfig
+from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
 from fedsim.data.columns import find_label, label_candidates
 from fedsim.data.partition import partition
 from fedsim.data.rows import is_builtin
@@ -30,7 +30,7 @@ class Start:
     Attributes:
         setting: data and task of the cell.
         weights: global model of the first round.
-        reply_bytes: bytes of one client's reply, without frozen parameters.
+        reply_bytes: bytes that are kept of one client's reply, without frozen parameters.
     """
 
     setting: Setting
@@ -51,7 +51,7 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
     """
     loaded: dict[str, Start] = {}
     starts: dict[str, Start] = {}
-    replies: dict[str, int] = {}
+    replies: dict[str, Tensors] = {}
     for cell in cells:
         config = cell.config
         key = repr((config.task, config.auxiliary))
@@ -67,10 +67,25 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
         if (defended := f"{key}{mode}{config.defense}") not in replies:
             model = setting.task.build().train(mode)
             build_chain(config.defense, "defense").on_model(model)
-            sent = sum(value.nbytes for value in model.parameters() if value.requires_grad)
-            replies[defended] = sent + mode * sum(value.nbytes for value in model.buffers())
-        starts[cell.name] = replace(loaded[key], reply_bytes=replies[defended])
+            sent = [(name, own) for name, own in model.named_parameters() if own.requires_grad]
+            reply = dict(sent) | (dict(model.named_buffers()) if mode else {})
+            replies[defended] = {name: own.detach().to("meta") for name, own in reply.items()}
+        kept = _kept_bytes(config.capture, replies[defended])
+        starts[cell.name] = replace(loaded[key], reply_bytes=kept)
     return starts
+
+
+def _kept_bytes(policy: CaptureConfig, reply: Tensors) -> int:
+    for i, part in enumerate(policy.tensors):
+        if not any(CaptureConfig(tensors=(part,)).keeps_tensor(name) for name in reply):
+            raise ConfigError(
+                f"capture.tensors[{i}]: the clients send no tensor of {part!r}. They send "
+                f"{', '.join([*reply][:3])} and so on; write one or a part of it between dots."
+            )
+    kept = [value for name, value in reply.items() if policy.keeps_tensor(name)]
+    if policy.dtype == "float16":
+        kept = [value.half() if value.is_floating_point() else value for value in kept]
+    return sum(value.nbytes for value in kept)
 
 
 def _check_labels(config: TaskConfig, task: Task) -> None:

@@ -40,6 +40,9 @@ def prospect_of(config: CellConfig, task: Task, private: Rows, weights: Tensors)
     chain = build_chain(config.defense, "defense")
     network = task.model(weights).eval()
     chain.on_model(network)
+    for name, parameter in network.named_parameters():
+        if not config.capture.keeps_tensor(name):
+            parameter.requires_grad = False
     run = config.federation
     return Prospect(
         task,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from experiments.plan.levels import level_of
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, title
-from fedsim.cell import CellConfig, TaskConfig
+from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import FACTS, Fact
 from fedsim.models import TEXT_MODELS, image_models, image_network, transformer
@@ -162,12 +162,23 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
             f"rounds {_listed(capture.rounds)}; "
             f"{'clients' if run.cohort == 1 else 'cohorts'} {_listed(capture.clients)}"
         )
+    if kept := _kept(capture):
+        lines["kept of a reply"] = kept
     if cell.probes.count:
         lines["probes"] = (
             f"{cell.probes.member} member and {cell.probes.fresh} fresh ones in each captured "
             "round, the same rows each time, never aggregated"
         )
     return lines | {"seed": str(cell.seed)}
+
+
+def _kept(policy: CaptureConfig) -> str:
+    """What the server keeps of a reply where that is not all; empty if it is."""
+    if not policy.enabled:
+        return ""
+    parts = [f"the tensors of {', '.join(policy.tensors)}"] if policy.tensors else []
+    parts += ["rounded to float16"] if policy.dtype == "float16" else []
+    return ", ".join(parts)
 
 
 def _training(run: FederationConfig) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.spans.subspace import span
+from attacks.spans.subspace import Subspace, span
 
 
 def gradient(tokens: int, width: int = 32, outputs: int = 96) -> tuple[Tensor, Tensor]:
@@ -48,3 +48,17 @@ def test_noise_of_known_size_is_cut_off() -> None:
     assert blind.rank == 5
     assert float(blind.distance(inputs).max()) < 1e-2
     assert span(exact + 1e3 * noise).full
+
+
+@pytest.mark.parametrize("tokens", [3, 20])
+def test_few_directions_bound_the_sine_from_below(tokens: int) -> None:
+    inputs, exact = gradient(tokens)
+    found = span(exact)
+    assert found.outside is not None
+    rng = torch.Generator().manual_seed(98)
+    others = torch.cat([inputs, torch.randn(200, 32, generator=rng, dtype=torch.float64)])
+    sines, least = found.distance(others), found.least_distance(others)
+    assert bool((least <= sines + 1e-9).all())
+    assert float(least[tokens:].min()) > 10 * float(sines[:tokens].max())
+    bare = Subspace(found.basis, found.most)  # what the basis alone says
+    torch.testing.assert_close(sines, bare.distance(others), atol=1e-9, rtol=0)

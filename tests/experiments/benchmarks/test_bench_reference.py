@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
+from attacks.texts.lamp import LAMP
 from experiments.benchmarks.bench import bench
 from experiments.benchmarks.bench_reference import inverting_speed, span_speed
+from experiments.benchmarks.bench_text import victim_of
 from experiments.benchmarks.measure import Measure
+from experiments.benchmarks.public_code import project_of
+from experiments.benchmarks.public_lamp import PublicLAMP
 from fedsim.cell import TaskConfig
+from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
+from fedsim.tasks import initial_weights, make_task
+from fedsim.tasks.text import TextTask
 
 SENTENCES = TaskConfig(model="tiny-gpt2", dataset="sentences", split="train[:8]", max_length=10)
 INVERTING = '''
@@ -66,6 +74,32 @@ def filter_decoder(args, wrapper, spans, ids):
     from tests.experiments.benchmarks import test_bench_reference as test
 
     return test.truth(int(args[-1].split("=")[1])), [], [], []
+"""
+LAMP_COS = """
+import sys
+import torch
+from datasets import load_metric
+from transformers import AdamW, BeamSearchScorer
+from constants import START
+
+args = sys.argv
+
+
+def compute_grads(model, embeddings, labels):
+    raise AssertionError("of the private sentence")
+
+
+def reconstruct(args, device, sample, metric, tokenizer, lm, model):
+    assert {"--n_steps=7", "--init_candidates=5", "--swap_every=3"} < set(args)
+    ids = tokenizer(sample[0], padding=True)["input_ids"]
+    loss = model(inputs_embeds=model.get_input_embeddings()(ids), labels=sample[1]).loss
+    own = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    given = compute_grads(model, None, sample[1])
+    compared = [(a, b) for a, b in zip(own, given, strict=True) if a is not None]
+    assert len(compared) > 9 and all(torch.allclose(a, b, atol=1e-5) for a, b in compared)
+    assert metric.compute(predictions=[""], references=[""])["rouge1"].mid.fmeasure == 0
+    assert (lm, START) == ("prior", 101)
+    return [tokenizer.decode(ids[0])], []
 """
 
 
@@ -124,6 +158,22 @@ def test_the_public_search_reads_our_layers(tmp_path: Path) -> None:
     assert found["whole sentences, the public code"].value == 2
     assert found["whole sentences, ours"].unit == "of 2"
     assert found["ours"].value > 0
+
+
+def test_the_public_lamp_gets_our_weights_and_update(tmp_path: Path) -> None:
+    write(tmp_path / "attack.py", LAMP_COS)
+    write(tmp_path / "constants.py", "START = 101\n")
+    write(tmp_path / "lamp_cos.sh", "")
+    assert project_of(tmp_path) == "lamp"
+    config = TaskConfig(model="tiny-bert", dataset="sentences", split="train[:1]")
+    task = make_task(config, rows := load_rows(config.dataset, config.split, modality="text"))
+    assert isinstance(task, TextTask)
+    one = victim_of(task, initial_weights(task, config, seed=0), task.encode(rows), 0)
+    options = LAMP(steps=7, starts=5, discrete_every=3)
+    public = PublicLAMP(tmp_path, task, task.model(one.seen.sent), "prior", options)
+    found = public.reconstruct(one.seen.received, one.batch)
+    assert torch.equal(found.inputs, one.batch.inputs)
+    assert not hasattr(transformers, "AdamW")
 
 
 def test_what_cannot_be_measured_is_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ _APART = 'mount -t tmpfs none "$0" && hostname second && exec "$@"'
 _CHANGES = {
     "federation": {"clients": 6},
     "attacks": [
-        {"name": "inverting", "steps": 60},
+        {"name": "inverting", "steps": 400},
         {"name": "lti", "width": 16, "epochs": 2},
         {"name": "prior_only"},
     ],
