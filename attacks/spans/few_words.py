@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice, product
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.growth import Growth
 from attacks.spans.last_tokens import ended
-from attacks.spans.pursuit import few_rows
+from attacks.spans.pursuit import Pursuit, few_rows
 from attacks.spans.sentences import SpanSentence, proven
 from attacks.spans.subspace import Subspace
 from fedsim.capture import Observation
@@ -122,10 +123,15 @@ def _places(
         ids.append(words[near])
         places.append(torch.full_like(near, place))
         atoms.append(inputs[near])
-    kinds = torch.cat(places)
-    single = count == 1 and not layers.everywhere
-    found = few_rows(space.basis, torch.cat(atoms), job, kinds if single else None)
+    kinds, dictionary = torch.cat(places), torch.cat(atoms)
+    found = None
+    if count == 1 and not layers.everywhere:
+        found = few_rows(space.basis, dictionary, job, kinds)
     if found is None:
+        found = few_rows(space.basis, dictionary, job)
+        if found and count == 1 and not layers.everywhere:
+            found = _one_each(space.basis, dictionary, found, kinds)
+    if not found:
         return None
     own, at = torch.cat(ids)[found], kinds[found]
     first = [] if start is None else [words.new_tensor([start])]
@@ -133,3 +139,19 @@ def _places(
         return [*first, *[own] * (longest - len(first))]
     last = int(at.max())
     return [*first, *[own[at == place] for place in range(len(first), last + 1)]]
+
+
+def _one_each(basis: Tensor, atoms: Tensor, found: list[int], kinds: Tensor) -> list[int] | None:
+    """One row of each kind among some that explain a space; None if no such choice does.
+
+    Two words at two places are four rows of which one is a sum of the others, up to their norms.
+    """
+    weights = torch.linalg.lstsq(atoms[found].T.to(basis), basis).solution.norm(dim=1)
+    own: dict[int, list[int]] = {}
+    for row, weight in zip(found, (weights / weights.max()).tolist(), strict=True):
+        if weight > CUTS.pursued_room:
+            own.setdefault(int(kinds[row]), []).append(row)
+    for choice in islice(product(*own.values()), CUTS.pursued_choices):
+        if Pursuit.of(basis).plus(atoms[[*choice]]).done:
+            return [*choice]
+    return None
