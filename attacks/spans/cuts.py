@@ -112,8 +112,7 @@ class SpanCuts:
         pursued_rows: most rows of a pursuit, as a share of the width: fewer than this are unique.
         pursued_atoms: most rows of its dictionary, those with the largest share in the space.
         pursued_choices: choices of one word for each place that are tried.
-        pursued_choices: int = 256
-    pursued_contexts: random prefixes that a word's usual input is the mean of.
+        pursued_contexts: random prefixes that a word's usual input is the mean of.
         pursued_prefixes: prefixes kept in the growth of a sentence.
         pursued_end: least log-probability of a sentence's end that nothing else shows.
         pursued_trust: nats that a token's whole input in the space speaks for it.
