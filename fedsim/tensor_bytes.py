@@ -26,6 +26,15 @@ def safetensors_parts(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
     return [header, *(array.data.cast("B") for array in whole if array.nbytes)]
 
 
+def halved(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Floats rounded to float16, at most its largest number; other arrays as they are."""
+    half = np.dtype(np.float16)
+    if array.dtype.kind != "f" or array.itemsize <= half.itemsize:
+        return array
+    most = np.finfo(half).max
+    return array.clip(-most, most).astype(half)
+
+
 @lru_cache(maxsize=16)
 def _header(kinds: tuple[tuple[str, str, tuple[int, ...]], ...]) -> tuple[tuple[str, ...], bytes]:
     """The names in the order of the file, and what stands before the tensors."""

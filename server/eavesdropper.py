@@ -17,7 +17,6 @@ from logging import INFO
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import FitIns, FitRes, Parameters, Scalar
@@ -32,12 +31,11 @@ from fedsim.errors import ConfigError
 from fedsim.files import digest, sync_file, write_bytes, write_json
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.given import Model
-from fedsim.tensor_bytes import safetensors_parts
+from fedsim.tensor_bytes import halved, safetensors_parts
 from fedsim.wire import ReplyFacts, arrays_of, view
 from server.description import Description, claim
 from server.wrapper import Wrapper
 
-_HALF = np.dtype(np.float16)
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
@@ -59,13 +57,6 @@ def _data(record: ArrayRecord) -> dict[str, bytes]:
 
 def _numbered(parameters: Parameters) -> dict[str, bytes]:
     return {str(number): data for number, data in enumerate(parameters.tensors)}
-
-
-def _rounded(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if array.dtype.kind != "f" or array.itemsize <= _HALF.itemsize:
-        return array
-    most = np.finfo(_HALF).max
-    return array.clip(-most, most).astype(_HALF)
 
 
 def _views(data: dict[str, bytes]) -> Arrays:
@@ -233,7 +224,7 @@ class Eavesdropper(Wrapper):
             key = CaptureKey(round=round_, client=reply.facts.client)
             arrays = reply.arrays
             if self.policy.dtype == "float16":
-                arrays = {name: _rounded(array) for name, array in arrays.items()}
+                arrays = {name: halved(array) for name, array in arrays.items()}
             parts = safetensors_parts(arrays)
             path = self.store.tensors_path(key)
             write_bytes(path, *parts, sync=False)
