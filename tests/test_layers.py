@@ -32,6 +32,7 @@ BORDERS = {
     },
     "datasets": {
         "experiments/benchmarks/public_code.py",
+        "experiments/benchmarks/public_lamp.py",
         "experiments/exports.py",
         "fedsim/data/tables.py",
     },
