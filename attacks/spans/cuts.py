@@ -109,7 +109,7 @@ class SpanCuts:
         nearest_words: words of an encoder's shortlist for each place of a sentence.
         pursued: share of a direction that a pursuit leaves to rounding.
         pursued_room: share of a row outside the chosen ones below which it says nothing new.
-        pursued_rows: most rows of a pursuit, as a share of the width: fewer than this are unique.
+        pursued_rows: most rows of a pursuit, as a share of the width.
         pursued_atoms: most rows of its dictionary, those with the largest share in the space.
         pursued_choices: choices of one word for each place that are tried.
         pursued_contexts: random prefixes that a word's usual input is the mean of.

@@ -35,11 +35,29 @@ def from_few_words(
     rows: bool,
     tolerance: float,
 ) -> Reconstruction | None:
-    """The sentences of ``few_words``, certified if their gradient is the observed one.
+    """The sentences of a batch whose words outnumber the rank of the adapters; None without any.
 
-    ``tolerance`` is the relative error of a float32 gradient that counts as rounding.
+    The updates of all ``A`` before the attention are few combinations ``D X`` of the inputs ``X``
+    of all tokens. These are rows of a known dictionary, and where they are fewer than the model is
+    wide, hardly any other rows have the same combinations: a pursuit finds the words
+    (``few_rows``). Where positions are learned it finds their places with them; otherwise a causal
+    model's sentences are grown by the same test of the layers behind the attention. They are
+    certified if their gradient is the observed one.
+
+    Args:
+        observation: its update has to be a multiple of a gradient.
+        task: defines the vocabulary and the longest sentence.
+        network: as broadcast, in float32 and eval mode.
+        rng: draws the prefixes that a word's usual inputs are taken of.
+        job: ends the search when its time is up.
+        rows: exclude words whose embedding row is zero, if an untied table is sent.
+        tolerance: relative error of a float32 gradient that counts as rounding.
     """
-    lines = few_words(observation, task, network, rng, job, rows=rows)
+    if observation.knowledge.optimizer not in {None, "sgd", "momentum"}:
+        return None
+    words = vocabulary(observation, task, network, rows=rows)
+    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
+    lines = _lines(observation, task, layers, words, rng, job)
     if not lines:
         return None
     first = [name for name in observation.received if is_adapter(name)]
@@ -54,35 +72,14 @@ def from_few_words(
     return replace(found, expired=job.expired, note=NOTE)
 
 
-def few_words(
+def _lines(
     observation: Observation,
     task: TextTask,
-    network: nn.Module,
+    layers: FirstLayers,
+    words: Tensor,
     rng: torch.Generator,
     job: Job,
-    *,
-    rows: bool,
 ) -> list[tuple[int, ...]]:
-    """The sentences of a batch whose words outnumber the rank of the adapters; empty without any.
-
-    The updates of all ``A`` before the attention are few combinations ``D X`` of the inputs ``X``
-    of all tokens. These are rows of a known dictionary, and where they are fewer than the model is
-    wide, no other rows have the same combinations: a pursuit finds the words (``few_rows``). Where
-    positions are learned it finds their places with them; otherwise a causal model's sentences are
-    grown by the same test of the layers behind the attention.
-
-    Args:
-        observation: its update has to be a multiple of a gradient.
-        task: defines the vocabulary and the longest sentence.
-        network: as broadcast, in float32 and eval mode.
-        rng: draws the prefixes that a word's usual inputs are taken of.
-        job: ends the search when its time is up.
-        rows: exclude words whose embedding row is zero, if an untied table is sent.
-    """
-    if observation.knowledge.optimizer not in {None, "sgd", "momentum"}:
-        return []
-    words = vocabulary(observation, task, network, rows=rows)
-    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
     count = observation.knowledge.num_examples or 1
     space = _space(observation, layers, layers.tokens)
     places = None if space is None else _places(layers, words, space, task, count, job)

@@ -22,11 +22,23 @@ _FACTORS = (1.0, 0.5, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class Prefix:
-    """The beginning of a sentence, what it leaves of each layer, and its log-probability."""
+    """The beginning of a sentence.
+
+    Attributes:
+        left: what it leaves of each layer beside the usual inputs of all words.
+        bare: what it leaves of each layer by itself.
+        score: its log-probability.
+    """
 
     ids: tuple[int, ...]
     left: tuple[Pursuit, ...]
-    score: float
+    bare: tuple[Pursuit, ...]
+    score: float = 0.0
+
+    @property
+    def explains(self) -> bool:
+        """Whether it leaves nothing."""
+        return all(own.done for own in self.bare)
 
 
 @dataclass(frozen=True)
@@ -40,20 +52,16 @@ class Growth:
     Attributes:
         layers: the network's first two blocks.
         kinds: the layers behind the attention that show anything.
-        usual: what the usual inputs of all words leave of each.
-        bare: what is to be explained of each.
+        begin: of every sentence, before its first token.
         places: the words of the batch at each place.
-        words: different words of the batch.
         writes: the language model; None for a classifier.
         end: the token that ends a sentence; None if none does.
     """
 
     layers: FirstLayers
     kinds: Sequence[Layer]
-    usual: tuple[Pursuit, ...]
-    bare: tuple[Pursuit, ...]
+    begin: Prefix
     places: Sequence[Tensor]
-    words: int
     writes: Any
     end: int | None
 
@@ -78,34 +86,23 @@ class Growth:
         usual = tuple(own.plus(x.mean(0)) for own, x in zip(bare, made, strict=True))
         writes = layers.network if modelled else None
         end = edges[-1] if edges and modelled else None
-        return cls(layers, kinds, usual, bare, places, len(bag), writes, end)
+        return cls(layers, kinds, Prefix((), usual, bare), places, writes, end)
 
     def sentences(self, count: int, job: Job) -> list[tuple[int, ...]]:
         """As many sentences as the batch has, one by one, each without what others explain."""
-        usual, bare, found = self.usual, self.bare, list[tuple[int, ...]]()
+        begin, found = self.begin, list[tuple[int, ...]]()
         while len(found) < count and not job.expired:
             for factor in _FACTORS if count == 1 else _FACTORS[-1:]:
-                line = self._best(usual, bare, factor * CUTS.pursued_trust, job)
-                inputs = self._inputs(line)
-                rest = tuple(own.plus(x) for own, x in zip(bare, inputs, strict=True))
-                if all(own.done for own in rest):
+                best = self._best(begin, factor * CUTS.pursued_trust, job)
+                if best.explains:
                     break
-            usual = tuple(own.plus(x) for own, x in zip(usual, inputs, strict=True))
-            bare = rest
-            found.append(line)
+            begin = replace(begin, left=best.left, bare=best.bare)
+            found.append(best.ids)
         return found
 
-    def _inputs(self, line: Sequence[int]) -> list[Tensor]:
-        ids = torch.tensor([line], device=self.places[0].device)
-        return [own[0] for own in self.layers.of_lines(self.kinds, ids)]
-
-    def _best(
-        self, usual: tuple[Pursuit, ...], bare: tuple[Pursuit, ...], trust: float, job: Job
-    ) -> tuple[int, ...]:
+    def _best(self, begin: Prefix, trust: float, job: Job) -> Prefix:
         """The likeliest sentence, or the first that explains all that is left."""
-        beam = [
-            Prefix((word,), self._after(usual, (word,)), 0.0) for word in self.places[0].tolist()
-        ]
+        beam = [self._grown(begin, word, 0.0) for word in self.places[0].tolist()]
         done: list[Prefix] = []
         for place in range(1, len(self.places) + 1):
             tokens = self.places[place] if place < len(self.places) else self.places[0][:0]
@@ -121,22 +118,21 @@ class Growth:
             if not grown or job.expired:
                 break
             best = sorted(grown, key=lambda each: -each[0])[: CUTS.pursued_prefixes]
-            beam = [
-                Prefix((*one.ids, word), self._after(one.left, (*one.ids, word)), total)
-                for total, one, word in best
-            ]
-            for one in beam:
-                if self._explains(bare, one.ids):
-                    return one.ids
-        return max(done or beam, key=lambda one: one.score).ids
+            beam = [self._grown(one, word, score) for score, one, word in best]
+            if whole := [one for one in beam if one.explains]:
+                return whole[0]
+        return max(done or beam, key=lambda one: one.score)
 
-    def _after(self, left: tuple[Pursuit, ...], ids: tuple[int, ...]) -> tuple[Pursuit, ...]:
-        inputs = self._inputs(ids)
-        return tuple(own.plus(x[-1:]) for own, x in zip(left, inputs, strict=True))
-
-    def _explains(self, bare: tuple[Pursuit, ...], ids: tuple[int, ...]) -> bool:
-        inputs = self._inputs(ids)
-        return all(own.plus(x).done for own, x in zip(bare, inputs, strict=True))
+    def _grown(self, one: Prefix, word: int, score: float) -> Prefix:
+        """The prefix with a further token."""
+        ids = (*one.ids, word)
+        line = torch.tensor([ids], device=self.places[0].device)
+        last = [own[0, -1:] for own in self.layers.of_lines(self.kinds, line)]
+        left, bare = (
+            tuple(own.plus(x) for own, x in zip(part, last, strict=True))
+            for part in (one.left, one.bare)
+        )
+        return Prefix(ids, left, bare, score)
 
     @torch.no_grad()
     def _written(self, prefixes: list[tuple[int, ...]]) -> Tensor:

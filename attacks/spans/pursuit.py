@@ -17,8 +17,9 @@ class Pursuit:
 
     With more rows than dimensions seen no row lies in the space, but if there are few of them in a
     wide space, no other rows of a dictionary explain it: ``k`` rows of ``d`` dimensions are unique
-    for ``2 k < d + rank``. Rank-aware order-recursive matching pursuit (Davies and Eldar 2012,
-    "Rank Awareness in Joint Sparse Recovery") finds them one by one.
+    for ``2 k < d + rank``, and others are unlikely as long as ``k < d``. Rank-aware order-recursive
+    matching pursuit (Davies and Eldar 2012, "Rank Awareness in Joint Sparse Recovery") finds them
+    one by one.
 
     Attributes:
         left: what is left of each direction of the space, float64 ``(direction, width)``.
