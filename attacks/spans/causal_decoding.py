@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
+from attacks.spans.adapter_evidence import AdapterEvidence
 from attacks.spans.consistency import Consistency
 from attacks.spans.cuts import CUTS
 from attacks.spans.explained import Explained, choose
+from attacks.spans.matched_growth import MatchedGrowth
 from attacks.spans.prefix_fit import PrefixFit
 from attacks.spans.prefix_search import Scored
+from attacks.spans.pursuit import noisy_rows
 from attacks.spans.rematch import Rematch
 from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.told import UpdatedModel
@@ -41,19 +44,33 @@ def decode(
     start = edges[:1] if len(edges) > 1 else []
     end = edges[-1] if edges and writes else None
     tree = Tree(start, end, task.max_length, job)
+    match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
+    if isinstance(traces.first, AdapterEvidence) and end is not None:
+        growth = MatchedGrowth.of(tree, match, _shown_words(traces, traces.first), rng)
+        return growth.sentences(count)
     if traces.first is not None:
         traces.grow(start, count, rng)
     if not writes:  # a classifier, whose labels are not known
         found = tree.search(traces, None, count)
         return [list(one.ids) for one in spread(tree.again(traces, None, found, count, rng), count)]
     update = {name: value.float() for name, value in observation.update().items()}
-    told = UpdatedModel(traces.layers.network, update, count * task.max_length)
-    match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
+    told = UpdatedModel.of(traces.layers.network, update, count * task.max_length)
     test = Consistency.of(observation, task, traces.layers.network)
     fit = None
     if count > 1:
         fit = PrefixFit(match, observation, count * task.max_length, end, task.max_length)
     return Decoder(tree, traces, told, match, fit, test, count, rng).run()
+
+
+def _shown_words(traces: SoftTraces, first: AdapterEvidence) -> Tensor:
+    """What the adapters before any attention say of each word ``(vocabulary,)``, in nats."""
+    found = traces.statistics.new_zeros(traces.statistics.shape[1])
+    matrix = [part.seen.matrix.T for part, a in first.parts if a is None]
+    if matrix and traces.layers.everywhere:
+        inputs = traces.layers.of_tokens(traces.words, 0)
+        rows = noisy_rows(torch.cat(matrix), inputs, int(CUTS.pursued_rows * inputs.shape[1]))
+        found[traces.words[rows]] = CUTS.matched_words
+    return found
 
 
 @dataclass(frozen=True)
@@ -143,7 +160,7 @@ class Decoder:
         if anew:
             traces = traces.without(best.part(index), best.part(), self.count * longest)
             traces.fit([line.tolist()], self.rng)
-            told = UpdatedModel(traces.layers.network, best.left(index), self.count * longest)
+            told = UpdatedModel.of(traces.layers.network, best.left(index), self.count * longest)
         return self.tree.search(traces, told, 1, line[:size], ahead)
 
     def _missing(self, best: Explained) -> list[Scored]:
@@ -152,7 +169,7 @@ class Decoder:
         traces = self.traces.without(best.part(), best.part(), self.count * self.tree.longest)
         if traces.first is not None:
             traces.grow(self.tree.start, count, self.rng)
-        told = UpdatedModel(traces.layers.network, best.left(), self.count * self.tree.longest)
+        told = UpdatedModel.of(traces.layers.network, best.left(), self.count * self.tree.longest)
         return self.tree.search(traces, told, count)
 
     def _finished(self, best: Explained, found: list[Scored]) -> list[Tensor]:

@@ -65,6 +65,15 @@ class SpanCuts:
         even_ranks: median over largest number of directions of such weights, below which all
             matrices are taken.
         end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
+        adapters_shift: the weight of that change where adapters alone were trained.
+        matched_prefixes: prefixes kept where each is compared with the whole update.
+        matched_tokens: tokens tried behind each of them.
+        matched_stale: further tokens that may pass without a likelier sentence.
+        matched_trust: share of the log-likelihood ratio of white noise that counts.
+        barred_words: first words tried in vain until the rest of a batch is given up.
+        barred_words: int = 64
+    matched_words: nats that a pursuit speaks for the words that it finds.
+        evened: mean squares of the singular values that are added to each square.
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.
         first_words: factor on both behind a single prefix, the start of every sentence.
@@ -109,6 +118,7 @@ class SpanCuts:
         nearest_words: words of an encoder's shortlist for each place of a sentence.
         pursued: share of a direction that a pursuit leaves to rounding.
         pursued_room: share of a row outside the chosen ones below which it says nothing new.
+        noisy_room: the same where noise blurs what the rows leave.
         pursued_rows: most rows of a pursuit, as a share of the width.
         pursued_atoms: most rows of its dictionary, those with the largest share in the space.
         pursued_choices: choices of one word for each place that are tried.
@@ -167,6 +177,14 @@ class SpanCuts:
     feed_forward: float = 4.0
     even_ranks: float = 0.33
     end_gain: float = 1.0
+    adapters_shift: float = 0.8
+    matched_prefixes: int = 16
+    matched_tokens: int = 12
+    matched_stale: int = 6
+    matched_trust: float = 1.0
+    barred_words: int = 64
+    matched_words: float = 3.0
+    evened: float = 0.3
     next_tokens: int = 48
     near_tokens: int = 8
     first_words: int = 4
@@ -209,6 +227,7 @@ class SpanCuts:
     nearest_words: int = 8
     pursued: float = 3e-4
     pursued_room: float = 1e-3
+    noisy_room: float = 1e-2
     pursued_rows: float = 0.7
     pursued_atoms: int = 1 << 17
     pursued_choices: int = 256

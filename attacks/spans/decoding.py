@@ -75,11 +75,8 @@ def decode(
     if not traces.shown:
         return None
     if observation.knowledge.auxiliary and not _tells(observation, traces):
-        prior = prior_guess(observation, task, job)
-        assert prior.mask is not None
-        pairs = zip(prior.inputs, prior.mask, strict=True)
-        usual = [ids[own == 1].tolist() for ids, own in pairs]
-        guess = batch_of(usual, task, prior.labels.tolist())
+        lines, labels = _usual(observation, task, job)
+        guess = batch_of(lines, task, labels)
         note = "; ".join(filter(None, (_HIDDEN, first_round(observation))))
         return Reconstruction(guess, confidence=(level,) * len(guess), note=note)
     if traces.layers.causal:
@@ -89,6 +86,9 @@ def decode(
         lines, labels = encoder_decoding.decode(observation, task, traces, job)
     if not lines:
         return None
+    if len(lines) < count and observation.knowledge.auxiliary:
+        usual, their_labels = _usual(observation, task, job)
+        lines, labels = lines + usual[len(lines) :], labels + their_labels[len(labels) :]
     explained = not job.expired and consistent(observation, task, network, lines, labels)
     level = "consistent" if explained else level
     words = "" if explained else note_of(likely_words(traces, count), task)
@@ -99,6 +99,14 @@ def decode(
         expired=job.expired,
         note="; ".join(notes),
     )
+
+
+def _usual(observation: Observation, task: TextTask, job: Job) -> tuple[list[list[int]], list[int]]:
+    """The sentences of ``PriorOnly`` with their labels; the update shows nothing of them."""
+    prior = prior_guess(observation, task, job)
+    assert prior.mask is not None
+    pairs = zip(prior.inputs, prior.mask, strict=True)
+    return [ids[own == 1].tolist() for ids, own in pairs], prior.labels.tolist()
 
 
 def _tells(observation: Observation, traces: SoftTraces) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -92,4 +93,38 @@ def few_rows(
             room[kinds == kinds[found[-1]]] = 0
         pursuit = pursuit.plus(atoms[found[-1]][None])
         room -= (atoms @ pursuit.rows[-1].to(atoms)).square()
+    return found
+
+
+def noisy_rows(matrix: Tensor, atoms: Tensor, most: int) -> list[int]:
+    """Numbers of the rows of a dictionary that stand out of a noisy sum of few of them.
+
+    Orthogonal matching pursuit for several measurements (Tropp et al. 2006) that ends where the
+    best row explains no more than the largest of as many random ones would of white noise.
+
+    Args:
+        matrix: the measurements, ``(measurement, width)``.
+        atoms: the dictionary, ``(row, width)``.
+        most: largest number of rows.
+    """
+    left, atoms = matrix.double(), atoms.double()
+    measured, width = left.shape
+    size = atoms.square().sum(1)
+    room, chosen, found = size.clone(), left[:0], list[int]()
+    nats = math.log(len(atoms))
+    while len(found) < most:
+        # Of white noise it is chi-square with as many degrees of freedom as there are measurements.
+        energy = (atoms @ left.T).square().sum(1) / room.clamp(min=1e-30)
+        energy[room < CUTS.noisy_room * size] = 0
+        noise = left.square().sum() / (measured * (width - len(found)))
+        best = int(energy.argmax())
+        if energy[best] < noise * (measured + 2 * (measured * nats) ** 0.5 + 2 * nats):
+            break
+        found.append(best)
+        new = atoms[best]
+        for _ in range(2):  # once more against rounding
+            new = new - (new @ chosen.T) @ chosen
+        new = new / new.norm()
+        chosen, left = torch.cat([chosen, new[None]]), left - (left @ new)[:, None] * new
+        room = room - (atoms @ new).square()
     return found

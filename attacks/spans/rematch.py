@@ -53,10 +53,9 @@ class Rematch:
         cls, observation: Observation, task: TextTask, device: torch.device, *, signs: bool
     ) -> Rematch:
         """Of an observation; ``signs`` if the update has lost its scale."""
-        measure: Measure = "each" if signs else "whole"
         update = {name: value.float().to(device) for name, value in observation.update().items()}
         sent = {} if signs else {n: v != 0 for n, v in update.items() if not read(v).complete}
-        return cls(replay(observation, task, device), update, measure, sent)
+        return cls(replay(observation, task, device), update, "each" if signs else "whole", sent)
 
     def __post_init__(self) -> None:
         """Prepare the factored gradient."""
@@ -65,10 +64,9 @@ class Rematch:
         assert table is not None
         object.__setattr__(self, "table", network.get_parameter(table).detach())
         object.__setattr__(self, "factored", Factored(self.model))
-        sent = table in self.update and not is_tied(network)
-        object.__setattr__(self, "_word", table if sent else "")
-        norms = {name: max(float(own.norm()), 1e-30) for name, own in self.update.items()}
-        object.__setattr__(self, "_norms", norms)
+        sends = table in self.update and not is_tied(network)
+        object.__setattr__(self, "_word", table if sends else "")
+        object.__setattr__(self, "_norms", _norms(self.update))
 
     table: Tensor = None  # type: ignore[assignment]
     factored: Factored = None  # type: ignore[assignment]
@@ -78,6 +76,10 @@ class Rematch:
     def against(self, update: Tensors) -> Rematch:
         """The same comparison, of whole gradients, with another update."""
         return self._with(update=update, measure="whole")
+
+    def each_of(self, update: Tensors) -> Rematch:
+        """The comparison of normalised tensors, with another update."""
+        return self._with(update=update, measure="each", _norms=_norms(update))
 
     def positive(self) -> Rematch:
         """The same comparison without negative scales."""
@@ -121,8 +123,7 @@ class Rematch:
 
         ``labels`` are classes ``(line,)`` or next-token targets ``(line, token)``.
         """
-        mask = torch.ones_like(lines)
-        return self.of_batches(lines[:, None], labels[:, None], mask[:, None])
+        return self.of_batches(lines[:, None], labels[:, None], torch.ones_like(lines)[:, None])
 
     def beside(self, gradient: Tensors) -> Beside:
         """Further lines that batches share, by their summed gradient."""
@@ -151,8 +152,8 @@ class Rematch:
         batch = Batch(lines.flatten(0, 1), labels.flatten(0, 1), mask.flatten(0, 1))
         # Each line is a lane of its own, unless the loss is a mean over the tokens of all of them.
         lanes = lines.flatten(0, 1)[:, None] if labels.dim() == 2 else lines
-        words = lanes if self._word else None
-        groups = self.factored(self.table[lanes], batch, create_graph=False, words=words)
+        words, table = lanes if self._word else None, self.table[lanes]
+        groups = self.factored(table, batch, create_graph=False, words=words)
         return self._compared(groups, lines, rest, masked=labels.dim() == 2)
 
     def _compared(
@@ -166,18 +167,17 @@ class Rematch:
                 name, rows = made or self._word, slice(None) if made else words
                 if name not in self.update or (made and made not in self.factored.names):
                     continue
-                one, seen = group, self.update[name][rows]
+                one, at, seen = group, index, self.update[name][rows]
                 beside = None if rest is None else rest.value.get(name)
                 beside = None if beside is None else beside[rows]
                 if masked and name in self.sent:
                     where = self.sent[name][rows]
-                    one = entries(group, index, where)
+                    one, at = entries(group, index, where), 0
                     seen, beside = seen[where], None if beside is None else beside[where]
-                own_index = index if one is group else 0
-                both = inner_products(one, own_index, seen).view(batches, -1)
-                own = products(one, own_index, batches)
+                both = inner_products(one, at, seen).view(batches, -1)
+                own = products(one, at, batches)
                 if rest is not None and beside is not None:
-                    more = inner_products(one, own_index, beside).view(batches, -1)
+                    more = inner_products(one, at, beside).view(batches, -1)
                     both, own = rest.bordered(name, both, more, own)
                 if self.measure == "each":
                     size = own.sum((1, 2)).clamp(min=1e-30).sqrt()
@@ -222,6 +222,10 @@ class Rematch:
             if torch.equal(before, line):
                 break
         return line, best
+
+
+def _norms(update: Tensors) -> dict[str, float]:
+    return {name: max(float(own.norm()), 1e-30) for name, own in update.items()}
 
 
 def _explained(both: Tensor, own: Tensor, *, positive: bool) -> Tensor:

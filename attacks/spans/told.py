@@ -29,16 +29,17 @@ class UpdatedModel:
     taken, so that the tokens of the batch do not speak for one another.
     """
 
-    def __init__(self, network: nn.Module, update: Tensors, most: int) -> None:
-        """Take the broadcast network, the update and its largest rank."""
-        tables = embedding_names(network)
+    def __init__(
+        self,
+        network: nn.Module,
+        moves: Tensors,
+        shift: float = CUTS.told_shift,
+        weight: float = CUTS.told_weight,
+    ) -> None:
+        """Take the broadcast network, the inverse of the update and the weights of both parts."""
         own = dict(network.named_parameters())
-        moves: Tensors = {}
-        known = {k: v for k, v in update.items() if k in own}
-        for name in (tables.word, tables.position):
-            known.pop(name or "", None)
-        for name, value in _telling(known, most):
-            moves[name] = value.to(own[name])
+        moves = {name: value.to(own[name]) for name, value in moves.items() if name in own}
+        self._shift, self._weight = shift, weight
         total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
         size = sum(float(own[name].detach().square().sum()) for name in moves) ** 0.5
         self.shifts = total > 0
@@ -52,6 +53,16 @@ class UpdatedModel:
             self._networks.append(moved)
         self._prefixes = torch.zeros(0, 0, dtype=torch.int64)
         self._caches: list[Any] = [None] * len(self._networks)
+
+    @classmethod
+    def of(cls, network: nn.Module, update: Tensors, most: int) -> UpdatedModel:
+        """Take the broadcast network, the update and its largest rank."""
+        tables = embedding_names(network)
+        own = dict(network.named_parameters())
+        known = {k: v for k, v in update.items() if k in own}
+        for name in (tables.word, tables.position):
+            known.pop(name or "", None)
+        return cls(network, dict(_telling(known, most)))
 
     @torch.no_grad()
     def next_tokens(self, prefixes: Tensor) -> Tensor:
@@ -107,8 +118,8 @@ class UpdatedModel:
             shift = logs[0] - logs[1]
             shift = shift - shift.median(-1, keepdim=True).values
             spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
-            told = told + trust * CUTS.told_shift * (shift / spread).clamp(-3, 12)
-        return told * CUTS.told_weight
+            told = told + trust * self._shift * (shift / spread).clamp(-3, 12)
+        return told * self._weight
 
 
 def _telling(update: Tensors, most: int) -> Iterator[tuple[str, Tensor]]:

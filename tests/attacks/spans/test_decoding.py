@@ -104,10 +104,10 @@ def test_the_update_makes_the_private_words_likelier(gpt2: Victim) -> None:
     seen, truth = gpt2.capture([5], FROZEN)
     network = gpt2.task.model(seen.sent)
     update = {name: value.float() for name, value in seen.update().items()}
-    told = UpdatedModel(network, update, 32)
+    told = UpdatedModel.of(network, update, 32)
     line = truth.inputs[0]
     found = told.along(line)
-    plain = UpdatedModel(network, {}, 32).along(line)
+    plain = UpdatedModel.of(network, {}, 32).along(line)
     places = range(len(line) - 1)
     ranks = [
         [int((table[p] > table[p, line[p + 1]]).sum()) for p in places] for table in (found, plain)
@@ -223,7 +223,7 @@ def test_words_told_of_longer_prefixes_are_those_of_a_fresh_start(gpt2: Victim) 
     seen, truth = gpt2.capture([5], FROZEN)
     network = gpt2.task.model(seen.sent)
     update = {name: value.float() for name, value in seen.update().items()}
-    told, fresh = (UpdatedModel(network, update, 32) for _ in range(2))
+    told, fresh = (UpdatedModel.of(network, update, 32) for _ in range(2))
     prefixes = truth.inputs[:, :3].repeat(2, 1)
     prefixes[1, 2] += 1
     told.next_tokens(prefixes)

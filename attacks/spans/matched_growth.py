@@ -1,0 +1,153 @@
+"""Sentences of a language model grown by the gradient of all its adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.spans.cuts import CUTS
+from attacks.spans.rematch import Rematch
+from attacks.spans.told import UpdatedModel
+from attacks.spans.tree import Tree
+from fedsim.types import Tensors
+
+_SAMPLED = (24, 20)
+"""Sentences of the model and their tokens, whose likeness to an update is that of strangers."""
+
+
+class Grown(NamedTuple):
+    """A sentence with its log-probability and what the update says for it, in nats."""
+
+    ids: tuple[int, ...]
+    score: float
+
+
+@dataclass(frozen=True)
+class MatchedGrowth:
+    """A beam search whose every prefix is compared with the update of all adapters.
+
+    The gradient of a causal model's prefix is the part of the sentence's gradient that its tokens
+    make, so a prefix is told by how much of the update its own gradient explains. The few outputs
+    of adapters say little of a word in a single layer, but much in all of them together. Each
+    tensor's singular values are evened out before (``evened``), as the directions that all
+    sentences share would else outweigh what tells them apart. The likeness to sentences drawn from
+    the model is the unit: half its square is the log-likelihood ratio of Gaussian noise, and adds
+    to the log-probability of the text. Further sentences are grown from what those found leave.
+
+    Attributes:
+        tree: edges and greatest length of a sentence.
+        match: compares with the evened update.
+        bonus: nats that the first layer speaks for each word, ``(vocabulary,)``.
+        spread: root mean square of the likeness of sentences drawn from the model.
+    """
+
+    tree: Tree
+    match: Rematch
+    bonus: Tensor
+    spread: float
+
+    @classmethod
+    def of(cls, tree: Tree, match: Rematch, bonus: Tensor, rng: torch.Generator) -> MatchedGrowth:
+        """Draw the sentences of the model that give the unit."""
+        match = match.each_of(evened(match.update))
+        strangers = _sampled(match.model.network, tree.start, rng)
+        spread = float(match.similarity(strangers, strangers).square().mean().sqrt())
+        return cls(tree, match, bonus, max(spread, 1e-30))
+
+    def sentences(self, count: int) -> list[list[int]]:
+        """The sentences of the batch, fewer where the update shows no more or the time is up."""
+        match, found = self.match, list[list[int]]()
+        barred = self._tensor([])
+        while len(found) < count and len(barred) < CUTS.barred_words:
+            line, begun = self._best(match, barred)
+            if self.tree.job.expired and found:
+                break
+            if line.score < 0 and count > 1:  # the update does not pay for its text
+                barred = torch.cat([barred, begun])
+                continue
+            found.append([*line.ids])
+            barred = barred[:0]
+            if len(found) < count:
+                match = match.each_of(without(match.update, match.gradient(self._tensor(line.ids))))
+        return found
+
+    def _best(self, match: Rematch, barred: Tensor) -> tuple[Grown, Tensor]:
+        """The likeliest sentence that begins with no barred word, and the words that were tried."""
+        network, end = match.model.network, self.tree.end
+        assert end is not None
+        told = UpdatedModel(network, match.update, CUTS.adapters_shift, 1.0)
+        prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
+        best, stale = Grown((), -torch.inf), 0
+        for _ in range(len(self.tree.start), self.tree.longest):
+            logs = (told.next_tokens(prefixes) + self.bonus).log_softmax(-1)
+            logs[:, end] = -torch.inf
+            if len(prefixes) == 1:
+                logs[:, barred] = -torch.inf
+            wider = CUTS.first_words if len(prefixes) == 1 else 1
+            tokens = logs.topk(wider * CUTS.matched_tokens, dim=1).indices
+            lines = torch.cat(
+                [prefixes.repeat_interleave(tokens.shape[1], 0), tokens.reshape(-1, 1)], 1
+            )
+            total = (score[:, None] + logs.gather(1, tokens)).flatten()
+            kept = (total + self._ratio(match, lines)).topk(CUTS.matched_prefixes).indices
+            prefixes, score = lines[kept], total[kept]
+            ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
+            found = score + self._ratio(match, ended)
+            top, stale = int(found.argmax()), stale + 1
+            if float(found[top]) > best.score:
+                best, stale = Grown(tuple(ended[top].tolist()), float(found[top])), 0
+            if stale > CUTS.matched_stale or self.tree.job.expired:
+                break
+        return best, prefixes[:, len(self.tree.start)].unique()
+
+    def _ratio(self, match: Rematch, lines: Tensor) -> Tensor:
+        """What the update says for each line ``(line,)``, in nats."""
+        likeness = match.similarity(lines, lines) / self.spread
+        return CUTS.matched_trust * likeness * likeness.abs() / 2
+
+    def _tensor(self, ids: Sequence[int]) -> Tensor:
+        return torch.tensor(ids, dtype=torch.int64, device=self.bonus.device)
+
+
+def evened(update: Tensors) -> Tensors:
+    """Each matrix with its singular values made nearly equal, others zero.
+
+    A regularised pseudo-inverse, transposed: in it, tokens that are independent do not speak for
+    one another.
+    """
+    return {name: _evened(value) for name, value in update.items()}
+
+
+def without(update: Tensors, gradient: Tensors) -> Tensors:
+    """Each tensor without its part along a gradient."""
+    found = dict(update)
+    for name, own in gradient.items():
+        if name in found:
+            share = (own * found[name]).sum() / own.square().sum().clamp(min=1e-30)
+            found[name] = found[name] - share * own
+    return found
+
+
+def _evened(value: Tensor) -> Tensor:
+    if value.dim() != 2 or not value.any():
+        return torch.zeros_like(value)
+    left, sizes, right = torch.linalg.svd(value.double(), full_matrices=False)
+    sizes = sizes / (sizes.square() + CUTS.evened * sizes.square().mean())
+    found: Tensor = (left * sizes) @ right
+    return found.mul(value.numel() ** 0.5 / found.norm()).to(value)
+
+
+@torch.no_grad()
+def _sampled(network: torch.nn.Module, start: Sequence[int], rng: torch.Generator) -> Tensor:
+    count, length = _SAMPLED
+    device = next(network.parameters()).device
+    ids = torch.tensor([[*start]] * count, device=device)
+    while ids.shape[1] < length:
+        logits = network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[:, -1]
+        drawn = torch.multinomial(logits.softmax(-1).cpu(), 1, generator=rng)
+        ids = torch.cat([ids, drawn.to(device)], 1)
+    return ids
