@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.spans.adapter_evidence import AdapterEvidence
 from attacks.spans.consistency import Consistency
 from attacks.spans.cuts import CUTS
 from attacks.spans.explained import Explained, choose
@@ -23,6 +22,7 @@ from attacks.spans.soft_traces import SoftTraces
 from attacks.spans.told import UpdatedModel
 from attacks.spans.tree import Tree, spread
 from fedsim.capture import Observation
+from fedsim.models.lora import is_adapter
 from fedsim.tasks.text import TextTask
 
 
@@ -44,15 +44,16 @@ def decode(
     start = edges[:1] if len(edges) > 1 else []
     end = edges[-1] if edges and writes else None
     tree = Tree(start, end, task.max_length, job)
-    match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
-    if isinstance(traces.first, AdapterEvidence) and end is not None:
-        growth = MatchedGrowth.of(tree, match, _shown_words(traces, traces.first), rng)
-        return growth.sentences(count)
     if traces.first is not None:
         traces.grow(start, count, rng)
     if not writes:  # a classifier, whose labels are not known
         found = tree.search(traces, None, count)
         return [list(one.ids) for one in spread(tree.again(traces, None, found, count, rng), count)]
+    match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
+    adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
+    if adapters and end is not None:
+        shown = _shown_words(traces, [match.update[name] for name in adapters])
+        return MatchedGrowth.of(tree, match, shown, rng).sentences(count)
     update = {name: value.float() for name, value in observation.update().items()}
     told = UpdatedModel.of(traces.layers.network, update, count * task.max_length)
     test = Consistency.of(observation, task, traces.layers.network)
@@ -62,14 +63,17 @@ def decode(
     return Decoder(tree, traces, told, match, fit, test, count, rng).run()
 
 
-def _shown_words(traces: SoftTraces, first: AdapterEvidence) -> Tensor:
-    """What the adapters before any attention say of each word ``(vocabulary,)``, in nats."""
-    found = traces.statistics.new_zeros(traces.statistics.shape[1])
-    matrix = [part.seen.matrix.T for part, a in first.parts if a is None]
-    if matrix and traces.layers.everywhere:
-        inputs = traces.layers.of_tokens(traces.words, 0)
-        rows = noisy_rows(torch.cat(matrix), inputs, int(CUTS.pursued_rows * inputs.shape[1]))
-        found[traces.words[rows]] = CUTS.matched_words
+def _shown_words(traces: SoftTraces, updates: Sequence[Tensor]) -> Tensor:
+    """What the adapters before any attention say of each word ``(position, vocabulary)``, in nats.
+
+    Where positions are learned, words differ by their place; elsewhere a pursuit finds the words.
+    """
+    if not traces.layers.everywhere:
+        return traces.ratios
+    inputs = traces.layers.of_tokens(traces.words, 0)
+    found = torch.zeros_like(traces.statistics)
+    rows = noisy_rows(torch.cat([*updates]), inputs, int(CUTS.pursued_rows * inputs.shape[1]))
+    found[:, traces.words[rows]] = CUTS.matched_words
     return found
 
 

@@ -71,8 +71,7 @@ class SpanCuts:
         matched_stale: further tokens that may pass without a likelier sentence.
         matched_trust: share of the log-likelihood ratio of white noise that counts.
         barred_words: first words tried in vain until the rest of a batch is given up.
-        barred_words: int = 64
-    matched_words: nats that a pursuit speaks for the words that it finds.
+        matched_words: nats that a pursuit speaks for the words that it finds.
         evened: mean squares of the singular values that are added to each square.
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.

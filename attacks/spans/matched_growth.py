@@ -20,10 +20,16 @@ _SAMPLED = (24, 20)
 
 
 class Grown(NamedTuple):
-    """A sentence with its log-probability and what the update says for it, in nats."""
+    """A sentence, ordered by what the update says for it.
 
+    Attributes:
+        pays: whether the update says more for it than its text costs.
+        nats: by how much; all that the update says for it where it does not pay.
+    """
+
+    pays: bool
+    nats: float
     ids: tuple[int, ...]
-    score: float
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class MatchedGrowth:
     Attributes:
         tree: edges and greatest length of a sentence.
         match: compares with the evened update.
-        bonus: nats that the first layer speaks for each word, ``(vocabulary,)``.
+        bonus: nats that the first layer speaks for each word, ``(position, vocabulary)``.
         spread: root mean square of the likeness of sentences drawn from the model.
     """
 
@@ -66,7 +72,7 @@ class MatchedGrowth:
             line, begun = self._best(match, barred)
             if self.tree.job.expired and found:
                 break
-            if line.score < 0 and count > 1:  # the update does not pay for its text
+            if not line.pays and count > 1:
                 barred = torch.cat([barred, begun])
                 continue
             found.append([*line.ids])
@@ -81,9 +87,9 @@ class MatchedGrowth:
         assert end is not None
         told = UpdatedModel(network, match.update, CUTS.adapters_shift, 1.0)
         prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
-        best, stale = Grown((), -torch.inf), 0
-        for _ in range(len(self.tree.start), self.tree.longest):
-            logs = (told.next_tokens(prefixes) + self.bonus).log_softmax(-1)
+        best, stale = Grown(False, -torch.inf, ()), 0
+        for place in range(len(self.tree.start), self.tree.longest):
+            logs = (told.next_tokens(prefixes) + self.bonus[place]).log_softmax(-1)
             logs[:, end] = -torch.inf
             if len(prefixes) == 1:
                 logs[:, barred] = -torch.inf
@@ -96,10 +102,11 @@ class MatchedGrowth:
             kept = (total + self._ratio(match, lines)).topk(CUTS.matched_prefixes).indices
             prefixes, score = lines[kept], total[kept]
             ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
-            found = score + self._ratio(match, ended)
-            top, stale = int(found.argmax()), stale + 1
-            if float(found[top]) > best.score:
-                best, stale = Grown(tuple(ended[top].tolist()), float(found[top])), 0
+            ratio = self._ratio(match, ended)
+            pays = bool((score + ratio).max() > 0)
+            nats, top = (score + ratio if pays else ratio).max(0)
+            one = Grown(pays, float(nats), tuple(ended[top].tolist()))
+            best, stale = (one, 0) if one > best else (best, stale + 1)
             if stale > CUTS.matched_stale or self.tree.job.expired:
                 break
         return best, prefixes[:, len(self.tree.start)].unique()

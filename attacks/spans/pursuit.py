@@ -118,7 +118,7 @@ def noisy_rows(matrix: Tensor, atoms: Tensor, most: int) -> list[int]:
         energy[room < CUTS.noisy_room * size] = 0
         noise = left.square().sum() / (measured * (width - len(found)))
         best = int(energy.argmax())
-        if energy[best] < noise * (measured + 2 * (measured * nats) ** 0.5 + 2 * nats):
+        if energy[best] <= noise * (measured + 2 * (measured * nats) ** 0.5 + 2 * nats):
             break
         found.append(best)
         new = atoms[best]
