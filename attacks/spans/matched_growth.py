@@ -121,10 +121,9 @@ class MatchedGrowth:
 
 
 def evened(update: Tensors) -> Tensors:
-    """Each matrix with its singular values made nearly equal, others zero.
+    """The transposed inverse of each matrix, regularised, at one norm an entry; zero for vectors.
 
-    A regularised pseudo-inverse, transposed: in it, tokens that are independent do not speak for
-    one another.
+    In it, tokens that are independent do not speak for one another, however loud they are.
     """
     return {name: _evened(value) for name, value in update.items()}
 

@@ -1,0 +1,86 @@
+"""Sentences grown by the update of all adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks.spans.matched_growth import Grown, evened, without
+from attacks.spans.pursuit import noisy_rows
+from fedsim.knowledge import Knowledge
+from fedsim.models.lora import is_second_factor
+from tests.attacks.spans.test_adapters import run, sentences
+from tests.attacks.spans.test_few_words import dictionary
+from tests.attacks.spans.test_span import hub
+
+
+def measured(true: int, noise: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of the first rows of a dictionary with noise, and the dictionary."""
+    atoms, rng = dictionary(500, 64), torch.Generator().manual_seed(1)
+    sums = torch.randn(24, true, generator=rng) @ atoms[:true]
+    return sums + noise * torch.randn(24, 64, generator=rng), atoms
+
+
+def test_rows_are_found_until_noise_is_left() -> None:
+    sums, atoms = measured(10, 0.5)
+    assert sorted(noisy_rows(sums, atoms, 40)) == list(range(10))
+    assert len(noisy_rows(sums, atoms, 4)) == 4
+
+
+@pytest.mark.parametrize("true", [0, 1])
+def test_noise_alone_has_no_rows(true: int) -> None:
+    sums, atoms = measured(true, 0.5)
+    assert noisy_rows(sums, atoms, 40) == list(range(true))
+    assert noisy_rows(torch.zeros(4, 64), atoms, 40) == []
+
+
+def test_evened_directions_are_those_of_the_update() -> None:
+    rng = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(n, 4, generator=rng)).Q for n in (8, 6))
+    sizes = torch.tensor([100.0, 50.0, 25.0, 1e-4])
+    found = evened({"a": left * sizes @ right.T, "b": torch.ones(3), "c": torch.zeros(2, 2)})
+    assert not found["b"].any()
+    assert not found["c"].any()
+    own = torch.linalg.svdvals(found["a"])
+    assert float(found["a"].norm()) == pytest.approx(48**0.5, rel=1e-5)
+    assert float(own[0] / own[2]) < 2.5  # before: 4
+    assert float(own[3]) < 1e-4
+    assert torch.allclose(found["a"] @ right[:, 3], torch.zeros(8), atol=1e-3)
+
+
+def test_what_is_left_is_orthogonal_to_a_gradient() -> None:
+    rng = torch.Generator().manual_seed(0)
+    update, gradient = ({"a": torch.randn(4, 3, generator=rng)} for _ in range(2))
+    left = without({**update, "b": torch.ones(2)}, gradient)
+    assert float((left["a"] * gradient["a"]).sum()) == pytest.approx(0, abs=1e-5)
+    assert torch.equal(left["b"], torch.ones(2))
+
+
+def test_a_sentence_that_pays_is_better_than_any_other() -> None:
+    assert Grown(True, 1.0, (1,)) > Grown(False, 9.0, (2,)) > Grown(False, 8.0, (3,))
+
+
+@pytest.mark.parametrize(
+    ("rows", "least"),
+    [([0], 1), pytest.param([1, 2, 3, 4, 5], 2, marks=pytest.mark.slow)],
+)
+def test_a_step_of_adamw_tells_sentences(rows: Sequence[int], least: int) -> None:
+    data = "film/enron-sentences"
+    victim = hub("fedsim/llama-8k", data, "validation[:24]", lora_rank=16, max_length=12)
+    rng = torch.Generator().manual_seed(0)
+    for name, value in victim.sent.items():
+        if is_second_factor(name):
+            value.copy_(0.01 * torch.randn(value.shape, generator=rng))
+    known = Knowledge(local_steps=1, optimizer="adamw", num_examples=1)
+    step = {"protocol": "fedavg", "learning_rate": 1e-3, "optimizer": "adamw", "local_steps": 1}
+    exact = 0
+    for row in rows:
+        seen, truth = victim.capture([row], **step)
+        found = run(victim, replace(seen, knowledge=known))
+        if sentences(found.guess) == sentences(truth):
+            assert found.confidence == ("consistent",)
+            exact += 1
+    assert exact >= least
