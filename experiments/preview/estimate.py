@@ -53,8 +53,9 @@ class CostEstimate:
         steps: for each such attack, seconds per step and number of steps.
         quick: all attacks that finished when they were tried, on all captures.
         tries: for each such attack, seconds per capture.
-        budgeted: number of attacked captures whose attack is of neither kind.
-        budget: time that these attacks take if each uses up its time budget.
+        budgeted: number of attacked captures whose attack is of neither kind; a learned attack
+            counts once for each broadcast model that it trains on, as its guesses take no time.
+        budget: time that these take if each uses up its time budget.
     """
 
     simulation: float
@@ -81,7 +82,7 @@ class CostEstimate:
             lines.append(f"quick attacks: about {span(self.quick)} ({how} a capture)")
         if self.budgeted:
             most = f"at most {span(self.budget)} by the time budget"
-            lines.append(f"other attacks: {self.budgeted} captures, {most}")
+            lines.append(f"other attacks: {self.budgeted} captures or trainings, {most}")
         return "\n".join(lines)
 
 
@@ -91,6 +92,11 @@ def span(seconds: float) -> str:
     size, unit = next((size, unit) for size, end, unit in units if seconds < end)
     value = seconds / size
     return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+
+
+def learns(attack: Attack) -> bool:
+    """Whether all the work is a training that serves every update of a model."""
+    return type(attack).prepare is not Attack.prepare and attack.abridged() is None
 
 
 def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate:
@@ -106,6 +112,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
         watch = _Watch(first, start)
         searches: dict[str, tuple[float, float]] = {}
         tries, budgeted = {}, 0
+        trainings = sum(len(cell.config.captured_rounds) for cell in cells)
         for entry in entries(first.experiment):
             attack = build(attack_classes(), entry.table, "attacks")
             if found := watch.search(attack):
@@ -115,7 +122,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
             elif (
                 took is None or len(cells) > 1
             ):  # an attack that fails on one cell may work on another
-                budgeted += captures
+                budgeted += trainings if learns(attack) else captures
         simulation = sum(watch.simulation(cell) for cell in cells)
     attacks = captures * sum(step * count for step, count in searches.values()) / stage.workers
     quick = captures * sum(tries.values()) / stage.workers
