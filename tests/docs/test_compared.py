@@ -1,6 +1,7 @@
 """A paper's cells stand beside the values of the result files, or beside the reason for none."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ COUNT = {**VALUE, "measure": "label right"}
 
 
 def lines(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *references: dict[str, object]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *references: Mapping[str, object]
 ) -> list[list[str]]:
     cell = {"place": "table 1", "paper": "20", "references": references, "differs": "steps"}
     (folder / "one.json").write_text(json.dumps({"rows": [cell]}))
