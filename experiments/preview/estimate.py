@@ -94,11 +94,6 @@ def span(seconds: float) -> str:
     return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
 
 
-def learns(attack: Attack) -> bool:
-    """Whether all the work is a training that serves every update of a model."""
-    return type(attack).prepare is not Attack.prepare and attack.abridged() is None
-
-
 def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate:
     """Time the first cell of one experiment and extrapolate to all cells.
 
@@ -122,7 +117,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
             elif (
                 took is None or len(cells) > 1
             ):  # an attack that fails on one cell may work on another
-                budgeted += trainings if learns(attack) else captures
+                budgeted += trainings if attack.learned_once else captures
         simulation = sum(watch.simulation(cell) for cell in cells)
     attacks = captures * sum(step * count for step, count in searches.values()) / stage.workers
     quick = captures * sum(tries.values()) / stage.workers
