@@ -121,6 +121,7 @@ class Attack:
         modalities: kinds of data that it can reconstruct.
         infers: the rows of an update, which of given candidates are among them, or what they have
             in common.
+        learned_once: all the work is in ``prepare``, and a guess takes no time.
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
             single one, all of one broadcast model, or all of one client by round.
         adaptive: whether it uses the surrogate of the declared defense.
@@ -131,6 +132,7 @@ class Attack:
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image", "text"})
     grouping: ClassVar[Grouping] = "each"
     infers: ClassVar[Inferred] = "rows"
+    learned_once: ClassVar[bool] = False
 
     @property
     def is_adaptive(self) -> bool:

@@ -100,9 +100,11 @@ def make(name: str) -> str:
     with _RECORDING:
         try:
             write(record(Run.open(folder), name, round(seconds, 1)), name)
+            publish(name)
         except FedsimError as error:
             return f"{name}: not recorded: {error}"
-        publish(name)
+        except LookupError as error:  # a page repeats a value that the file no longer has
+            return f"{name}: recorded, but the tables are not written: {error}"
     return f"{name}: {duration(seconds)} of CPU time"
 
 

@@ -165,14 +165,23 @@ def read_headlines() -> Headlines:
     return Headlines.model_validate(json.loads(text))
 
 
-def look_up(reference: Reference) -> str:
+def found_row(reference: Reference) -> Row:
     """The one value that a reference names."""
-    result = read(reference.result)
     found = [
         row
-        for row in result.rows
+        for row in read(reference.result).rows
         if row.measure == reference.measure and reference.setting.items() <= row.setting.items()
     ]
     if len(found) != 1:
         raise LookupError(f"{reference}: {len(found)} values. Name exactly one.")
-    return found[0].text(result.columns.digits.get(reference.measure, 2))
+    return found[0]
+
+
+def digits(reference: Reference) -> int:
+    """Decimal places of the value that a reference names."""
+    return read(reference.result).columns.digits.get(reference.measure, 2)
+
+
+def look_up(reference: Reference) -> str:
+    """The one value that a reference names, with its interval."""
+    return found_row(reference).text(digits(reference))

@@ -1,7 +1,7 @@
 """The Markdown tables that are made from the measured results.
 
 A table stands in a page between ``<!-- table: NAME -->`` and ``<!-- end -->``; NAME is a file of
-``docs/results``. ``python -m docs.tables`` writes every table anew.
+``docs/results``, or of its folder ``papers``. ``python -m docs.tables`` writes every table anew.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs.compared import HEADER, compared
 from docs.measured import (
     DASH,
     HEADLINES,
@@ -23,9 +24,10 @@ from docs.measured import (
 )
 from docs.progress import rows
 
-_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- table: ([\w/-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 PROGRESS = "progress"
+PAPERS = "papers/"
 
 Cells = dict[tuple[str, ...], dict[str, list[Row]]]
 
@@ -129,6 +131,8 @@ def block(name: str) -> str:
         return headlines() + "\n"
     if name == PROGRESS:
         return _standing()
+    if name.startswith(PAPERS):
+        return f"\n{markdown(HEADER, compared(name.removeprefix(PAPERS)))}\n\n"
     result = read(name)
     notes = "".join(f"- {note}\n" for note in result.notes)
     title = f"**{result.title}**\n\n"

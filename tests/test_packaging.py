@@ -148,7 +148,6 @@ def test_experiments_that_others_name_are_shipped() -> None:
         "quickstart",
         "cifar10-dlg",
         "cifar10-inverting",
-        "cifar10-defenses",
         "mnist-dlg",
         "cola-rows",
         "rounds-images",

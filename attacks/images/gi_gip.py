@@ -41,7 +41,8 @@ class GIGIP(ImageMatching):
     The restart with the lowest matching loss enters the second stage, where each image has its own
     copy of the weights. We differ in the schedule: the paper takes 500 and 5000 steps, 3 or 4
     restarts, a first rate of .1 and a DCGAN. Weights, derivatives and Adam's moments are in memory
-    for every image of every victim that shares the lanes. Labels are those of ``inverting``.
+    for every image of every victim that shares the lanes. Labels are those of ``inverting``, and so
+    is what a prior makes of the guess in the end.
 
     Attributes:
         latent_steps: number of steps in the first stage.

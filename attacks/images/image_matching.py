@@ -14,10 +14,10 @@ from torch import Tensor
 
 from attacks.base import Attack, Grouping, Job, Reconstruction, Trace
 from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
-from attacks.images.evidence import pixel_prior
+from attacks.images.evidence import guarded, pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.over_rounds import over_rounds
-from attacks.images.victims import Victims
+from attacks.images.victims import RoundsLoss, Victims
 from attacks.observed.labels import known_labels
 from attacks.observed.replay import replay
 from attacks.observed.search import Best, SearchProgress, slopes
@@ -104,7 +104,7 @@ class ImageMatching(Attack, ABC):
                 return self._victims([observations[index]], task, [rngs[index]], job)
 
             def search(seen: Victims) -> Reconstruction:
-                return self.search(seen, task)[0]
+                return self._likeliest(seen, task)[0]
 
             return over_rounds(observations, read, search, task, job)
         alike: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -123,8 +123,24 @@ class ImageMatching(Attack, ABC):
         for members in alike.values():
             group = [observations[i] for i in members]
             victims = self._victims(group, task, [rngs[i] for i in members], job)
-            guesses |= zip(members, self.search(victims, task), strict=True)
+            guesses |= zip(members, self._likeliest(victims, task), strict=True)
         return [guesses[index] for index in range(len(observations))]
+
+    def _likeliest(self, victims: Victims, task: Task) -> list[Reconstruction]:
+        """What the search found, or what the prior of images makes likelier of it."""
+        found = self.search(victims, task)
+        losses = victims.loss.losses if isinstance(victims.loss, RoundsLoss) else (victims.loss,)
+        if not all(isinstance(loss, ImageLoss) for loss in losses):
+            return found
+        return [
+            guarded(
+                guess,
+                victims.prior,
+                victims.loss,
+                {name: value[victim] for name, value in victims.observed.items()},
+            )
+            for victim, guess in enumerate(found)
+        ]
 
     def _victims(
         self,

@@ -10,11 +10,10 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from attacks.images.evidence import guarded
-from attacks.images.image_losses import ImageLoss, total_variation
+from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import ImageMatching, ImageObjective, descend
 from attacks.images.small_convolutions import suited_convolutions
-from attacks.images.victims import MatchingLoss, RoundsLoss, Victims
+from attacks.images.victims import MatchingLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -101,19 +100,7 @@ class Inverting(ImageMatching):
                 for lane, victim in enumerate(own)
             ]
         restarts = [made[i : i + self.restarts] for i in range(0, len(made), self.restarts)]
-        best = [min(own, key=_objective) for own in restarts]
-        losses = victims.loss.losses if isinstance(victims.loss, RoundsLoss) else (victims.loss,)
-        if not all(isinstance(loss, ImageLoss) for loss in losses):
-            return best
-        return [
-            guarded(
-                found,
-                victims.prior,
-                victims.loss,
-                {name: value[victim] for name, value in victims.observed.items()},
-            )
-            for victim, found in enumerate(best)
-        ]
+        return [min(own, key=_objective) for own in restarts]
 
 
 def pixel_objective(loss: MatchingLoss, weight: float) -> ImageObjective:

@@ -74,6 +74,7 @@ class Learner(Attack, ABC):
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples", "auxiliary"})
     grouping: ClassVar[Grouping] = "same_weights"
+    learned_once: ClassVar[bool] = True
 
     mirror: bool = True
     size: Annotated[int, Field(ge=0)] = 0

@@ -53,8 +53,9 @@ class CostEstimate:
         steps: for each such attack, seconds per step and number of steps.
         quick: all attacks that finished when they were tried, on all captures.
         tries: for each such attack, seconds per capture.
-        budgeted: number of attacked captures whose attack is of neither kind.
-        budget: time that these attacks take if each uses up its time budget.
+        budgeted: number of attacked captures whose attack is of neither kind; a learned attack
+            counts once for each broadcast model that it trains on, as its guesses take no time.
+        budget: time that these take if each uses up its time budget.
     """
 
     simulation: float
@@ -81,7 +82,7 @@ class CostEstimate:
             lines.append(f"quick attacks: about {span(self.quick)} ({how} a capture)")
         if self.budgeted:
             most = f"at most {span(self.budget)} by the time budget"
-            lines.append(f"other attacks: {self.budgeted} captures, {most}")
+            lines.append(f"other attacks: {self.budgeted} captures or trainings, {most}")
         return "\n".join(lines)
 
 
@@ -106,6 +107,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
         watch = _Watch(first, start)
         searches: dict[str, tuple[float, float]] = {}
         tries, budgeted = {}, 0
+        trainings = sum(len(cell.config.captured_rounds) for cell in cells)
         for entry in entries(first.experiment):
             attack = build(attack_classes(), entry.table, "attacks")
             if found := watch.search(attack):
@@ -115,7 +117,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
             elif (
                 took is None or len(cells) > 1
             ):  # an attack that fails on one cell may work on another
-                budgeted += captures
+                budgeted += trainings if attack.learned_once else captures
         simulation = sum(watch.simulation(cell) for cell in cells)
     attacks = captures * sum(step * count for step, count in searches.values()) / stage.workers
     quick = captures * sum(tries.values()) / stage.workers

@@ -16,6 +16,7 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.images import generators
 from attacks.images.components import Components
+from attacks.images.evidence import NOTE, SMOOTHED
 from attacks.images.generator import Generator, load_weights, read_weights
 from attacks.images.generators import build_generator
 from attacks.images.gi_gip import GIGIP
@@ -257,3 +258,20 @@ def test_deadline_returns_the_best_so_far(
     (found,) = QUICK.reconstruct([seen], task, [rng()], replace(job, prepared=learned))
     assert (found.expired, found.steps) == (True, 0)
     assert found.guess.inputs.isfinite().all()
+
+
+def test_what_fitted_the_noise_gives_way_to_the_prior(
+    victim: Victim, pictures: Pictures, auxiliary: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = pictures(1, 6)
+    task, seen = defended(victim, batch, ({"name": "gaussian_noise", "std": 0.1},))
+    attack = replace(QUICK, latent=32, latent_steps=20, weight_steps=20, weight_rate=1e-3)
+    job = Job(prepared=prepared(attack, task, seen, auxiliary))
+    (found,) = attack.reconstruct([seen], task, [rng()], job)
+    monkeypatch.setattr("attacks.images.image_matching.guarded", lambda found, *_: found)
+    (rough,) = attack.reconstruct([seen], task, [rng()], job)
+    error, before = (
+        float((guess.guess.inputs - batch.inputs).square().mean()) for guess in (found, rough)
+    )
+    assert found.note in {NOTE, SMOOTHED}
+    assert error < 0.5 * before

@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The searches are short, and would mostly give way to the prior."""
-    monkeypatch.setattr("attacks.images.inverting.guarded", lambda found, *_: found)
+    monkeypatch.setattr("attacks.images.image_matching.guarded", lambda found, *_: found)
 
 
 def rng(seed: int = 0) -> torch.Generator:

@@ -39,21 +39,22 @@ def test_the_time_of_a_try_is_its_own(make_run: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "attack",
+    ("attack", "count", "most"),
     [
-        {"name": "fake", "act": "expire"},  # goes on until it is told to end
-        {"name": "fake_learner"},  # learns before it attacks
-        {"name": "fake", "act": "raise"},
+        ({"name": "fake", "act": "expire"}, 6, "10 min"),  # goes on until it is told to end
+        ({"name": "fake_learner"}, 2, "3.3 min"),  # learns once for the clients of a round
+        ({"name": "fake", "act": "raise"}, 6, "10 min"),
     ],
     ids=["told to end", "learns", "raises"],
 )
 def test_what_does_not_end_by_itself_stays_with_the_budget(
-    attack: dict[str, Any], make_run: Make
+    attack: dict[str, Any], count: int, most: str, make_run: Make
 ) -> None:
     time = time_of(make_run, attack, attack_stage={"time_budget": 100.0, "workers": 1})
     assert (time.tries, time.quick) == ({}, 0)
-    assert (time.budgeted, time.budget) == (6, 600)
-    assert "other attacks: 6 captures, at most 10 min by the time budget" in time.text()
+    assert (time.budgeted, time.budget) == (count, 100 * count)
+    told = f"other attacks: {count} captures or trainings, at most {most} by the time budget"
+    assert told in time.text()
 
 
 def test_what_cannot_attack_takes_no_time_unless_another_cell_lets_it(make_run: Make) -> None:

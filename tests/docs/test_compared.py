@@ -1,0 +1,46 @@
+"""A paper's cells stand beside the values of the result files, or beside the reason for none."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from docs import compared
+from docs.compared import HEADER, PAPERS
+
+VALUE = {"result": "mnist-dlg", "setting": {"attack": "DLG, LeNet, B = 1"}, "measure": "PSNR"}
+COUNT = {**VALUE, "measure": "label right"}
+
+
+def lines(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *references: Mapping[str, object]
+) -> list[list[str]]:
+    cell = {"place": "table 1", "paper": "20", "references": references, "differs": "steps"}
+    (folder / "one.json").write_text(json.dumps({"rows": [cell]}))
+    monkeypatch.setattr(compared, "PAPERS", folder)
+    return compared.compared("one")
+
+
+def test_a_cell_has_its_values_and_their_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = lines(tmp_path, monkeypatch, VALUE, COUNT)
+    assert found == [["table 1", "20", "59.4 / 24 of 24", "24", "57.1 to 61.4 / –", "steps"]]  # noqa: RUF001
+    assert len(found[0]) == len(HEADER)
+
+
+def test_what_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lines(tmp_path, monkeypatch)[0][2:5] == ["not measured", "–", "–"]  # noqa: RUF001
+
+
+def test_a_reference_names_one_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LookupError, match="0 values"):
+        lines(tmp_path, monkeypatch, {**VALUE, "measure": "no such measure"})
+
+
+def test_every_cell_says_what_differs() -> None:
+    assert {path.stem for path in PAPERS.glob("*.json")} == {"dlg", "film", "lamp", "lti"}
+    for path in PAPERS.glob("*.json"):
+        for line in compared.compared(path.stem):
+            assert all(line), line
