@@ -84,15 +84,17 @@ def decode(
         labels = [-1] * len(lines)
     else:
         lines, labels = encoder_decoding.decode(observation, task, traces, job)
-    if not lines:
+    told = len(lines)
+    if not told and not observation.knowledge.auxiliary:
         return None
-    if len(lines) < count and observation.knowledge.auxiliary:
+    if told < count and observation.knowledge.auxiliary:
         usual, their_labels = _usual(observation, task, job)
-        lines, labels = lines + usual[len(lines) :], labels + their_labels[len(labels) :]
+        lines, labels = lines + usual[told:], labels + their_labels[told:]
     explained = not job.expired and consistent(observation, task, network, lines, labels)
     level = "consistent" if explained else level
     words = "" if explained else note_of(likely_words(traces, count), task)
-    notes = filter(None, (words, first_round(observation)))
+    few = f"the update tells {told} of {count} sentences" if told < count else ""
+    notes = filter(None, (few, words, first_round(observation)))
     return Reconstruction(
         batch_of(lines, task, labels),
         confidence=(level,) * len(lines),
@@ -110,7 +112,13 @@ def _usual(observation: Observation, task: TextTask, job: Job) -> tuple[list[lis
 
 
 def _tells(observation: Observation, traces: SoftTraces) -> bool:
-    """Whether a layer, or a row of the embedding tables, stands out of the noise."""
+    """Whether a layer, or a row of the embedding tables, stands out of the noise.
+
+    Adapters of a causal model are read together, however little each of them shows.
+    """
+    names = traces.layers.tokens.weights(observation.received)
+    if traces.layers.causal and any(is_adapter(name) for name in names):
+        return True
     if traces.first is not None or traces.near or traces.later:
         return True
     rows = None if traces.layers.causal else table_rows(observation, traces.layers)

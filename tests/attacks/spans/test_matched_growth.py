@@ -8,13 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.spans.matched_growth import Grown, evened, without
+from attacks.base import Job
+from attacks.spans.matched_growth import Grown, MatchedGrowth, evened, without
 from attacks.spans.pursuit import noisy_rows
+from attacks.spans.span import Span
 from fedsim.knowledge import Knowledge
 from fedsim.models.lora import is_second_factor
-from tests.attacks.spans.test_adapters import run, sentences
+from tests.attacks.spans.test_adapters import run, sentences, trained
 from tests.attacks.spans.test_few_words import dictionary
 from tests.attacks.spans.test_span import hub
+
+STEP = {"protocol": "fedavg", "learning_rate": 1e-3, "optimizer": "adamw", "local_steps": 1}
 
 
 def measured(true: int, noise: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,6 +67,22 @@ def test_a_sentence_that_pays_is_better_than_any_other() -> None:
     assert Grown(True, 1.0, (1,)) > Grown(False, 9.0, (2,)) > Grown(False, 8.0, (3,))
 
 
+@pytest.mark.parametrize("found", [0, 1])
+def test_sentences_that_are_not_found_are_the_usual_ones(
+    found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpt2 = trained("tiny-gpt2", 4, 20)
+    seen, truth = gpt2.capture([3, 7], **STEP)
+    known = Knowledge(local_steps=1, optimizer="adamw", num_examples=2, auxiliary=True)
+    line = truth.inputs[0].tolist()
+    monkeypatch.setattr(MatchedGrowth, "sentences", lambda self, count: [line][:found])
+    job, rng = Job(auxiliary=lambda: truth), torch.Generator().manual_seed(0)
+    (guess,) = Span().reconstruct([replace(seen, knowledge=known)], gpt2.task, [rng], job)
+    assert len(guess.guess) == 2
+    assert f"the update tells {found} of 2 sentences" in (guess.note or "")
+    assert guess.confidence == ("guess", "guess")
+
+
 @pytest.mark.parametrize(
     ("rows", "least"),
     [([0], 1), pytest.param([1, 2, 3, 4, 5], 2, marks=pytest.mark.slow)],
@@ -75,10 +95,9 @@ def test_a_step_of_adamw_tells_sentences(rows: Sequence[int], least: int) -> Non
         if is_second_factor(name):
             value.copy_(0.01 * torch.randn(value.shape, generator=rng))
     known = Knowledge(local_steps=1, optimizer="adamw", num_examples=1)
-    step = {"protocol": "fedavg", "learning_rate": 1e-3, "optimizer": "adamw", "local_steps": 1}
     exact = 0
     for row in rows:
-        seen, truth = victim.capture([row], **step)
+        seen, truth = victim.capture([row], **STEP)
         found = run(victim, replace(seen, knowledge=known))
         if sentences(found.guess) == sentences(truth):
             assert found.confidence == ("consistent",)
