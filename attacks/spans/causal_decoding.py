@@ -51,7 +51,7 @@ def decode(
         return [list(one.ids) for one in spread(tree.again(traces, None, found, count, rng), count)]
     match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
-    if adapters and end is not None:
+    if adapters and start:
         shown = _shown_words(traces, [match.update[name] for name in adapters])
         return MatchedGrowth.of(tree, match, shown, rng).sentences(count)
     update = {name: value.float() for name, value in observation.update().items()}

@@ -45,7 +45,7 @@ class MatchedGrowth:
     to the log-probability of the text. Further sentences are grown from what those found leave.
 
     Attributes:
-        tree: edges and greatest length of a sentence.
+        tree: edges and greatest length of a sentence, which has a token before its first word.
         match: compares with the evened update.
         bonus: nats that the first layer speaks for each word, ``(position, vocabulary)``.
         spread: root mean square of the likeness of sentences drawn from the model.
@@ -84,13 +84,13 @@ class MatchedGrowth:
     def _best(self, match: Rematch, barred: Tensor) -> tuple[Grown, Tensor]:
         """The likeliest sentence that begins with no barred word, and the words that were tried."""
         network, end = match.model.network, self.tree.end
-        assert end is not None
         told = UpdatedModel(network, match.update, CUTS.adapters_shift, 1.0)
         prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
         best, stale = Grown(False, -torch.inf, ()), 0
         for place in range(len(self.tree.start), self.tree.longest):
             logs = (told.next_tokens(prefixes) + self.bonus[place]).log_softmax(-1)
-            logs[:, end] = -torch.inf
+            if end is not None:
+                logs[:, end] = -torch.inf
             if len(prefixes) == 1:
                 logs[:, barred] = -torch.inf
             wider = CUTS.first_words if len(prefixes) == 1 else 1
@@ -101,7 +101,9 @@ class MatchedGrowth:
             total = (score[:, None] + logs.gather(1, tokens)).flatten()
             kept = (total + self._ratio(match, lines)).topk(CUTS.matched_prefixes).indices
             prefixes, score = lines[kept], total[kept]
-            ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
+            ended = prefixes
+            if end is not None:
+                ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
             ratio = self._ratio(match, ended)
             pays = bool((score + ratio).max() > 0)
             nats, top = (score + ratio if pays else ratio).max(0)

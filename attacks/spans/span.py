@@ -59,7 +59,7 @@ class Span(Attack):
     update. A regression of the update on all prefixes visited tells which of them are of the batch
     (``PrefixFit``), and sentences are searched on from where their support ends. An encoder's
     words are chosen together, for the energy of the first layer's gradient in the span of all their
-    inputs (``JointWords``). Nothing needs to be declared.
+    inputs (``JointWords``). All adapters are read at once (``MatchedGrowth``). Nothing is declared.
 
     Confidence is ``certified`` for all sentences of a batch whose gradient equals the observed one
     up to rounding. In a batch that is not proven (because of a missing sentence, dropout, several
