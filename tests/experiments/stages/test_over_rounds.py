@@ -36,7 +36,7 @@ def guess(run: Run, round_: int, client: int) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def _unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches of three steps would mostly give way to the prior."""
-    monkeypatch.setattr("attacks.images.inverting.guarded", lambda found, *_: found)
+    monkeypatch.setattr("attacks.images.image_matching.guarded", lambda found, *_: found)
 
 
 def reasons(run: Run) -> list[str]:
