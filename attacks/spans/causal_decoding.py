@@ -25,6 +25,8 @@ from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter
 from fedsim.tasks.text import TextTask
 
+_ADAPTIVE = {"adam", "adamw", "adafactor"}
+
 
 def decode(
     observation: Observation, task: TextTask, traces: SoftTraces, rng: torch.Generator, job: Job
@@ -51,9 +53,13 @@ def decode(
         return [list(one.ids) for one in spread(tree.again(traces, None, found, count, rng), count)]
     match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
-    if adapters and start:
-        shown = _shown_words(traces, [match.update[name] for name in adapters])
-        return MatchedGrowth.of(tree, match, shown, rng).sentences(count)
+    adaptive = observation.kind == "weights" and observation.knowledge.optimizer in _ADAPTIVE
+    if start and (adapters or adaptive):
+        shown = traces.ratios
+        if adapters:
+            shown = _shown_words(traces, [match.update[name] for name in adapters])
+        grown = MatchedGrowth.of(tree, match, shown, rng, adapters=bool(adapters))
+        return grown.sentences(count)
     update = {name: value.float() for name, value in observation.update().items()}
     told = UpdatedModel.of(traces.layers.network, update, count * task.max_length)
     test = Consistency.of(observation, task, traces.layers.network)

@@ -66,8 +66,11 @@ class SpanCuts:
             matrices are taken.
         end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
         adapters_shift: the weight of that change where adapters alone were trained.
+        weights_shift: the same where all weights were trained.
+        weights_trust: share of the log-likelihood ratio of white noise that counts there.
         matched_prefixes: prefixes kept where each is compared with the whole update.
         matched_tokens: tokens tried behind each of them.
+        matched_lines: of these prefixes, those compared.
         matched_stale: further tokens that may pass without a likelier sentence.
         matched_trust: share of the log-likelihood ratio of white noise that counts.
         barred_words: first words tried in vain until the rest of a batch is given up.
@@ -177,8 +180,11 @@ class SpanCuts:
     even_ranks: float = 0.33
     end_gain: float = 1.0
     adapters_shift: float = 0.8
+    weights_shift: float = 2.0
+    weights_trust: float = 0.05
     matched_prefixes: int = 16
     matched_tokens: int = 12
+    matched_lines: int = 32
     matched_stale: int = 6
     matched_trust: float = 1.0
     barred_words: int = 64

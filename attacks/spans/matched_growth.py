@@ -1,9 +1,10 @@
-"""Sentences of a language model grown by the gradient of all its adapters."""
+"""Sentences of a language model grown by the update of all its weights, or all its adapters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from attacks.spans.cuts import CUTS
 from attacks.spans.rematch import Rematch
 from attacks.spans.told import UpdatedModel
 from attacks.spans.tree import Tree
+from fedsim.models.embeddings import embedding_names
 from fedsim.types import Tensors
 
 _SAMPLED = (24, 20)
@@ -32,42 +34,78 @@ class Grown(NamedTuple):
     ids: tuple[int, ...]
 
 
+class _Found(NamedTuple):
+    ids: tuple[int, ...]
+    gradient: Tensors
+
+
 @dataclass(frozen=True)
 class MatchedGrowth:
-    """A beam search whose every prefix is compared with the update of all adapters.
+    """A beam search whose every prefix is compared with the whole update.
 
     The gradient of a causal model's prefix is the part of the sentence's gradient that its tokens
     make, so a prefix is told by how much of the update its own gradient explains. The few outputs
-    of adapters say little of a word in a single layer, but much in all of them together. Each
+    of adapters say little of a word in a single layer, but much in all of them together, and so do
+    full weights after steps of Adam, which no longer span the inputs of a layer. Each
     tensor's singular values are evened out before (``evened``), as the directions that all
     sentences share would else outweigh what tells them apart. The likeness to sentences drawn from
     the model is the unit: half its square is the log-likelihood ratio of Gaussian noise, and adds
-    to the log-probability of the text. Further sentences are grown from what those found leave.
+    to the log-probability of the text. Further sentences are grown from what those found leave, and
+    each once more from what all others leave.
 
     Attributes:
         tree: edges and greatest length of a sentence, which has a token before its first word.
         match: compares with the evened update.
         bonus: nats that the first layer speaks for each word, ``(position, vocabulary)``.
         spread: root mean square of the likeness of sentences drawn from the model.
+        told: names of the tensors that tell next words.
+        shift: weight of what they tell.
+        trust: share of the log-likelihood ratio that counts.
     """
 
     tree: Tree
     match: Rematch
     bonus: Tensor
     spread: float
+    told: Collection[str]
+    shift: float
+    trust: float
 
     @classmethod
-    def of(cls, tree: Tree, match: Rematch, bonus: Tensor, rng: torch.Generator) -> MatchedGrowth:
-        """Draw the sentences of the model that give the unit."""
-        match = match.each_of(evened(match.update))
-        strangers = _sampled(match.model.network, tree.start, rng)
+    def of(
+        cls,
+        tree: Tree,
+        match: Rematch,
+        bonus: Tensor,
+        rng: torch.Generator,
+        *,
+        adapters: bool,
+    ) -> MatchedGrowth:
+        """Draw the sentences of the model that give the unit.
+
+        ``adapters`` alone are all asked for next words. Of full weights, those of the feed-forward
+        layers and of an untied head are, which tell them best.
+        """
+        network = match.model.network
+        shift, trust = CUTS.adapters_shift, CUTS.matched_trust
+        update = match.update
+        told: Collection[str] = update
+        if not adapters:
+            own = embedding_names(network)
+            tables = {own.word, own.position}
+            update = {n: v for n, v in update.items() if v.dim() == 2 and n not in tables}
+            told = [
+                n for n, v in update.items() if max(v.shape) >= CUTS.feed_forward * min(v.shape)
+            ]
+            shift, trust = CUTS.weights_shift, CUTS.weights_trust
+        match = match.each_of(evened(update))
+        strangers = _sampled(network, tree.start, rng)
         spread = float(match.similarity(strangers, strangers).square().mean().sqrt())
-        return cls(tree, match, bonus, max(spread, 1e-30))
+        return cls(tree, match, bonus, max(spread, 1e-30), told or update, shift, trust)
 
     def sentences(self, count: int) -> list[list[int]]:
         """The sentences of the batch, fewer where the update shows no more or the time is up."""
-        match, found = self.match, list[list[int]]()
-        barred = self._tensor([])
+        match, found, barred = self.match, list[_Found](), self._tensor([])
         while len(found) < count and len(barred) < CUTS.barred_words:
             line, begun = self._best(match, barred)
             if self.tree.job.expired and found:
@@ -75,19 +113,42 @@ class MatchedGrowth:
             if not line.pays and count > 1:
                 barred = torch.cat([barred, begun])
                 continue
-            found.append([*line.ids])
+            found.append(self._found(match, line.ids))
             barred = barred[:0]
-            if len(found) < count:
-                match = match.each_of(without(match.update, match.gradient(self._tensor(line.ids))))
+            match = match.each_of(without(match.update, found[-1].gradient))
+        return [[*one.ids] for one in self._again(found)]
+
+    def _again(self, found: list[_Found]) -> list[_Found]:
+        """Each sentence grown from what all others leave, until none changes or the time is up."""
+        grown: dict[int, tuple[tuple[int, ...], ...]] = {}
+        for index in cycle(range(len(found))):
+            others = tuple(one.ids for one in found if one is not found[index])
+            if len(found) < 2 or self.tree.job.expired or grown.get(index) == others:
+                break
+            grown[index] = others
+            update = self.match.update
+            for one in found:
+                if one is not found[index]:
+                    update = without(update, one.gradient)
+            match = self.match.each_of(update)
+            line, _ = self._best(match, self._tensor([]))
+            own = [self._tensor(ids) for ids in (found[index].ids, line.ids)]
+            before, after = match.similarities(own).tolist()
+            if after > before:
+                found[index] = self._found(match, line.ids)
         return found
+
+    def _found(self, match: Rematch, ids: tuple[int, ...]) -> _Found:
+        return _Found(ids, match.gradient(self._tensor(ids)))
 
     def _best(self, match: Rematch, barred: Tensor) -> tuple[Grown, Tensor]:
         """The likeliest sentence that begins with no barred word, and the words that were tried."""
-        network, end = match.model.network, self.tree.end
-        told = UpdatedModel(network, match.update, CUTS.adapters_shift, 1.0)
+        end, begin = self.tree.end, len(self.tree.start)
+        moves = {name: match.update[name] for name in self.told}
+        told = UpdatedModel(match.model.network, moves, self.shift, 1.0)
         prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
-        best, stale = Grown(False, -torch.inf, ()), 0
-        for place in range(len(self.tree.start), self.tree.longest):
+        best, stale, ratio = Grown(False, -torch.inf, ()), 0, score
+        for place in range(begin, self.tree.longest):
             logs = (told.next_tokens(prefixes) + self.bonus[place]).log_softmax(-1)
             if end is not None:
                 logs[:, end] = -torch.inf
@@ -99,24 +160,28 @@ class MatchedGrowth:
                 [prefixes.repeat_interleave(tokens.shape[1], 0), tokens.reshape(-1, 1)], 1
             )
             total = (score[:, None] + logs.gather(1, tokens)).flatten()
-            kept = (total + self._ratio(match, lines)).topk(CUTS.matched_prefixes).indices
-            prefixes, score = lines[kept], total[kept]
-            ended = prefixes
+            before = total + ratio.repeat_interleave(tokens.shape[1])
+            tried = before.topk(min(CUTS.matched_lines, len(before))).indices
+            lines, total = lines[tried], total[tried]
+            ratio = self._ratio(match, lines)
+            kept = (total + ratio).topk(min(CUTS.matched_prefixes, len(lines))).indices
+            prefixes, score, ratio = lines[kept], total[kept], ratio[kept]
+            ended, said = prefixes, ratio
             if end is not None:
                 ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
-            ratio = self._ratio(match, ended)
-            pays = bool((score + ratio).max() > 0)
-            nats, top = (score + ratio if pays else ratio).max(0)
+                said = self._ratio(match, ended)
+            pays = bool((score + said).max() > 0)
+            nats, top = (score + said if pays else said).max(0)
             one = Grown(pays, float(nats), tuple(ended[top].tolist()))
             best, stale = (one, 0) if one > best else (best, stale + 1)
             if stale > CUTS.matched_stale or self.tree.job.expired:
                 break
-        return best, prefixes[:, len(self.tree.start)].unique()
+        return best, prefixes[:, begin].unique()
 
     def _ratio(self, match: Rematch, lines: Tensor) -> Tensor:
         """What the update says for each line ``(line,)``, in nats."""
         likeness = match.similarity(lines, lines) / self.spread
-        return CUTS.matched_trust * likeness * likeness.abs() / 2
+        return self.trust * likeness * likeness.abs() / 2
 
     def _tensor(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.int64, device=self.bonus.device)
