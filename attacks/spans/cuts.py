@@ -68,11 +68,13 @@ class SpanCuts:
         adapters_shift: the weight of that change where adapters alone were trained.
         weights_shift: the same where all weights were trained.
         weights_trust: share of the log-likelihood ratio of white noise that counts there.
-        matched_prefixes: prefixes kept where each is compared with the whole update.
+        matched_room: tokens of all prefixes that are compared with the whole update at a time; the
+            better half is kept.
         matched_tokens: tokens tried behind each of them.
-        matched_lines: of these prefixes, those compared.
         matched_stale: further tokens that may pass without a likelier sentence.
         matched_trust: share of the log-likelihood ratio of white noise that counts.
+        junctions: places tried where two sentences may have taken each other's ends.
+        least_gain: nats by which an exchange of ends has to be likelier.
         barred_words: first words tried in vain until the rest of a batch is given up.
         matched_words: nats that a pursuit speaks for the words that it finds.
         evened: mean squares of the singular values that are added to each square.
@@ -181,12 +183,13 @@ class SpanCuts:
     end_gain: float = 1.0
     adapters_shift: float = 0.8
     weights_shift: float = 2.0
-    weights_trust: float = 0.05
-    matched_prefixes: int = 16
+    weights_trust: float = 0.2
+    matched_room: int = 640
     matched_tokens: int = 12
-    matched_lines: int = 32
     matched_stale: int = 6
     matched_trust: float = 1.0
+    junctions: int = 24
+    least_gain: float = 0.5
     barred_words: int = 64
     matched_words: float = 3.0
     evened: float = 0.3

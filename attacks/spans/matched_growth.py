@@ -8,11 +8,12 @@ from itertools import cycle
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from attacks.spans.crossings import uncrossed
 from attacks.spans.cuts import CUTS
 from attacks.spans.rematch import Rematch
-from attacks.spans.told import UpdatedModel
+from attacks.spans.told import UpdatedModel, next_word_weights
 from attacks.spans.tree import Tree
 from fedsim.models.embeddings import embedding_names
 from fedsim.types import Tensors
@@ -83,25 +84,24 @@ class MatchedGrowth:
     ) -> MatchedGrowth:
         """Draw the sentences of the model that give the unit.
 
-        ``adapters`` alone are all asked for next words. Of full weights, those of the feed-forward
-        layers and of an untied head are, which tell them best.
+        All ``adapters`` are asked for next words. Of full weights, an untied head is, or else those
+        from the hidden units of feed-forward layers: their inputs are the widest, and overlap
+        least.
         """
         network = match.model.network
+        told: Collection[str] = match.update
         shift, trust = CUTS.adapters_shift, CUTS.matched_trust
         update = match.update
-        told: Collection[str] = update
         if not adapters:
-            own = embedding_names(network)
-            tables = {own.word, own.position}
-            update = {n: v for n, v in update.items() if v.dim() == 2 and n not in tables}
-            told = [
-                n for n, v in update.items() if max(v.shape) >= CUTS.feed_forward * min(v.shape)
-            ]
             shift, trust = CUTS.weights_shift, CUTS.weights_trust
+            tables = embedding_names(network)
+            left_out = {tables.word, tables.position}
+            update = {n: v for n, v in update.items() if v.dim() == 2 and n not in left_out}
+            told = next_word_weights(network) & update.keys() or update
         match = match.each_of(evened(update))
         strangers = _sampled(network, tree.start, rng)
         spread = float(match.similarity(strangers, strangers).square().mean().sqrt())
-        return cls(tree, match, bonus, max(spread, 1e-30), told or update, shift, trust)
+        return cls(tree, match, bonus, max(spread, 1e-30), told, shift, trust)
 
     def sentences(self, count: int) -> list[list[int]]:
         """The sentences of the batch, fewer where the update shows no more or the time is up."""
@@ -116,7 +116,14 @@ class MatchedGrowth:
             found.append(self._found(match, line.ids))
             barred = barred[:0]
             match = match.each_of(without(match.update, found[-1].gradient))
-        return [[*one.ids] for one in self._again(found)]
+        return [[*one.ids] for one in self._uncrossed(self._again(self._uncrossed(found)))]
+
+    def _uncrossed(self, found: list[_Found]) -> list[_Found]:
+        if len(found) < 2:
+            return found
+        lines = [self._tensor(one.ids) for one in found]
+        lines = uncrossed(lines, self._told(self.match), self.tree.longest)
+        return [self._found(self.match, tuple(line.tolist())) for line in lines]
 
     def _again(self, found: list[_Found]) -> list[_Found]:
         """Each sentence grown from what all others leave, until none changes or the time is up."""
@@ -144,8 +151,7 @@ class MatchedGrowth:
     def _best(self, match: Rematch, barred: Tensor) -> tuple[Grown, Tensor]:
         """The likeliest sentence that begins with no barred word, and the words that were tried."""
         end, begin = self.tree.end, len(self.tree.start)
-        moves = {name: match.update[name] for name in self.told}
-        told = UpdatedModel(match.model.network, moves, self.shift, 1.0)
+        told = self._told(match)
         prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
         best, stale, ratio = Grown(False, -torch.inf, ()), 0, score
         for place in range(begin, self.tree.longest):
@@ -154,29 +160,35 @@ class MatchedGrowth:
                 logs[:, end] = -torch.inf
             if len(prefixes) == 1:
                 logs[:, barred] = -torch.inf
-            wider = CUTS.first_words if len(prefixes) == 1 else 1
-            tokens = logs.topk(wider * CUTS.matched_tokens, dim=1).indices
+            room = CUTS.matched_room // (place + 1)
+            few = room if len(prefixes) == 1 else CUTS.matched_tokens
+            tokens = logs.topk(min(few, logs.shape[1]), dim=1).indices
             lines = torch.cat(
                 [prefixes.repeat_interleave(tokens.shape[1], 0), tokens.reshape(-1, 1)], 1
             )
             total = (score[:, None] + logs.gather(1, tokens)).flatten()
             before = total + ratio.repeat_interleave(tokens.shape[1])
-            tried = before.topk(min(CUTS.matched_lines, len(before))).indices
+            tried = before.topk(min(room, len(before))).indices
             lines, total = lines[tried], total[tried]
             ratio = self._ratio(match, lines)
-            kept = (total + ratio).topk(min(CUTS.matched_prefixes, len(lines))).indices
+            kept = (total + ratio).topk((len(lines) + 1) // 2).indices
             prefixes, score, ratio = lines[kept], total[kept], ratio[kept]
             ended, said = prefixes, ratio
             if end is not None:
                 ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
                 said = self._ratio(match, ended)
-            pays = bool((score + said).max() > 0)
-            nats, top = (score + said if pays else said).max(0)
-            one = Grown(pays, float(nats), tuple(ended[top].tolist()))
+            top = int((score + said).argmax())
+            pays = float(score[top] + said[top] / self.trust) > 0
+            nats = float((score + said)[top] if pays else said.max())
+            one = Grown(pays, nats, tuple(ended[top if pays else int(said.argmax())].tolist()))
             best, stale = (one, 0) if one > best else (best, stale + 1)
             if stale > CUTS.matched_stale or self.tree.job.expired:
                 break
         return best, prefixes[:, begin].unique()
+
+    def _told(self, match: Rematch) -> UpdatedModel:
+        moves = {name: match.update[name] for name in self.told}
+        return UpdatedModel(match.model.network, moves, self.shift, 1.0)
 
     def _ratio(self, match: Rematch, lines: Tensor) -> Tensor:
         """What the update says for each line ``(line,)``, in nats."""
@@ -215,7 +227,7 @@ def _evened(value: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _sampled(network: torch.nn.Module, start: Sequence[int], rng: torch.Generator) -> Tensor:
+def _sampled(network: nn.Module, start: Sequence[int], rng: torch.Generator) -> Tensor:
     count, length = _SAMPLED
     device = next(network.parameters()).device
     ids = torch.tensor([[*start]] * count, device=device)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.spectrum import spectrum
+from attacks.observed.word_rows import is_tied
 from attacks.spans.cuts import CUTS
 from fedsim.models.embeddings import embedding_names
+from fedsim.models.linear import is_transposed
 from fedsim.types import Tensors
 
 _STEP = 0.01  # of the weights' norm
@@ -120,6 +122,20 @@ class UpdatedModel:
             spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
             told = told + trust * self._shift * (shift / spread).clamp(-3, 12)
         return told * self._weight
+
+
+def next_word_weights(network: nn.Module) -> set[str]:
+    """The weight of an untied head, or else of the linear layers with more inputs than outputs."""
+    narrowing = set()
+    head = cast(Any, network).get_output_embeddings()
+    for name, module in network.named_modules():
+        if module is head and not is_tied(network):
+            return {f"{name}.weight"}
+        if isinstance(module, nn.Linear) or is_transposed(module):
+            sides = cast(Tensor, module.weight).shape[:: 1 if is_transposed(module) else -1]
+            if sides[0] > sides[1]:
+                narrowing.add(f"{name}.weight")
+    return narrowing
 
 
 def _telling(update: Tensors, most: int) -> Iterator[tuple[str, Tensor]]:
