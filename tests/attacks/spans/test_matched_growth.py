@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from attacks.base import Job
 from attacks.spans.matched_growth import Grown, MatchedGrowth, evened, without
 from attacks.spans.pursuit import noisy_rows
 from attacks.spans.span import Span
+from attacks.spans.told import next_word_weights
 from fedsim.knowledge import Knowledge
 from fedsim.models.lora import is_second_factor
 from tests.attacks.spans.test_adapters import run, sentences, trained
@@ -103,3 +106,29 @@ def test_a_step_of_adamw_tells_sentences(rows: Sequence[int], least: int) -> Non
             assert found.confidence == ("consistent",)
             exact += 1
     assert exact >= least
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 30}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_that_tell_next_words(tied: bool) -> None:
+    options: dict[str, Any] = {**SIZES, "tie_word_embeddings": tied}
+    llama = LlamaForCausalLM(LlamaConfig(intermediate_size=40, **options))
+    gpt2 = GPT2LMHeadModel(GPT2Config(**options))
+    tells = next_word_weights(llama), next_word_weights(gpt2)
+    if tied:
+        assert tells[0] == {f"model.layers.{i}.mlp.down_proj.weight" for i in range(2)}
+        assert tells[1] == {f"transformer.h.{i}.mlp.c_proj.weight" for i in range(2)}
+    else:
+        assert tells == ({"lm_head.weight"},) * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["fedsim/gpt2-8k", "fedsim/llama-8k"])
+def test_steps_of_adamw_on_all_weights_tell_each_sentence(model: str) -> None:
+    victim = hub(model, "film/enron-sentences", "validation[:24]", max_length=12)
+    seen, truth = victim.capture([1, 2], **{**STEP, "learning_rate": 5e-5, "local_steps": 2})
+    known = Knowledge(local_steps=2, optimizer="adamw", num_examples=2)
+    found = run(victim, replace(seen, knowledge=known))
+    assert sentences(found.guess) == sentences(truth)
