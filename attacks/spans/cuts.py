@@ -184,7 +184,7 @@ class SpanCuts:
     adapters_shift: float = 0.8
     weights_shift: float = 2.0
     weights_trust: float = 0.2
-    matched_room: int = 640
+    matched_room: int = 320
     matched_tokens: int = 12
     matched_stale: int = 6
     matched_trust: float = 1.0

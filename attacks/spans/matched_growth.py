@@ -107,7 +107,7 @@ class MatchedGrowth:
         """The sentences of the batch, fewer where the update shows no more or the time is up."""
         match, found, barred = self.match, list[_Found](), self._tensor([])
         while len(found) < count and len(barred) < CUTS.barred_words:
-            line, begun = self._best(match, barred)
+            line, begun = self._best(match, self._unused(found), barred)
             if self.tree.job.expired and found:
                 break
             if not line.pays and count > 1:
@@ -129,16 +129,16 @@ class MatchedGrowth:
         """Each sentence grown from what all others leave, until none changes or the time is up."""
         grown: dict[int, tuple[tuple[int, ...], ...]] = {}
         for index in cycle(range(len(found))):
-            others = tuple(one.ids for one in found if one is not found[index])
-            if len(found) < 2 or self.tree.job.expired or grown.get(index) == others:
+            others = [one for one in found if one is not found[index]]
+            words = tuple(one.ids for one in others)
+            if not others or self.tree.job.expired or grown.get(index) == words:
                 break
-            grown[index] = others
+            grown[index] = words
             update = self.match.update
-            for one in found:
-                if one is not found[index]:
-                    update = without(update, one.gradient)
+            for one in others:
+                update = without(update, one.gradient)
             match = self.match.each_of(update)
-            line, _ = self._best(match, self._tensor([]))
+            line, _ = self._best(match, self._unused(others), self._tensor([]))
             own = [self._tensor(ids) for ids in (found[index].ids, line.ids)]
             before, after = match.similarities(own).tolist()
             if after > before:
@@ -148,14 +148,22 @@ class MatchedGrowth:
     def _found(self, match: Rematch, ids: tuple[int, ...]) -> _Found:
         return _Found(ids, match.gradient(self._tensor(ids)))
 
-    def _best(self, match: Rematch, barred: Tensor) -> tuple[Grown, Tensor]:
+    def _unused(self, found: Sequence[_Found]) -> Tensor:
+        """The bonus of each word where no sentence holds it yet."""
+        bonus = self.bonus.clone()
+        for one in found:
+            places, ids = torch.arange(len(one.ids)), self._tensor(one.ids)
+            bonus[places, ids] = bonus[places, ids].clamp(max=0)
+        return bonus
+
+    def _best(self, match: Rematch, bonus: Tensor, barred: Tensor) -> tuple[Grown, Tensor]:
         """The likeliest sentence that begins with no barred word, and the words that were tried."""
         end, begin = self.tree.end, len(self.tree.start)
         told = self._told(match)
         prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
         best, stale, ratio = Grown(False, -torch.inf, ()), 0, score
         for place in range(begin, self.tree.longest):
-            logs = (told.next_tokens(prefixes) + self.bonus[place]).log_softmax(-1)
+            logs = (told.next_tokens(prefixes) + bonus[place]).log_softmax(-1)
             if end is not None:
                 logs[:, end] = -torch.inf
             if len(prefixes) == 1:
