@@ -162,7 +162,7 @@ class MatchedGrowth:
         told = self._told(match)
         prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
         best, stale, ratio = Grown(False, -torch.inf, ()), 0, score
-        for place in range(begin, self.tree.longest):
+        for place in range(begin, self.tree.longest - (end is not None)):
             logs = (told.next_tokens(prefixes) + bonus[place]).log_softmax(-1)
             if end is not None:
                 logs[:, end] = -torch.inf
