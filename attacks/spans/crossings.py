@@ -8,11 +8,12 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from attacks.base import Job
 from attacks.spans.cuts import CUTS
 from attacks.spans.told import UpdatedModel
 
 
-def uncrossed(lines: Sequence[Tensor], told: UpdatedModel, longest: int) -> list[Tensor]:
+def uncrossed(lines: Sequence[Tensor], told: UpdatedModel, longest: int, job: Job) -> list[Tensor]:
     """The lines after exchanging the ends of two as long as that makes both likelier together.
 
     A search that is led by how much of an update a line explains may leave one sentence for the end
@@ -23,11 +24,12 @@ def uncrossed(lines: Sequence[Tensor], told: UpdatedModel, longest: int) -> list
         lines: token ids ``(token,)`` of each sentence.
         told: the attacked model and what the update makes of it.
         longest: most tokens of a sentence.
+        job: ends it when its time is up.
     """
     lines = [*lines]
     logs = [told.along(line).log_softmax(-1) for line in lines]
     pairs = [*combinations(range(len(lines)), 2)]
-    while pairs:
+    while pairs and not job.expired:
         first, second = pairs.pop()
         one, other = lines[first], lines[second]
         own = _total(logs[first], one) + _total(logs[second], other)
@@ -47,11 +49,11 @@ def uncrossed(lines: Sequence[Tensor], told: UpdatedModel, longest: int) -> list
 
 
 def _junctions(one: Tensor, other: Tensor, logs: Tensor, theirs: Tensor) -> list[tuple[int, int]]:
-    """Places ``(in one, in other)`` where the ends fit best by their first words."""
+    """Places ``(in one, in other)`` where the ends fit better by their first words, best first."""
     mine = logs.gather(1, one[1:, None]).squeeze(1)
     their = theirs.gather(1, other[1:, None]).squeeze(1)
     gain = logs[:, other[1:]] + theirs[:, one[1:]].T - mine[:, None] - their
-    best = gain.flatten().topk(min(CUTS.junctions, gain.numel())).indices
+    best = gain.flatten().topk(min(CUTS.junctions, int((gain > 0).sum()))).indices
     return [(int(i) // gain.shape[1] + 1, int(i) % gain.shape[1] + 1) for i in best]
 
 

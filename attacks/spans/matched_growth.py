@@ -122,7 +122,7 @@ class MatchedGrowth:
         if len(found) < 2:
             return found
         lines = [self._tensor(one.ids) for one in found]
-        lines = uncrossed(lines, self._told(self.match), self.tree.longest)
+        lines = uncrossed(lines, self._told(self.match), self.tree.longest, self.tree.job)
         return [self._found(self.match, tuple(line.tolist())) for line in lines]
 
     def _again(self, found: list[_Found]) -> list[_Found]:

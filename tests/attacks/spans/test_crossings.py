@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 import torch
 
+from attacks.base import Job
 from attacks.spans.crossings import uncrossed
 from attacks.spans.told import UpdatedModel
 
@@ -24,9 +25,10 @@ class Bigrams:
         return table[line[:-1]]
 
 
-def exchanged(lines: list[list[int]], longest: int) -> list[list[int]]:
+def exchanged(lines: list[list[int]], longest: int, job: Job | None = None) -> list[list[int]]:
     told = cast(UpdatedModel, Bigrams())
-    return [line.tolist() for line in uncrossed([torch.tensor(x) for x in lines], told, longest)]
+    tensors = [torch.tensor(x) for x in lines]
+    return [line.tolist() for line in uncrossed(tensors, told, longest, job or Job())]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,12 @@ def test_ends_return_to_their_sentences(crossed: list[list[int]]) -> None:
     before = copy.deepcopy(crossed)
     assert exchanged(crossed, 8) == TRUE
     assert crossed == before
+
+
+def test_it_ends_when_the_time_is_up() -> None:
+    crossed = [[1, 2, 3, 8, 9, 10], [1, 6, 7, 4, 5]]
+    assert exchanged(crossed, 8) != crossed
+    assert exchanged(crossed, 8, Job(deadline=0.0)) == crossed
 
 
 def test_no_sentence_grows_beyond_the_longest() -> None:
