@@ -58,8 +58,8 @@ def decode(
         shown = traces.ratios
         if adapters:
             shown = _shown_words(traces, [match.update[name] for name in adapters])
-        grown = MatchedGrowth.of(tree, match, shown, rng, adapters=bool(adapters))
-        return grown.sentences(count)
+        grown = MatchedGrowth.of(count, tree, match, shown, rng, adapters=bool(adapters))
+        return grown.sentences()
     update = {name: value.float() for name, value in observation.update().items()}
     told = UpdatedModel.of(traces.layers.network, update, count * task.max_length)
     test = Consistency.of(observation, task, traces.layers.network)

@@ -17,8 +17,7 @@ class SpanCuts:
         rank_fall: a singular value this many times above the next ends a span that rounding blurs.
         lost_dimensions: dimensions that layer normalisation may take from inputs and gradients; a
             span with no more than these to spare is full.
-        equal_rank: least rank of a span that hides no token, as a share of another span's rank for
-            the same tokens.
+        equal_rank: least rank of a span that hides no token, as a share of another's of the same.
         missing_direction: sine from which a direction is absent from a span.
         anywhere_tokens: tokens that stay after the one test for all positions together.
         tokens_beyond_rank: tokens measured at each position in excess of the rank.
@@ -39,8 +38,7 @@ class SpanCuts:
         agreement: share of a set's words that have to choose a word for it to belong to them.
         loyalty: share of a word's choices that have to be of its set for it to order the set.
         kicks: fresh draws of a line's worst tokens, in a row, before the line is given up.
-        absent_weight: weight in the batch below which a sentence is not part of it, as a share of
-            the largest.
+        absent_weight: weight below which a sentence is absent, as a share of the largest.
         proof_sentences: most sentences tried for a batch, and the largest multiplicity.
         least_spread: smallest spread of a statistic of false tokens.
         least_true_spread: smallest spread of a statistic of true tokens.
@@ -62,15 +60,16 @@ class SpanCuts:
         told_shift: weight of the change that the update makes to it, a spread of the vocabulary.
         told_start: factor on that for the first word, where all sentences show in each other's.
         feed_forward: least ratio of the sides of a feed-forward weight.
-        even_ranks: median over largest number of directions of such weights, below which all
-            matrices are taken.
+        even_ranks: median over largest rank of such weights, below which all matrices are taken.
         end_gain: log-likelihood ratio of the end of a sentence, beside what the model says.
         adapters_shift: the weight of that change where adapters alone were trained.
         weights_shift: the same where all weights were trained.
+        head_shift: the same for what the head's update says of the next word.
         weights_trust: share of the log-likelihood ratio of white noise that counts there.
-        matched_room: tokens of all prefixes that are compared with the whole update at a time; the
-            better half is kept.
+        matched_room: tokens of the prefixes compared with an update at a time; half are kept.
         matched_tokens: tokens tried behind each of them.
+        spread_tokens: length of prefixes up to which they are spread over their first words.
+        spread_words: fewest first words that such prefixes have, if there are as many.
         matched_stale: further tokens that may pass without a likelier sentence.
         matched_trust: share of the log-likelihood ratio of white noise that counts.
         junctions: places tried where two sentences may have taken each other's ends.
@@ -78,13 +77,13 @@ class SpanCuts:
         barred_words: first words tried in vain until the rest of a batch is given up.
         matched_words: nats that a pursuit speaks for the words that it finds.
         evened: mean squares of the singular values that are added to each square.
+        evened_telling: the same where a weight tells the next word.
         next_tokens: tokens tried behind each prefix.
         near_tokens: of these, those tried in the second block.
         first_words: factor on both behind a single prefix, the start of every sentence.
         prefixes: prefixes kept for each sentence of the batch.
         begin_tokens: first tokens that tell sentences of a batch from one another.
-        hopeless: log-probability below a sentence with the same begin from which a prefix is given
-            up.
+        hopeless: log-probability below a sentence of the same begin that ends a prefix.
         lines: candidates kept of each first word, divided by the sentences of the batch.
         fewest_lines: the least of that.
         residual_rounds: rounds of imputation of what found sentences leave of an update.
@@ -109,8 +108,7 @@ class SpanCuts:
         clear_sign: size of an entry whose sign rounding cannot change, in units of a tensor's rms.
         gradient_rounding: error of an entry of a float32 gradient, in the same units.
         guess_rounding: error of a whole float32 gradient, as a share of its norm.
-        sharp_width: largest width of the bounds of an entry by which a scale is fitted, as a share
-            of it.
+        sharp_width: largest relative width of the bounds of an entry by which a scale is fitted.
         living_tensor: rms of a tensor that is more than rounding, as a share of the median one's.
         granted_noise: largest difference of measured from granted noise, as a share.
         outside_dimensions: rows and columns outside a guess's spaces that noise is measured on.
@@ -183,9 +181,12 @@ class SpanCuts:
     end_gain: float = 1.0
     adapters_shift: float = 0.8
     weights_shift: float = 2.0
+    head_shift: float = 0.5
     weights_trust: float = 0.2
     matched_room: int = 320
     matched_tokens: int = 12
+    spread_tokens: int = 10
+    spread_words: int = 16
     matched_stale: int = 6
     matched_trust: float = 1.0
     junctions: int = 24
@@ -193,6 +194,7 @@ class SpanCuts:
     barred_words: int = 64
     matched_words: float = 3.0
     evened: float = 0.3
+    evened_telling: float = 0.03
     next_tokens: int = 48
     near_tokens: int = 8
     first_words: int = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 
 from attacks.spans.crossings import uncrossed
 from attacks.spans.cuts import CUTS
+from attacks.spans.evening import Evening
 from attacks.spans.rematch import Rematch
-from attacks.spans.told import UpdatedModel, next_word_weights
+from attacks.spans.told import UpdatedModel, head_weight, next_word_weights
 from attacks.spans.tree import Tree
 from fedsim.models.embeddings import embedding_names
 from fedsim.types import Tensors
@@ -47,34 +49,40 @@ class MatchedGrowth:
     The gradient of a causal model's prefix is the part of the sentence's gradient that its tokens
     make, so a prefix is told by how much of the update its own gradient explains. The few outputs
     of adapters say little of a word in a single layer, but much in all of them together, and so do
-    full weights after steps of Adam, which no longer span the inputs of a layer. Each
-    tensor's singular values are evened out before (``evened``), as the directions that all
-    sentences share would else outweigh what tells them apart. The likeness to sentences drawn from
-    the model is the unit: half its square is the log-likelihood ratio of Gaussian noise, and adds
-    to the log-probability of the text. Further sentences are grown from what those found leave, and
-    each once more from what all others leave.
+    full weights after steps of Adam, which no longer span the inputs of a layer. The update is
+    evened before (``Evening``). The likeness is counted from the mean of sentences drawn from the
+    model, in their standard deviations: half its square is the log-likelihood ratio of Gaussian
+    noise, and adds to the log-probability of the text. Further sentences are grown from what those
+    found leave, and each once more from what all others leave.
 
     Attributes:
+        count: sentences of the batch.
         tree: edges and greatest length of a sentence, which has a token before its first word.
         match: compares with the evened update.
+        evening: of it.
         bonus: nats that the first layer speaks for each word, ``(position, vocabulary)``.
-        spread: root mean square of the likeness of sentences drawn from the model.
+        strangers: sentences drawn from the model ``(line, token)``.
         told: names of the tensors that tell next words.
+        head: name of the head, if its update tells them too.
         shift: weight of what they tell.
         trust: share of the log-likelihood ratio that counts.
     """
 
+    count: int
     tree: Tree
     match: Rematch
+    evening: Evening
     bonus: Tensor
-    spread: float
+    strangers: Tensor
     told: Collection[str]
+    head: str | None
     shift: float
     trust: float
 
     @classmethod
     def of(
         cls,
+        count: int,
         tree: Tree,
         match: Rematch,
         bonus: Tensor,
@@ -84,38 +92,40 @@ class MatchedGrowth:
     ) -> MatchedGrowth:
         """Draw the sentences of the model that give the unit.
 
-        All ``adapters`` are asked for next words. Of full weights, an untied head is, or else those
-        from the hidden units of feed-forward layers: their inputs are the widest, and overlap
-        least.
+        All ``adapters`` are asked for next words. Of full weights, those from the hidden units of
+        feed-forward layers are, as their inputs are the widest and overlap least, and the head.
         """
         network = match.model.network
+        shift, trust, head = CUTS.adapters_shift, CUTS.matched_trust, None
         told: Collection[str] = match.update
-        shift, trust = CUTS.adapters_shift, CUTS.matched_trust
         update = match.update
         if not adapters:
             shift, trust = CUTS.weights_shift, CUTS.weights_trust
-            tables = embedding_names(network)
-            left_out = {tables.word, tables.position}
+            tables, head = embedding_names(network), head_weight(network)
+            left_out = {tables.word, tables.position} - {head}
             update = {n: v for n, v in update.items() if v.dim() == 2 and n not in left_out}
-            told = next_word_weights(network) & update.keys() or update
-        match = match.each_of(evened(update))
+            told = next_word_weights(network) & update.keys() or update.keys() - {head}
+        evening = Evening.of(update, CUTS.evened)
+        if not adapters:
+            telling = {name: update[name] for name in update if name in told or name == head}
+            evening |= Evening.of(telling, CUTS.evened_telling)
+        match = match.each_of(evening(update))
         strangers = _sampled(network, tree.start, rng)
-        spread = float(match.similarity(strangers, strangers).square().mean().sqrt())
-        return cls(tree, match, bonus, max(spread, 1e-30), told, shift, trust)
+        return cls(count, tree, match, evening, bonus, strangers, told, head, shift, trust)
 
-    def sentences(self, count: int) -> list[list[int]]:
+    def sentences(self) -> list[list[int]]:
         """The sentences of the batch, fewer where the update shows no more or the time is up."""
         match, found, barred = self.match, list[_Found](), self._tensor([])
-        while len(found) < count and len(barred) < CUTS.barred_words:
+        while len(found) < self.count and len(barred) < CUTS.barred_words:
             line, begun = self._best(match, self._unused(found), barred)
             if self.tree.job.expired and found:
                 break
-            if not line.pays and count > 1:
+            if not line.pays and self.count > 1:
                 barred = torch.cat([barred, begun])
                 continue
             found.append(self._found(match, line.ids))
             barred = barred[:0]
-            match = match.each_of(without(match.update, found[-1].gradient))
+            match = self._without(found)
         return [[*one.ids] for one in self._uncrossed(self._again(self._uncrossed(found)))]
 
     def _uncrossed(self, found: list[_Found]) -> list[_Found]:
@@ -134,16 +144,17 @@ class MatchedGrowth:
             if not others or self.tree.job.expired or grown.get(index) == words:
                 break
             grown[index] = words
-            update = self.match.update
-            for one in others:
-                update = without(update, one.gradient)
-            match = self.match.each_of(update)
+            match = self._without(others)
             line, _ = self._best(match, self._unused(others), self._tensor([]))
             own = [self._tensor(ids) for ids in (found[index].ids, line.ids)]
             before, after = match.similarities(own).tolist()
             if after > before:
                 found[index] = self._found(match, line.ids)
         return found
+
+    def _without(self, found: Sequence[_Found]) -> Rematch:
+        gradients = [one.gradient for one in found]
+        return self.match.each_of(self.evening.without(self.match.update, gradients))
 
     def _found(self, match: Rematch, ids: tuple[int, ...]) -> _Found:
         return _Found(ids, match.gradient(self._tensor(ids)))
@@ -159,7 +170,7 @@ class MatchedGrowth:
     def _best(self, match: Rematch, bonus: Tensor, barred: Tensor) -> tuple[Grown, Tensor]:
         """The likeliest sentence that begins with no barred word, and the words that were tried."""
         end, begin = self.tree.end, len(self.tree.start)
-        told = self._told(match)
+        told, null = self._told(match), self._null(match)
         prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
         best, stale, ratio = Grown(False, -torch.inf, ()), 0, score
         for place in range(begin, self.tree.longest - (end is not None)):
@@ -176,15 +187,15 @@ class MatchedGrowth:
             )
             total = (score[:, None] + logs.gather(1, tokens)).flatten()
             before = total + ratio.repeat_interleave(tokens.shape[1])
-            tried = before.topk(min(room, len(before))).indices
+            tried = self._kept(before, lines, min(room, len(before)))
             lines, total = lines[tried], total[tried]
-            ratio = self._ratio(match, lines)
-            kept = (total + ratio).topk((len(lines) + 1) // 2).indices
+            ratio = self._ratio(match, lines, null)
+            kept = self._kept(total + ratio, lines, (len(lines) + 1) // 2)
             prefixes, score, ratio = lines[kept], total[kept], ratio[kept]
             ended, said = prefixes, ratio
             if end is not None:
                 ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
-                said = self._ratio(match, ended)
+                said = self._ratio(match, ended, null)
             top = int((score + said).argmax())
             pays = float(score[top] + said[top] / self.trust) > 0
             nats = float((score + said)[top] if pays else said.max())
@@ -194,44 +205,37 @@ class MatchedGrowth:
                 break
         return best, prefixes[:, begin].unique()
 
+    def _kept(self, score: Tensor, lines: Tensor, count: int) -> Tensor:
+        """The best ``count`` lines; short ones of several sentences start with many words."""
+        order = score.argsort(descending=True)
+        begin = len(self.tree.start)
+        if self.count == 1 or not 1 < lines.shape[1] - begin <= CUTS.spread_tokens:
+            return order[:count]
+        alike, room = Counter[int](), max(1, count // CUTS.spread_words)
+        crowded = []
+        for word in lines[order, begin].tolist():
+            alike[word] += 1
+            crowded.append(alike[word] > room)
+        return order[torch.tensor(crowded).argsort(stable=True)[:count]]
+
     def _told(self, match: Rematch) -> UpdatedModel:
         moves = {name: match.update[name] for name in self.told}
-        return UpdatedModel(match.model.network, moves, self.shift, 1.0)
+        head = match.update.get(self.head or "")
+        return UpdatedModel(match.model.network, moves, self.shift, 1.0, head)
 
-    def _ratio(self, match: Rematch, lines: Tensor) -> Tensor:
+    def _ratio(self, match: Rematch, lines: Tensor, null: tuple[float, float]) -> Tensor:
         """What the update says for each line ``(line,)``, in nats."""
-        likeness = match.similarity(lines, lines) / self.spread
+        mean, spread = null
+        likeness = (match.similarity(lines, lines) - mean) / spread
         return self.trust * likeness * likeness.abs() / 2
+
+    def _null(self, match: Rematch) -> tuple[float, float]:
+        """Mean and standard deviation of the strangers' likeness to an update."""
+        likeness = match.similarity(self.strangers, self.strangers)
+        return float(likeness.mean()), max(float(likeness.std()), 1e-30)
 
     def _tensor(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.int64, device=self.bonus.device)
-
-
-def evened(update: Tensors) -> Tensors:
-    """The transposed inverse of each matrix, regularised, at one norm an entry; zero for vectors.
-
-    In it, tokens that are independent do not speak for one another, however loud they are.
-    """
-    return {name: _evened(value) for name, value in update.items()}
-
-
-def without(update: Tensors, gradient: Tensors) -> Tensors:
-    """Each tensor without its part along a gradient."""
-    found = dict(update)
-    for name, own in gradient.items():
-        if name in found:
-            share = (own * found[name]).sum() / own.square().sum().clamp(min=1e-30)
-            found[name] = found[name] - share * own
-    return found
-
-
-def _evened(value: Tensor) -> Tensor:
-    if value.dim() != 2 or not value.any():
-        return torch.zeros_like(value)
-    left, sizes, right = torch.linalg.svd(value.double(), full_matrices=False)
-    sizes = sizes / (sizes.square() + CUTS.evened * sizes.square().mean())
-    found: Tensor = (left * sizes) @ right
-    return found.mul(value.numel() ** 0.5 / found.norm()).to(value)
 
 
 @torch.no_grad()

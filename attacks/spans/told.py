@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.spectrum import spectrum
-from attacks.observed.word_rows import is_tied
 from attacks.spans.cuts import CUTS
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
@@ -29,6 +28,10 @@ class UpdatedModel:
     inner product of the observed gradient with that of every next token of the vocabulary: a step
     along the update makes the private text likelier. In place of the update its pseudo-inverse is
     taken, so that the tokens of the batch do not speak for one another.
+
+    The head's own update needs no pass: its inner product with the gradient of a next token is that
+    of a row with the hidden state. It is told apart from the others, and so also of a tied head,
+    whose table is moved at no input.
     """
 
     def __init__(
@@ -37,11 +40,15 @@ class UpdatedModel:
         moves: Tensors,
         shift: float = CUTS.told_shift,
         weight: float = CUTS.told_weight,
+        head: Tensor | None = None,
     ) -> None:
-        """Take the broadcast network, the inverse of the update and the weights of both parts."""
+        """Take the broadcast network, the inverse of the update and the weights of both parts.
+
+        ``head`` is the inverse of the head's update, ``(vocabulary, width)``, if it is to tell.
+        """
         own = dict(network.named_parameters())
         moves = {name: value.to(own[name]) for name, value in moves.items() if name in own}
-        self._shift, self._weight = shift, weight
+        self._shift, self._weight, self._head = shift, weight, head
         total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
         size = sum(float(own[name].detach().square().sum()) for name in moves) ** 0.5
         self.shifts = total > 0
@@ -117,25 +124,36 @@ class UpdatedModel:
         ]
         told: Tensor = torch.stack(logs).mean(0)
         if self.shifts:
-            shift = logs[0] - logs[1]
-            shift = shift - shift.median(-1, keepdim=True).values
-            spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
-            told = told + trust * self._shift * (shift / spread).clamp(-3, 12)
+            told = told + trust * self._shift * _standing_out(logs[0] - logs[1])
+        if self._head is not None:
+            shift = -torch.stack(states).mean(0) @ self._head.T
+            told = told + CUTS.head_shift * _standing_out(shift)
         return told * self._weight
 
 
+def _standing_out(shift: Tensor) -> Tensor:
+    """By how many spreads of the vocabulary ``(place, vocabulary)`` each word leads its median."""
+    shift = shift - shift.median(-1, keepdim=True).values
+    spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
+    return (shift / spread).clamp(-3, 12)
+
+
 def next_word_weights(network: nn.Module) -> set[str]:
-    """The weight of an untied head, or else of the linear layers with more inputs than outputs."""
+    """The weights of the linear layers with more inputs than outputs, but not the head's."""
     narrowing = set()
     head = cast(Any, network).get_output_embeddings()
     for name, module in network.named_modules():
-        if module is head and not is_tied(network):
-            return {f"{name}.weight"}
-        if isinstance(module, nn.Linear) or is_transposed(module):
+        if module is not head and (isinstance(module, nn.Linear) or is_transposed(module)):
             sides = cast(Tensor, module.weight).shape[:: 1 if is_transposed(module) else -1]
             if sides[0] > sides[1]:
                 narrowing.add(f"{name}.weight")
     return narrowing
+
+
+def head_weight(network: nn.Module) -> str | None:
+    """The parameter of the head, which may be the table of words; None without a head."""
+    head = cast(Any, network).get_output_embeddings()
+    return next((n for n, own in network.named_parameters() if head and own is head.weight), None)
 
 
 def _telling(update: Tensors, most: int) -> Iterator[tuple[str, Tensor]]:

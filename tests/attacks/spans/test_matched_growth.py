@@ -11,10 +11,13 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from attacks.base import Job
-from attacks.spans.matched_growth import Grown, MatchedGrowth, evened, without
+from attacks.spans.cuts import CUTS
+from attacks.spans.evening import Evening
+from attacks.spans.matched_growth import Grown, MatchedGrowth
 from attacks.spans.pursuit import noisy_rows
 from attacks.spans.span import Span
-from attacks.spans.told import next_word_weights
+from attacks.spans.told import UpdatedModel, head_weight, next_word_weights
+from attacks.spans.tree import Tree
 from fedsim.knowledge import Knowledge
 from fedsim.models.lora import is_second_factor
 from tests.attacks.spans.test_adapters import run, sentences, trained
@@ -48,7 +51,8 @@ def test_evened_directions_are_those_of_the_update() -> None:
     rng = torch.Generator().manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(n, 4, generator=rng)).Q for n in (8, 6))
     sizes = torch.tensor([100.0, 50.0, 25.0, 1e-4])
-    found = evened({"a": left * sizes @ right.T, "b": torch.ones(3), "c": torch.zeros(2, 2)})
+    update = {"a": left * sizes @ right.T, "b": torch.ones(3), "c": torch.zeros(2, 2)}
+    found = Evening.of(update, 0.3)(update)
     assert not found["b"].any()
     assert not found["c"].any()
     own = torch.linalg.svdvals(found["a"])
@@ -58,12 +62,22 @@ def test_evened_directions_are_those_of_the_update() -> None:
     assert torch.allclose(found["a"] @ right[:, 3], torch.zeros(8), atol=1e-3)
 
 
-def test_what_is_left_is_orthogonal_to_a_gradient() -> None:
+@pytest.mark.parametrize("shape", [(4, 30), (30, 4)])
+def test_what_is_left_is_the_evened_rest_and_orthogonal_to_what_was_found(
+    shape: tuple[int, int],
+) -> None:
     rng = torch.Generator().manual_seed(0)
-    update, gradient = ({"a": torch.randn(4, 3, generator=rng)} for _ in range(2))
-    left = without({**update, "b": torch.ones(2)}, gradient)
-    assert float((left["a"] * gradient["a"]).sum()) == pytest.approx(0, abs=1e-5)
+    found = [{"a": torch.randn(shape, generator=rng)} for _ in range(2)]
+    update = {"a": 3 * found[0]["a"] - 2 * found[1]["a"] + torch.randn(shape, generator=rng)}
+    evening = Evening.of(update, 0.3)
+    left = evening.without({**evening(update), "b": torch.ones(2)}, found)
     assert torch.equal(left["b"], torch.ones(2))
+    for one in found:
+        cosine = torch.cosine_similarity(left["a"].flatten(), one["a"].flatten(), 0)
+        assert float(cosine) == pytest.approx(0, abs=1e-4)
+    rest = {"a": update["a"] + 7 * found[0]["a"] - found[1]["a"]}
+    same = evening.without(evening(rest), found)
+    assert torch.allclose(same["a"], left["a"], atol=1e-3)
 
 
 def test_a_sentence_that_pays_is_better_than_any_other() -> None:
@@ -78,7 +92,7 @@ def test_sentences_that_are_not_found_are_the_usual_ones(
     seen, truth = gpt2.capture([3, 7], **STEP)
     known = Knowledge(local_steps=1, optimizer="adamw", num_examples=2, auxiliary=True)
     line = truth.inputs[0].tolist()
-    monkeypatch.setattr(MatchedGrowth, "sentences", lambda self, count: [line][:found])
+    monkeypatch.setattr(MatchedGrowth, "sentences", lambda self: [line][:found])
     job, rng = Job(auxiliary=lambda: truth), torch.Generator().manual_seed(0)
     (guess,) = Span().reconstruct([replace(seen, knowledge=known)], gpt2.task, [rng], job)
     assert len(guess.guess) == 2
@@ -116,12 +130,36 @@ def test_weights_that_tell_next_words(tied: bool) -> None:
     options: dict[str, Any] = {**SIZES, "tie_word_embeddings": tied}
     llama = LlamaForCausalLM(LlamaConfig(intermediate_size=40, **options))
     gpt2 = GPT2LMHeadModel(GPT2Config(**options))
-    tells = next_word_weights(llama), next_word_weights(gpt2)
-    if tied:
-        assert tells[0] == {f"model.layers.{i}.mlp.down_proj.weight" for i in range(2)}
-        assert tells[1] == {f"transformer.h.{i}.mlp.c_proj.weight" for i in range(2)}
-    else:
-        assert tells == ({"lm_head.weight"},) * 2
+    assert next_word_weights(llama) == {f"model.layers.{i}.mlp.down_proj.weight" for i in range(2)}
+    assert next_word_weights(gpt2) == {f"transformer.h.{i}.mlp.c_proj.weight" for i in range(2)}
+    tables = "model.embed_tokens.weight", "transformer.wte.weight"
+    heads = tables if tied else ("lm_head.weight",) * 2
+    assert (head_weight(llama), head_weight(gpt2)) == heads
+
+
+@pytest.mark.parametrize("network", [GPT2LMHeadModel, LlamaForCausalLM])
+def test_the_update_of_the_head_alone_tells_the_next_word(network: Any) -> None:
+    torch.manual_seed(0)
+    model = network(network.config_class(**SIZES))
+    ids = torch.tensor([[3, 5, 7, 11, 9]])
+    states = model.base_model(input_ids=ids).last_hidden_state[0].detach()
+    head = torch.zeros(30, 16)
+    head[ids[0, 1:]] = -torch.linalg.pinv(states[:-1]).T
+    plain, told = (UpdatedModel(model, {}, head=own).along(ids[0]) for own in (None, head))
+    assert (told - plain).argmax(-1).tolist() == ids[0, 1:].tolist()
+
+
+def test_short_prefixes_are_spread_over_their_first_words() -> None:
+    alone, several = (
+        MatchedGrowth(count, Tree([0], None, 9, Job()), *[None] * 8)  # type: ignore[arg-type]
+        for count in (1, 2)
+    )
+    lines = torch.tensor([[0, 1, i] for i in range(32)] + [[0, 2, i] for i in range(32)])
+    score = torch.arange(64.0, 0, -1)
+    assert several._kept(score, lines, 32).tolist()[:4] == [0, 1, 32, 33]
+    assert alone._kept(score, lines, 32).tolist() == [*range(32)]
+    long = torch.cat([lines, lines.new_ones(64, CUTS.spread_tokens)], 1)
+    assert several._kept(score, long, 32).tolist() == [*range(32)]
 
 
 @pytest.mark.slow
