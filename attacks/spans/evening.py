@@ -51,7 +51,7 @@ class Evening:
     def without(self, evened: Tensors, gradients: Sequence[Tensors]) -> Tensors:
         """What is left of an evened update without the shares of gradients that explain most."""
         found = dict(evened)
-        for name in evened if gradients else ():
+        for name in self.inverses if gradients else ():
             lines = torch.stack([one[name] for one in gradients]).flatten(1).double()
             parts = torch.stack([self._one(name, one[name]) for one in gradients])
             table = lines @ parts.flatten(1).double().T
