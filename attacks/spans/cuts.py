@@ -69,7 +69,7 @@ class SpanCuts:
         matched_room: tokens of the prefixes compared with an update at a time; half are kept.
         matched_tokens: tokens tried behind each of them.
         spread_tokens: length of prefixes up to which they are spread over their first words.
-        spread_words: fewest first words that such prefixes have, if there are as many.
+        spread_words: the least number of these, of several sentences and all weights.
         matched_stale: further tokens that may pass without a likelier sentence.
         matched_trust: share of the log-likelihood ratio of white noise that counts.
         junctions: places tried where two sentences may have taken each other's ends.

@@ -20,8 +20,7 @@ from attacks.spans.tree import Tree
 from fedsim.models.embeddings import embedding_names
 from fedsim.types import Tensors
 
-_SAMPLED = (24, 20)
-"""Sentences of the model and their tokens, whose likeness to an update is that of strangers."""
+_SAMPLED = (24, 20)  # sentences of the model, strangers to an update, and their tokens
 
 
 class Grown(NamedTuple):
@@ -66,6 +65,7 @@ class MatchedGrowth:
         head: name of the head, if its update tells them too.
         shift: weight of what they tell.
         trust: share of the log-likelihood ratio that counts.
+        words: first words that short prefixes are spread over.
     """
 
     count: int
@@ -78,6 +78,7 @@ class MatchedGrowth:
     head: str | None
     shift: float
     trust: float
+    words: int
 
     @classmethod
     def of(
@@ -96,11 +97,12 @@ class MatchedGrowth:
         feed-forward layers are, as their inputs are the widest and overlap least, and the head.
         """
         network = match.model.network
-        shift, trust, head = CUTS.adapters_shift, CUTS.matched_trust, None
-        told: Collection[str] = match.update
-        update = match.update
+        shift, trust, words = CUTS.adapters_shift, CUTS.matched_trust, 1
+        update, head = match.update, None
+        told: Collection[str] = update
         if not adapters:
             shift, trust = CUTS.weights_shift, CUTS.weights_trust
+            words = CUTS.spread_words if count > 1 else 1
             tables, head = embedding_names(network), head_weight(network)
             left_out = {tables.word, tables.position} - {head}
             update = {n: v for n, v in update.items() if v.dim() == 2 and n not in left_out}
@@ -111,7 +113,7 @@ class MatchedGrowth:
             evening |= Evening.of(telling, CUTS.evened_telling)
         match = match.each_of(evening(update))
         strangers = _sampled(network, tree.start, rng)
-        return cls(count, tree, match, evening, bonus, strangers, told, head, shift, trust)
+        return cls(count, tree, match, evening, bonus, strangers, told, head, shift, trust, words)
 
     def sentences(self) -> list[list[int]]:
         """The sentences of the batch, fewer where the update shows no more or the time is up."""
@@ -153,8 +155,8 @@ class MatchedGrowth:
         return found
 
     def _without(self, found: Sequence[_Found]) -> Rematch:
-        gradients = [one.gradient for one in found]
-        return self.match.each_of(self.evening.without(self.match.update, gradients))
+        left = self.evening.without(self.match.update, [one.gradient for one in found])
+        return self.match.each_of(left)
 
     def _found(self, match: Rematch, ids: tuple[int, ...]) -> _Found:
         return _Found(ids, match.gradient(self._tensor(ids)))
@@ -206,13 +208,12 @@ class MatchedGrowth:
         return best, prefixes[:, begin].unique()
 
     def _kept(self, score: Tensor, lines: Tensor, count: int) -> Tensor:
-        """The best ``count`` lines; short ones of several sentences start with many words."""
+        """The best ``count`` lines, short ones spread over their first words."""
         order = score.argsort(descending=True)
         begin = len(self.tree.start)
-        if self.count == 1 or not 1 < lines.shape[1] - begin <= CUTS.spread_tokens:
+        if not 1 < lines.shape[1] - begin <= CUTS.spread_tokens:
             return order[:count]
-        alike, room = Counter[int](), max(1, count // CUTS.spread_words)
-        crowded = []
+        alike, room, crowded = Counter[int](), max(1, count // self.words), []
         for word in lines[order, begin].tolist():
             alike[word] += 1
             crowded.append(alike[word] > room)
@@ -225,8 +226,7 @@ class MatchedGrowth:
 
     def _ratio(self, match: Rematch, lines: Tensor, null: tuple[float, float]) -> Tensor:
         """What the update says for each line ``(line,)``, in nats."""
-        mean, spread = null
-        likeness = (match.similarity(lines, lines) - mean) / spread
+        likeness = (match.similarity(lines, lines) - null[0]) / null[1]
         return self.trust * likeness * likeness.abs() / 2
 
     def _null(self, match: Rematch) -> tuple[float, float]:

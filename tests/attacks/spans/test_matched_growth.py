@@ -150,16 +150,16 @@ def test_the_update_of_the_head_alone_tells_the_next_word(network: Any) -> None:
 
 
 def test_short_prefixes_are_spread_over_their_first_words() -> None:
-    alone, several = (
-        MatchedGrowth(count, Tree([0], None, 9, Job()), *[None] * 8)  # type: ignore[arg-type]
-        for count in (1, 2)
+    whole, apart = (
+        MatchedGrowth(2, Tree([0], None, 9, Job()), *[None] * 8, words)  # type: ignore[arg-type, call-arg]
+        for words in (1, 16)
     )
     lines = torch.tensor([[0, 1, i] for i in range(32)] + [[0, 2, i] for i in range(32)])
     score = torch.arange(64.0, 0, -1)
-    assert several._kept(score, lines, 32).tolist()[:4] == [0, 1, 32, 33]
-    assert alone._kept(score, lines, 32).tolist() == [*range(32)]
+    assert apart._kept(score, lines, 32).tolist()[:4] == [0, 1, 32, 33]
+    assert whole._kept(score, lines, 32).tolist() == [*range(32)]
     long = torch.cat([lines, lines.new_ones(64, CUTS.spread_tokens)], 1)
-    assert several._kept(score, long, 32).tolist() == [*range(32)]
+    assert apart._kept(score, long, 32).tolist() == [*range(32)]
 
 
 @pytest.mark.slow
