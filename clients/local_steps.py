@@ -11,6 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LRScheduler
 
 from fedsim.federation import FederationConfig
+from fedsim.local_optimizer import local_optimizer
 from fedsim.seeds import generator
 from fedsim.types import Tensors
 
@@ -57,7 +58,13 @@ class Descent:
         self._sent: Tensors = {}
         if config.proximal_mu:
             self._sent = {name: p.detach().clone() for name, p in parameters.items()}
-        self._optimizer = _optimizer(config, list(parameters.values()))
+        self._optimizer = local_optimizer(
+            config.optimizer,
+            parameters.values(),
+            config.learning_rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+        )
         self._over_rounds = config.schedule_over == "rounds"
         self._rates = _rates(config, self._optimizer, config.rounds if self._over_rounds else steps)
         for _ in range(round_ - 1 if self._over_rounds and self._rates else 0):
@@ -100,15 +107,3 @@ def _rates(
     name = "constant_with_warmup" if config.schedule == "constant" else config.schedule
     made: LRScheduler = get_scheduler(name, optimizer, config.warmup_steps, length)
     return made
-
-
-def _optimizer(config: FederationConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    lr, decay = config.learning_rate, config.weight_decay
-    if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=decay)
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=lr, weight_decay=decay)
-    if config.optimizer == "adafactor":
-        return torch.optim.Adafactor(parameters, lr=lr, weight_decay=decay)
-    momentum = config.momentum if config.optimizer == "momentum" else 0.0
-    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)

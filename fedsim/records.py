@@ -15,7 +15,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 UNSCORED: frozenset[Status] = frozenset({"skipped", "interrupted"})
 """Statuses of jobs that say nothing about the attack; an interrupted one is run again."""
 Certificate: TypeAlias = Literal["certified", "consistent", "in_span", "guess"]
-"""The best first: the guess makes the observed gradient; it does but for what noise, rounding or
+"""The best first: the guess makes the observed update; it does but for what noise, rounding or
 pruning explains; its tokens lie in the span of the gradient; nothing speaks for it."""
 ProbeKind: TypeAlias = Literal["none", "member", "fresh"]
 """A client's own step, or a probe on rows that a client owns, or on rows that none owns."""

@@ -17,6 +17,7 @@ from attacks.spans.consistency import consistent
 from attacks.spans.first_layers import FirstLayers
 from attacks.spans.soft_traces import SoftTraces, soft_traces
 from attacks.spans.table_rows import table_rows
+from attacks.spans.unrolled import Unrolled
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.lora import is_adapter
@@ -90,9 +91,9 @@ def decode(
     if told < count and observation.knowledge.auxiliary:
         usual, their_labels = _usual(observation, task, job)
         lines, labels = lines + usual[told:], labels + their_labels[told:]
-    explained = not job.expired and consistent(observation, task, network, lines, labels)
-    level = "consistent" if explained else level
-    words = "" if explained else note_of(likely_words(traces, count), task)
+    if told == count and not job.expired:
+        level = _level(observation, task, network, lines, labels)
+    words = "" if level != "guess" else note_of(likely_words(traces, count), task)
     few = f"the update tells {told} of {count} sentences" if told < count else ""
     notes = filter(None, (few, words, first_round(observation)))
     return Reconstruction(
@@ -101,6 +102,20 @@ def decode(
         expired=job.expired,
         note="; ".join(notes),
     )
+
+
+def _level(
+    observation: Observation,
+    task: TextTask,
+    network: nn.Module,
+    lines: list[list[int]],
+    labels: list[int],
+) -> Certificate:
+    """What the client's steps on the sentences, or their gradient, prove of them."""
+    unrolled = Unrolled.of(observation, task, network)
+    if unrolled is not None and unrolled.proves(lines):
+        return "certified"
+    return "consistent" if consistent(observation, task, network, lines, labels) else "guess"
 
 
 def _usual(observation: Observation, task: TextTask, job: Job) -> tuple[list[list[int]], list[int]]:
