@@ -18,6 +18,7 @@ from attacks.spans.pursuit import noisy_rows
 from attacks.spans.span import Span
 from attacks.spans.told import UpdatedModel, head_weight, next_word_weights
 from attacks.spans.tree import Tree
+from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.models.lora import is_second_factor
 from tests.attacks.spans.test_adapters import run, sentences, trained
@@ -164,9 +165,12 @@ def test_short_prefixes_are_spread_over_their_first_words() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["fedsim/gpt2-8k", "fedsim/llama-8k"])
-def test_steps_of_adamw_on_all_weights_tell_each_sentence(model: str) -> None:
+def test_steps_of_adamw_on_all_weights_tell_and_prove_each_sentence(model: str) -> None:
     victim = hub(model, "film/enron-sentences", "validation[:24]", max_length=12)
-    seen, truth = victim.capture([1, 2], **{**STEP, "learning_rate": 5e-5, "local_steps": 2})
-    known = Knowledge(local_steps=2, optimizer="adamw", num_examples=2)
+    steps: dict[str, Any] = {"learning_rate": 5e-5, "local_steps": 2, "batch_size": 1}
+    seen, truth = victim.capture([1, 2], **{**STEP, **steps})
+    granted: dict[str, Any] = {"training": FederationConfig().training, "defense": ()}
+    known = Knowledge(optimizer="adamw", num_examples=2, train_mode=False, **steps, **granted)
     found = run(victim, replace(seen, knowledge=known))
     assert sentences(found.guess) == sentences(truth)
+    assert found.confidence == ("certified", "certified")
