@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from math import factorial
@@ -14,7 +14,6 @@ from attacks.spans.certificate import batch_of
 from fedsim.capture import Observation
 from fedsim.local_optimizer import local_optimizer
 from fedsim.tasks.text import TextTask
-from fedsim.types import Tensors
 
 Lines = Sequence[Sequence[int]]
 
@@ -43,13 +42,11 @@ class Unrolled:
     Attributes:
         task: a language model's.
         network: as broadcast, in float32 and eval mode.
-        update: of all weights that the client sent, in float64.
         observation: grants how the client trained.
     """
 
     task: TextTask
     network: nn.Module
-    update: Tensors
     observation: Observation
 
     @classmethod
@@ -68,7 +65,7 @@ class Unrolled:
         ordered = steps == 1 or (size == 1 and factorial(steps) <= _ORDERS)
         if not ordered or known.num_examples != steps * size:
             return None
-        return cls(task, network, observation.update(), observation)
+        return cls(task, network, observation)
 
     def proves(self, lines: Lines) -> bool:
         """Whether the steps on the lines, in some order, make the update."""
@@ -85,19 +82,15 @@ class Unrolled:
             yield from permutations(lines)
 
     def _error(self, lines: Lines) -> float:
-        made = self._made(lines)
-        left = sum(float((own - made[name]).square().sum()) for name, own in self.update.items())
-        return float((left / sum(float(own.square().sum()) for own in self.update.values())) ** 0.5)
-
-    def _made(self, lines: Lines) -> Tensors:
-        """The update of the steps on batches of the lines, in their order."""
+        """The error of the steps on batches of the lines, in their order."""
         known = self.observation.knowledge
         assert known.training is not None
         assert known.batch_size is not None
         model = copy.deepcopy(self.network)
-        model.requires_grad_(False)
-        sent = {name: own for name, own in model.named_parameters() if name in self.update}
-        before = {name: own.requires_grad_().detach().double() for name, own in sent.items()}
+        sent = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad_(name in self.observation.received).requires_grad:
+                sent[name] = parameter
         optimizer = local_optimizer(
             known.optimizer or "",
             sent.values(),
@@ -105,14 +98,17 @@ class Unrolled:
             momentum=known.training["momentum"],
             weight_decay=known.training["weight_decay"],
         )
-        for batch in _batches(lines, known.batch_size):
+        for start in range(0, len(lines), known.batch_size):
+            batch = lines[start : start + known.batch_size]
             own = batch_of(batch, self.task, [-1] * len(batch))
-            gradient = self.task.gradient(model, own.to(next(iter(before.values())).device))
+            gradient = self.task.gradient(model, own.to(next(model.parameters()).device))
             for name, parameter in sent.items():
                 parameter.grad = gradient[name]
             optimizer.step()
-        return {name: before[name] - own.detach().double() for name, own in sent.items()}
-
-
-def _batches(lines: Lines, size: int) -> Iterable[Lines]:
-    return (lines[start : start + size] for start in range(0, len(lines), size))
+        left = whole = 0.0
+        for name, moved in sent.items():
+            seen = self.observation.update((name,))[name].to(moved.device)
+            made = self.network.get_parameter(name).detach().to(seen) - moved.detach().to(seen)
+            left += float((seen - made).square().sum())
+            whole += float(seen.square().sum())
+        return float((left / max(whole, 1e-30)) ** 0.5)
