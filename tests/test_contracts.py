@@ -107,6 +107,7 @@ METRIC_CASES = {
     "token_precision": MetricCase("1", "higher", "text"),
     "batch_token_precision": MetricCase("1", "higher", "text"),
     "batch_token_recall": MetricCase("1", "higher", "text"),
+    "padded_token_accuracy": MetricCase("1", "higher", "text"),
     "token_recall": MetricCase("1", "higher", "text"),
     "exact_match": MetricCase("1", "higher", "text"),
     "bleu": MetricCase("1", "higher", "text"),

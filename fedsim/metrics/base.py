@@ -20,6 +20,7 @@ class Examples:
         words: text of each example without special tokens; empty for images.
         words_special: text of each example with special tokens (LAMP's convention).
         tokens: token ids of each example without special tokens; empty for images.
+        places: length in tokens to which the task's texts are cut; 0 for images.
         listed: for an aligned guess, all guessed texts without special tokens in the order in which
             the attack listed them, including those not assigned to an example; None if nothing was
             aligned.
@@ -29,6 +30,7 @@ class Examples:
     words: tuple[str, ...] = ()
     words_special: tuple[str, ...] = ()
     tokens: tuple[tuple[int, ...], ...] = ()
+    places: int = 0
     listed: tuple[str, ...] | None = None
 
     @property

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedsim.metrics.base import Examples
 from fedsim.metrics.text import TextMetric, compare
 
 Tokens: TypeAlias = tuple[int, ...]
+_PADDING = -1
+"""In place of the id of a token, where a text has ended."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,23 @@ class TokenAccuracy(TextMetric):
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1]; tokens past the end of the private text are not penalised."""
         return compare(guess.tokens, truth.tokens, lambda g, t: same_places(g, t) / len(t))
+
+
+@dataclass(frozen=True)
+class PaddedTokenAccuracy(TextMetric):
+    """Share of all places, special tokens and padding included, at which the guess is right.
+
+    The accuracy of Wu et al. 2022 ("Learning To Invert"), whose texts are padded to one length.
+    Padding is easily told, so a short text scores high; ``token_accuracy`` counts words alone.
+    """
+
+    name: ClassVar[str] = "padded_token_accuracy"
+    title: ClassVar[str] = "token accuracy with padding"
+
+    def score(self, guess: Examples, truth: Examples) -> Tensor:
+        """In [0, 1]; 0 where nothing was guessed."""
+        ours, theirs = (_padded(side, truth.places) for side in (guess, truth))
+        return compare(ours, theirs, lambda g, t: same_places(g, t) / len(t))
 
 
 @dataclass(frozen=True)
@@ -89,6 +109,14 @@ class ExactMatch(TextMetric):
 def same_places(guess: Tokens, truth: Tokens) -> int:
     """Number of positions at which both texts have the same token."""
     return sum(ours == theirs for ours, theirs in zip(guess, truth, strict=False))
+
+
+def _padded(side: Examples, places: int) -> list[Tokens]:
+    """The ids at all places, special tokens included; none for a text without tokens."""
+    ids, mask = side.batch.inputs, side.batch.mask
+    ids = ids if mask is None else ids.where(mask == 1, _PADDING)
+    ids = pad(ids, (0, places - ids.shape[1]), value=_PADDING)
+    return [tuple(row) if text else () for row, text in zip(ids.tolist(), side.tokens, strict=True)]
 
 
 def _both(guess: Tokens, truth: Tokens) -> int:

@@ -82,6 +82,7 @@ class TextTask(Task):
             words=tuple(map(self.text, tokens)),
             words_special=tuple(map(self.text, real)),
             tokens=tuple(map(tuple, tokens)),
+            places=self.max_length,
         )
 
     def text(self, ids: Sequence[int]) -> str:

@@ -22,7 +22,8 @@ def texts(*tokens: tuple[int, ...], length: int = 6) -> Examples:
         mask[row, : len(ids)] = 1
     words = tuple(" ".join(f"w{i}" for i in ids) for ids in tokens)
     special = tuple(f"[CLS] {text} [SEP]" for text in words)
-    return Examples(Batch(inputs, torch.arange(len(tokens)), mask), words, special, tokens)
+    batch = Batch(inputs, torch.arange(len(tokens)), mask)
+    return Examples(batch, words, special, tokens, places=length)
 
 
 def test_a_permutation_of_images_is_undone() -> None:

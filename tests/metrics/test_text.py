@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,9 +21,11 @@ VOCABULARY = ["the", "cat", "sat", "on", "mat", "dog", "and", "it"]
 def texts(*words: str, labels: list[int] | None = None) -> Examples:
     """Tokens are positions in ``VOCABULARY``; the special text has [CLS] before and [SEP] after."""
     tokens = tuple(tuple(VOCABULARY.index(word) for word in text.split()) for text in words)
-    inputs = torch.zeros(len(words), 8, dtype=torch.int64)
-    batch = Batch(inputs, torch.tensor(labels or [0] * len(words)), torch.ones_like(inputs))
-    return Examples(batch, words, tuple(f"[CLS] {text} [SEP]" for text in words), tokens)
+    inputs = torch.tensor([[*ids, *[0] * (8 - len(ids))] for ids in tokens])
+    mask = torch.tensor([[1] * len(ids) + [0] * (8 - len(ids)) for ids in tokens])
+    batch = Batch(inputs, torch.tensor(labels or [0] * len(words)), mask)
+    special = tuple(f"[CLS] {text} [SEP]" for text in words)
+    return Examples(batch, words, special, tokens, places=8)
 
 
 def score(name: str, guess: str, truth: str) -> float:
@@ -35,6 +38,7 @@ def score(name: str, guess: str, truth: str) -> float:
 @pytest.mark.parametrize("name", TEXT)
 def test_equal_texts_score_one_and_unrelated_ones_zero(name: str) -> None:
     special = {"rouge1_special": 2 / 5, "rouge2_special": 0.0, "rougeL_special": 2 / 5}
+    special["padded_token_accuracy"] = 5 / 8  # of eight places the five behind both texts
     assert score(name, "the cat sat on the mat", "the cat sat on the mat") == 1.0
     assert score(name, "dog and it", "the cat sat") == pytest.approx(special.get(name, 0.0))
 
@@ -55,6 +59,7 @@ KNOWN = {
     "rouge2_special": 2 * 2 / (6 + 7),  # cls-the, the-cat
     "rougeL_special": 2 * 5 / (7 + 8),
     "token_accuracy": 2 / 6,  # the cat, at their places
+    "padded_token_accuracy": 4 / 8,  # these two, and two places behind both texts
     "token_precision": 3 / 4,  # of the cat dog sat
     "token_recall": 3 / 5,  # of the cat sat on mat
     "batch_token_precision": 3 / 4,
@@ -94,6 +99,14 @@ def test_token_accuracy_is_over_the_length_of_the_truth() -> None:
     assert score("token_accuracy", "the cat sat on the mat", "the cat") == 1.0
     assert score("token_accuracy", "the", "the cat") == 0.5
     assert score("exact_match", "the cat sat", "the cat") == 0.0
+
+
+def test_padding_counts_to_the_length_of_the_task() -> None:
+    one, two = texts("the cat"), texts("the dog")
+    metric = METRICS["padded_token_accuracy"]()
+    for places, expected in ((8, 7 / 8), (16, 15 / 16), (2, 1 / 2)):
+        short, truth = (replace(side, places=places) for side in (one, two))
+        assert metric.score(short, truth).tolist() == [expected]
 
 
 def test_rouge_does_not_stem_and_ignores_case() -> None:
