@@ -65,15 +65,18 @@ class SimulatedClient:
 
     def _linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
         numbers = torch.arange(len(batch)).view(-1, self.spread.rows)
-        total = sum(
+        first, *others = (
             self._steps(batch[numbers[:, own].flatten()], own.stop - own.start, count, rng)
             for own, count in self.spread.batches
         )
-        assert isinstance(total, Tensor)
-        means = total / self.spread.steps
+        for other in others:
+            first += other
+        means = first.div_(self.spread.steps)  # in place: a new copy takes as long as a gradient
         if self.chain.changes_update:
             means = torch.stack([self._sent(mean, rng) for mean in means])
-        return self.features.linear(means.unflatten(0, (-1, self.spread.clients)).mean(1))
+        if self.spread.clients > 1:
+            means = means.unflatten(0, (-1, self.spread.clients)).mean(1)
+        return self.features.linear(means)
 
     def _steps(self, batch: Batch, size: int, count: int, rng: torch.Generator) -> Tensor:
         """The sum over ``count`` steps of the gradient of each ``size`` examples in a row."""
@@ -88,7 +91,7 @@ class SimulatedClient:
             torch.cat(masks) if masks else None,
         )
         if not self.chain.per_example:
-            return count * self.coordinates.flatten(group_gradients(self.model, batch, size))
+            return self.coordinates.flatten(group_gradients(self.model, batch, size)).mul_(count)
         single = self.coordinates.flatten(per_sample_gradients(self.model, batch))
         groups = single.unflatten(0, (-1, size))
         return torch.stack([self._mean_of_defended(groups, rng) for _ in range(count)]).sum(0)
