@@ -130,12 +130,9 @@ def inverting_speed(checkout: Path, steps: int = STEPS) -> Iterator[Measure]:
     )
     gain = len(clients) * statistics.median(slow) / together  # its first picture includes imports
     yield Measure(f"{label} each of {len(clients)} together", gain, "x", TOGETHER_GOAL)
-    for whose, guesses in (("the public code's", found), ("our", made)):
-        quality = [
-            float(METRICS["psnr"]().score(task.examples(picture), task.examples(one.batch)))
-            for picture, one in zip(guesses, clients, strict=True)
-        ]
-        yield Measure.of(f"{label} {whose} PSNR", quality, "dB", "-")
+    truths = [one.batch for one in clients]
+    yield _quality(f"{label} the public code's PSNR", "psnr", task, found, truths)
+    yield _quality(f"{label} our PSNR", "psnr", task, made, truths)
 
 
 def span_speed(
@@ -193,12 +190,21 @@ def lamp_speed(checkout: Path, options: LAMP = SCHEDULE) -> Iterator[Measure]:
     yield Measure(f"{label} the public code's sentence", statistics.median(slow), "s", "-")
     gain = len(victims) * statistics.median(slow) / together
     yield Measure(f"{label} each of {len(victims)} together", gain, "x", SENTENCE_GOAL)
-    for whose, guesses in (("the public code's", theirs), ("our", ours)):
-        quality = [
-            float(METRICS["rouge1"]().score(task.examples(guess), task.examples(victim.batch)))
-            for guess, victim in zip(guesses, victims, strict=True)
-        ]
-        yield Measure.of(f"{label} {whose} ROUGE-1", quality, "", "-")
+    truths = [victim.batch for victim in victims]
+    yield _quality(f"{label} the public code's ROUGE-1", "rouge1", task, theirs, truths)
+    yield _quality(f"{label} our ROUGE-1", "rouge1", task, ours, truths)
+
+
+def _quality(
+    label: str, metric: str, task: Task, guesses: Sequence[Batch], truths: Sequence[Batch]
+) -> Measure:
+    """How good the guesses are, each one beside its truth."""
+    scored = [
+        METRICS[metric]().score(task.examples(guess), task.examples(truth))
+        for guess, truth in zip(guesses, truths, strict=True)
+    ]
+    unit = METRICS[metric].unit
+    return Measure.of(label, [float(one) for one in scored], "" if unit == "1" else unit, "-")
 
 
 def _batches(rows: Batch, size: int, room: int, count: int) -> Iterator[Batch]:
