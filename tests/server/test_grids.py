@@ -115,7 +115,11 @@ def test_a_client_that_raises_ends_the_run_on_ray(workers: Workers) -> None:
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("kind", "said", "timeout"), [("die", "worker died", 120.0), ("hang", "no answer within", 30.0)]
+    ("kind", "said", "timeout"),
+    [
+        ("die", "worker died", 120.0),
+        pytest.param("hang", "no answer within", 30.0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_dead_or_hung_worker_is_replaced_and_recorded(
     kind: str, said: str, timeout: float, tmp_path: Path, workers: Workers
