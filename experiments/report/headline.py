@@ -35,7 +35,8 @@ def _clauses(section: TaskFindings) -> Iterator[str]:
 
 def _said(section: TaskFindings, verdict: Verdict) -> str:
     if verdict.strongest is None:
-        return "no attack ran"
+        measured = any(r.leakage and section.main not in r.leakage for r in section.results)
+        return f"{section.main} is not in metrics" if measured else "no attack ran"
     found = recovered(section, verdict)
     value = f"{section.main} {verdict.strongest.leakage.mean:.3g}"
     whole = f"{found[0]} of {found[1]} {things(section)} recovered, " if found else ""

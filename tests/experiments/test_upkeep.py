@@ -42,6 +42,12 @@ def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
     assert broken["passed"] is False
 
 
+def test_a_run_without_the_main_metric_says_so(copied: Path, said: Said) -> None:
+    rows = [r for r in read_rows(copied / "scores.parquet", ScoreRow) if r.metric != "rougeL"]
+    write_rows(copied / "scores.parquet", ScoreRow, rows)
+    assert said("report", copied)[1].splitlines()[-1] == "no defense: rougeL is not in metrics"
+
+
 @pytest.mark.parametrize(
     ("wrong", "fix"),
     [
