@@ -40,6 +40,11 @@ class Coordinates:
         """Total number of gradient coordinates."""
         return sum(shape.numel() for shape in self.shapes.values())
 
+    def spread(self, values: Tensor) -> Tensor:
+        """The value ``(tensor,)`` of each coordinate's tensor, ``(coordinate,)``."""
+        sizes = torch.tensor([shape.numel() for shape in self.shapes.values()])
+        return values.repeat_interleave(sizes.to(values.device))
+
     def flatten(self, update: Tensors) -> Tensor:
         """``(..., coordinate)`` of tensors ``(..., *shape)``."""
         parts = [update[name].flatten(-len(shape)) for name, shape in self.shapes.items()]
@@ -56,32 +61,38 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Hashed:
-    """Sums of the coordinates in each bin, without random signs (Wu et al. 2022).
+    """Weighted sums of the coordinates in each bin, without random signs (Wu et al. 2022).
 
     Attributes:
         width: number of features.
         index: the bin of each coordinate, int64; None if each has its own.
+        weights: of each coordinate in its bin, float32; None if all are 1, as in the paper.
     """
 
     width: int
     index: Tensor | None = None
+    weights: Tensor | None = None
 
     @classmethod
-    def of(cls, coordinates: int, index: Tensor | None) -> Hashed:
+    def of(cls, coordinates: int, index: Tensor | None, weights: Tensor | None = None) -> Hashed:
         """The bins for the given number of coordinates."""
-        return cls(coordinates if index is None else int(index.max()) + 1, index)
+        return cls(coordinates if index is None else int(index.max()) + 1, index, weights)
 
     def linear(self, coordinates: Tensor) -> Tensor:
         """The sums ``(update, bin)`` of ``(update, coordinate)``."""
         if self.index is None:
             return coordinates
+        if self.weights is not None:
+            coordinates = coordinates * self.weights
         sums = coordinates.new_zeros(len(coordinates), self.width)
         return sums.index_add_(1, self.index, coordinates)
 
     def sizes(self, device: torch.device) -> Tensor:
-        """Number of coordinates in each bin, float32."""
+        """Sum of the squared weights in each bin, float32."""
         if self.index is None:
             return torch.ones(self.width, device=device)
+        if self.weights is not None:
+            return self.index.bincount(self.weights.square(), self.width)
         return self.index.bincount(minlength=self.width).float()
 
     def finish(self, linear: Tensor) -> Tensor:
@@ -94,6 +105,25 @@ def draw_bins(coordinates: int, share: float, rng: torch.Generator) -> Tensor:
     drawn = torch.randint(max(1, int(share * coordinates)), (coordinates,), generator=rng)
     index: Tensor = drawn.unique(return_inverse=True)[1]
     return index
+
+
+def tensor_weights(updates: Tensor, coordinates: Coordinates, variance: float) -> Tensor:
+    """One weight for each tensor, by which a tensor of small gradients counts as one of large ones.
+
+    That is ``r / (r^2 + variance)``, with the root mean square ``r`` of the tensor's coordinates:
+    one scale for all tensors, and under noise the matched filter.
+
+    Args:
+        updates: some, before the noise, ``(update, coordinate)``.
+        coordinates: those of the updates.
+        variance: of the noise in each coordinate.
+
+    Returns:
+        float32 ``(tensor,)``, in the order of the coordinates; 0 for a tensor that is always 0.
+    """
+    parts = coordinates.unflatten(updates).values()
+    energy = torch.stack([part.square().mean() for part in parts])
+    return (energy.sqrt() / (energy + variance)).nan_to_num(0, 0, 0)
 
 
 @dataclass(frozen=True)

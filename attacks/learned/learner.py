@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, TypeAlias
 
@@ -19,8 +20,9 @@ from attacks.learned.auxiliary_rows import (
     split_rows,
     with_classes,
     with_mirrored,
+    with_other_classes,
 )
-from attacks.learned.features import Coordinates, Features
+from attacks.learned.features import Coordinates, Features, Hashed
 from attacks.learned.inverter import Inverter
 from attacks.learned.pseudo import Axes
 from attacks.learned.regression import Regression
@@ -64,6 +66,7 @@ class Learner(Attack, ABC):
 
     Attributes:
         mirror: train on mirrored images too.
+        relabelled: further copies of each row to train on, with other classes.
         size: largest number of auxiliary rows used; 0 for all.
         auxiliary: train on the auxiliary ``rows``, on these and pseudo images (``dct``), or on
             pseudo texts alone (``unigram``), as Wu et al. 2022 do off distribution.
@@ -77,6 +80,7 @@ class Learner(Attack, ABC):
     learned_once: ClassVar[bool] = True
 
     mirror: bool = True
+    relabelled: Annotated[int, Field(ge=0)] = 0
     size: Annotated[int, Field(ge=0)] = 0
     auxiliary: Source = "rows"
     pseudo: Annotated[int, Field(ge=0)] = 0
@@ -84,8 +88,8 @@ class Learner(Attack, ABC):
     adaptive: bool = True
 
     @abstractmethod
-    def drawn(self, rows: Batch, model: Replay, task: Task, count: int, seed: int) -> Tensors:
-        """The tensors that make the features of updates of ``count`` examples, and the outputs.
+    def drawn(self, rows: Batch, client: SimulatedClient, task: Task, seed: int) -> Tensors:
+        """The tensors that make the features of the client's updates, and the outputs.
 
         Raises:
             CannotAttack: such updates have no such features.
@@ -122,17 +126,26 @@ class Learner(Attack, ABC):
         training = made_rows(training, task, self.auxiliary, self.pseudo, self.dct_axes, seed)
         if self.mirror and task.modality == "image":
             training = with_mirrored(training)
-        made = {"size": torch.tensor(count), **self.drawn(training, model, task, count, seed)}
+        if task.spec.num_classes:
+            training = with_other_classes(training, task.spec.num_classes, self.relabelled, seed)
+        client = declared_client(
+            observation, model, Hashed(Coordinates.of(model).count), count, defended=self.adaptive
+        )
+        with _simulable():
+            made = {"size": torch.tensor(count), **self.drawn(training, client, task, seed)}
         made = {name: value.to(job.device) for name, value in made.items()}
         features = self.features(model, task, made)
         made["inputs"] = torch.tensor(features.width)
-        client = declared_client(observation, model, features, count, defended=self.adaptive)
+        client = replace(client, features=features)
         with seeded(derive(seed, "network")):
             network = self.network(task, features, made).to(job.device)
         rows = joined([heldout, training]).to(job.device)
         numbers = torch.arange(len(rows), device=job.device)
+        rng = generator(seed, "simulated", device=rows.labels.device)
+        with _simulable():
+            simulated = SimulatedUpdates(client, rows, rng)
         lessons = Lessons(
-            _simulated(client, rows, seed),
+            simulated,
             network.output.truths(rows),
             training=numbers[len(heldout) :],
             heldout=numbers[: len(heldout)],
@@ -182,10 +195,10 @@ class Learner(Attack, ABC):
         return guesses
 
 
-def _simulated(client: SimulatedClient, rows: Batch, seed: int) -> SimulatedUpdates:
-    rng = generator(seed, "simulated", device=rows.labels.device)
+@contextmanager
+def _simulable() -> Iterator[None]:
     try:
-        return SimulatedUpdates(client, rows, rng)
+        yield
     except ConfigError as error:  # of a defense that only the client can set up
         raise CannotAttack(
             f"the declared defense cannot be simulated ({str(error).removesuffix('.')})",

@@ -14,6 +14,7 @@ from attacks.learned.inverter_outputs import Pixels
 from attacks.learned.inverter_training import MEASURED
 from attacks.learned.learner import Learner, Lessons, Model
 from attacks.learned.regression import Regression
+from attacks.learned.simulated_updates import SimulatedClient
 from attacks.observed.labels import find_head
 from attacks.observed.replay import Replay
 from fedsim.errors import CannotAttack
@@ -41,19 +42,19 @@ class Ridge(Learner):
     title: ClassVar[str] = "Ridge"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
-    def drawn(self, rows: Batch, model: Replay, task: Task, count: int, seed: int) -> Tensors:
+    def drawn(self, rows: Batch, client: SimulatedClient, task: Task, seed: int) -> Tensors:
         """The mean image, at which slopes are taken.
 
         Raises:
             CannotAttack: the update is of several images, or its last layer is not sent.
         """
         del seed
-        head = find_head(model.network)
-        sent = {head.weight, head.bias} <= model.parameters.keys()
-        if count > 1 or not sent:
+        head = find_head(client.model.network)
+        sent = {head.weight, head.bias} <= client.model.parameters.keys()
+        if client.size > 1 or not sent:
             raise CannotAttack(
                 "it needs the update of a single image with the last layer's weight and bias, and "
-                f"here {count} {task.modality}s share one, of which {head.layer!r} "
+                f"here {client.size} {task.modality}s share one, of which {head.layer!r} "
                 f"{'is' if sent else 'is not'} sent",
                 "Take lti.",
             )

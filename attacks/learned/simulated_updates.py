@@ -57,6 +57,11 @@ class SimulatedClient:
         """Those of the parameters that the client sends."""
         return Coordinates.of(self.model)
 
+    @property
+    def device(self) -> torch.device:
+        """That of the model."""
+        return next(iter(self.model.parameters.values())).device
+
     def linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
         """Linear features ``(update, feature)`` of each ``size`` examples in a row."""
         step = self.size * max(1, AT_ONCE // (4 * self.size * self.coordinates.count))
