@@ -17,6 +17,7 @@ from attacks.learned.features import (
     head_input,
     looped_gradients,
     per_sample_gradients,
+    tensor_weights,
 )
 from attacks.observed.labels import find_head
 from attacks.observed.replay import Replay, replay
@@ -111,6 +112,26 @@ def test_hashing_adds_up_bins() -> None:
     plain = Hashed.of(30, None)
     assert torch.equal(plain.finish(plain.linear(values)), values)
     assert (plain.width, plain.sizes(CPU).tolist()) == (30, [1.0] * 30)
+
+
+def test_weighted_bins_keep_the_variance_of_noise() -> None:
+    index, weights = draw_bins(4000, 0.01, rng()), torch.rand(4000, generator=rng(1))
+    features = Hashed.of(4000, index, weights)
+    noise = 0.3 * torch.randn(500, 4000, generator=rng(2))
+    found = features.linear(noise)
+    torch.testing.assert_close(found, Hashed.of(4000, index).linear(noise * weights))
+    expected = 0.09 * features.sizes(CPU)
+    assert float((found.var(0) / expected).mean()) == pytest.approx(1, abs=0.05)
+
+
+def test_weights_bring_tensors_to_one_scale_unless_noise_hides_them() -> None:
+    coordinates = Coordinates({"a": torch.Size([3, 4]), "b": torch.Size([5]), "c": torch.Size([2])})
+    scales = torch.tensor([10.0, 0.1, 0.0])
+    updates = torch.randn(4000, 19, generator=rng()) * coordinates.spread(scales)
+    plain = tensor_weights(updates, coordinates, 0.0)
+    torch.testing.assert_close(plain, torch.tensor([0.1, 10.0, 0.0]), rtol=0.05, atol=0)
+    hidden = tensor_weights(updates, coordinates, 1.0)
+    torch.testing.assert_close(hidden, torch.tensor([0.099, 0.099, 0.0]), rtol=0.05, atol=0)
 
 
 def test_slopes(model: Replay, batch: Batch) -> None:
