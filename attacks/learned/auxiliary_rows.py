@@ -14,7 +14,7 @@ from fedsim.seeds import generator
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-Source: TypeAlias = Literal["rows", "dct", "unigram"]
+Source: TypeAlias = Literal["rows", "dct", "unigram", "rows+unigram"]
 HELDOUT = 0.1
 """Share of the auxiliary rows that choose the epoch and are not trained on."""
 
@@ -54,7 +54,7 @@ def split_rows(rows: Batch, most: int, examples: int, seed: int) -> tuple[Batch,
 
 
 def made_rows(rows: Batch, task: Task, source: Source, count: int, axes: Axes, seed: int) -> Batch:
-    """The rows to train on: as they are, with pseudo images beside them, or pseudo texts instead.
+    """The rows to train on: as they are, or pseudo rows beside them or, of texts, instead of them.
 
     Args:
         rows: those to train on.
@@ -76,8 +76,9 @@ def made_rows(rows: Batch, task: Task, source: Source, count: int, axes: Axes, s
             f"auxiliary: {source!r} rows are no {task.modality}s",
             f"Choose {other!r}, or 'rows'.",
         )
-    if source == "unigram":
-        return unigram_texts(rows, count, task.spec.special_ids, rng)
+    if source != "dct":
+        drawn = unigram_texts(rows, count, task.spec.special_ids, rng)
+        return drawn if source == "unigram" else joined([rows, drawn])
     return joined([rows, dct_images(rows, count, task.spec.num_classes, rng, axes)])
 
 

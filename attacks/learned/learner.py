@@ -68,8 +68,9 @@ class Learner(Attack, ABC):
         mirror: train on mirrored images too.
         relabelled: further copies of each row to train on, with other classes.
         size: largest number of auxiliary rows used; 0 for all.
-        auxiliary: train on the auxiliary ``rows``, on these and pseudo images (``dct``), or on
-            pseudo texts alone (``unigram``), as Wu et al. 2022 do off distribution.
+        auxiliary: train on the auxiliary ``rows``, on these and pseudo images (``dct``) or pseudo
+            texts (``rows+unigram``), or on pseudo texts alone (``unigram``), as Wu et al. 2022 do
+            off distribution.
         pseudo: number of pseudo rows; 0 for as many as rows.
         dct_axes: see ``attacks.learned.pseudo``.
         adaptive: simulate the declared defense; otherwise no defense is assumed.

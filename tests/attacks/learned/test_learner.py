@@ -23,12 +23,17 @@ Victim = Callable[..., tuple[Task, Observation]]
 
 def measured(prepared: Tensors) -> Tensor:
     """What was measured on the rows that are learned from."""
-    names = [name for name in ("mean", "deviation", "reference") if name in prepared]
+    names = [name for name in ("mean", "deviation", "reference", "weights") if name in prepared]
     return torch.cat([prepared[name].flatten() for name in names])
 
 
 @pytest.mark.parametrize(
-    "attack", [Ridge(adaptive=False), LTI(width=64, epochs=2, updates=32, adaptive=False)]
+    "attack",
+    [
+        Ridge(adaptive=False),
+        LTI(width=64, epochs=2, updates=32, adaptive=False),
+        LTI(bins=0.1, width=64, epochs=2, updates=32, adaptive=False),
+    ],
 )
 def test_neither_victims_nor_held_out_rows_are_learned_from(
     attack: Learner, victim: Victim, rows: Batch

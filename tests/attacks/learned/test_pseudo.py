@@ -7,10 +7,13 @@ import torch
 from scipy.fft import dctn
 from scipy.stats import chisquare
 
+from attacks.learned.auxiliary_rows import Source, made_rows
 from attacks.learned.pseudo import dct_images, unigram_texts
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
+from fedsim.seeds import generator
 from fedsim.tasks import make_task
+from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch
 
@@ -74,10 +77,15 @@ def test_the_authors_axes_tear_neighbouring_lines_apart() -> None:
         assert (made_down < 3 * down) != torn
 
 
-def texts(model: str) -> tuple[Batch, tuple[int, ...]]:
+def encoded(model: str) -> tuple[Task, Batch]:
     rows = load_rows("sentences", "public[:400]", modality="text")
     task = make_task(TaskConfig(model=model, dataset="sentences", max_length=24), rows)
-    return task.encode(rows), task.spec.special_ids
+    return task, task.encode(rows)
+
+
+def texts(model: str) -> tuple[Batch, tuple[int, ...]]:
+    task, rows = encoded(model)
+    return rows, task.spec.special_ids
 
 
 @pytest.mark.parametrize("model", ["tiny-bert", "tiny-gpt2"])
@@ -127,6 +135,17 @@ def test_labels_of_classes_and_of_tokens() -> None:
     drawn = unigram_texts(rows, 50, special, rng())
     assert drawn.mask is not None
     assert torch.equal(drawn.labels, drawn.inputs.masked_fill(drawn.mask == 0, IGNORED))
+
+
+@pytest.mark.parametrize(("source", "kept"), [("unigram", 0), ("rows+unigram", 40)])
+def test_drawn_texts_stand_beside_the_rows_or_in_their_place(source: Source, kept: int) -> None:
+    task, rows = encoded("tiny-gpt2")
+    rows = rows[:40]
+    found = made_rows(rows, task, source, 90, "height-width", 3)
+    assert len(found) == kept + 90
+    assert torch.equal(found.inputs[:kept], rows.inputs[:kept])
+    drawn = unigram_texts(rows, 90, task.spec.special_ids, generator(3, "pseudo"))
+    assert torch.equal(found.inputs[kept:], drawn.inputs)
 
 
 def test_draws_depend_on_the_generator_alone() -> None:
