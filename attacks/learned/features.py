@@ -38,12 +38,12 @@ class Coordinates:
     @property
     def count(self) -> int:
         """Total number of gradient coordinates."""
-        return sum(shape.numel() for shape in self.shapes.values())
+        return sum(self.sizes)
 
-    def spread(self, values: Tensor) -> Tensor:
-        """The value ``(tensor,)`` of each coordinate's tensor, ``(coordinate,)``."""
-        sizes = torch.tensor([shape.numel() for shape in self.shapes.values()])
-        return values.repeat_interleave(sizes.to(values.device))
+    @property
+    def sizes(self) -> list[int]:
+        """Number of coordinates of each tensor."""
+        return [shape.numel() for shape in self.shapes.values()]
 
     def flatten(self, update: Tensors) -> Tensor:
         """``(..., coordinate)`` of tensors ``(..., *shape)``."""
@@ -52,7 +52,7 @@ class Coordinates:
 
     def unflatten(self, coordinates: Tensor) -> Tensors:
         """The inverse of ``flatten``, as views."""
-        parts = coordinates.split([shape.numel() for shape in self.shapes.values()], -1)
+        parts = coordinates.split(self.sizes, -1)
         return {
             name: part.unflatten(-1, shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
@@ -64,36 +64,53 @@ class Hashed:
     """Weighted sums of the coordinates in each bin, without random signs (Wu et al. 2022).
 
     Attributes:
+        coordinates: of the updates.
         width: number of features.
         index: the bin of each coordinate, int64; None if each has its own.
-        weights: of each coordinate in its bin, float32; None if all are 1, as in the paper.
+        weights: of each tensor's coordinates in their bins, float32 ``(tensor,)``; None if all are
+            1, as in the paper.
     """
 
+    coordinates: Coordinates
     width: int
     index: Tensor | None = None
     weights: Tensor | None = None
 
     @classmethod
-    def of(cls, coordinates: int, index: Tensor | None, weights: Tensor | None = None) -> Hashed:
-        """The bins for the given number of coordinates."""
-        return cls(coordinates if index is None else int(index.max()) + 1, index, weights)
+    def of(
+        cls, coordinates: Coordinates, index: Tensor | None, weights: Tensor | None = None
+    ) -> Hashed:
+        """The features by these bins."""
+        width = coordinates.count if index is None else int(index.max()) + 1
+        return cls(coordinates, width, index, weights)
 
-    def linear(self, coordinates: Tensor) -> Tensor:
-        """The sums ``(update, bin)`` of ``(update, coordinate)``."""
+    def linear(self, update: Tensors) -> Tensor:
+        """The sums ``(update, bin)`` of tensors ``(update, *shape)``."""
         if self.index is None:
-            return coordinates
-        if self.weights is not None:
-            coordinates = coordinates * self.weights
-        sums = coordinates.new_zeros(len(coordinates), self.width)
-        return sums.index_add_(1, self.index, coordinates)
+            return self.coordinates.flatten(update)
+        bins = self.index.split(self.coordinates.sizes)
+        sums: Tensor | None = None
+        for name, index, weight in zip(self.coordinates.shapes, bins, self._weights(), strict=True):
+            values = update[name].flatten(1)
+            own = values.new_zeros(len(values), self.width).index_add_(1, index, values)
+            # Weights act on the sums: there are fewer, and index_add_ is slow with an alpha.
+            sums = own.mul_(weight) if sums is None else sums.add_(own, alpha=weight)
+        assert sums is not None
+        return sums
 
     def sizes(self, device: torch.device) -> Tensor:
         """Sum of the squared weights in each bin, float32."""
         if self.index is None:
             return torch.ones(self.width, device=device)
-        if self.weights is not None:
-            return self.index.bincount(self.weights.square(), self.width)
-        return self.index.bincount(minlength=self.width).float()
+        bins = self.index.split(self.coordinates.sizes)
+        counts = torch.stack([own.bincount(minlength=self.width) for own in bins])
+        return torch.tensor(self._weights(), device=device).square() @ counts.float()
+
+    def _weights(self) -> list[float]:
+        if self.weights is None:
+            return [1.0] * len(self.coordinates.shapes)
+        listed: list[float] = self.weights.tolist()
+        return listed
 
     def finish(self, linear: Tensor) -> Tensor:
         """The features, which are the sums themselves."""
@@ -159,9 +176,9 @@ class Slopes:
             self.reference.numel() + sum(self.coordinates.shapes[self.head.weight]) + self.classes
         )
 
-    def linear(self, coordinates: Tensor) -> Tensor:
-        """The coordinates themselves."""
-        return coordinates
+    def linear(self, update: Tensors) -> Tensor:
+        """The coordinates ``(update, coordinate)`` of tensors ``(update, *shape)``."""
+        return self.coordinates.flatten(update)
 
     def sizes(self, device: torch.device) -> Tensor:
         """One coordinate each, float32."""

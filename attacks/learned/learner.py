@@ -129,9 +129,8 @@ class Learner(Attack, ABC):
             training = with_mirrored(training)
         if task.spec.num_classes:
             training = with_other_classes(training, task.spec.num_classes, self.relabelled, seed)
-        client = declared_client(
-            observation, model, Hashed(Coordinates.of(model).count), count, defended=self.adaptive
-        )
+        plain = Hashed.of(Coordinates.of(model), None)
+        client = declared_client(observation, model, plain, count, defended=self.adaptive)
         with _simulable():
             made = {"size": torch.tensor(count), **self.drawn(training, client, task, seed)}
         made = {name: value.to(job.device) for name, value in made.items()}
@@ -180,8 +179,9 @@ class Learner(Attack, ABC):
         load_state(network, {name: learned[name] for name in network.state_dict()})
         guesses = []
         for observation, rng in zip(observations, rngs, strict=True):
-            update = Coordinates.of(model).flatten(observed_gradient(observation))
-            linear = features.linear(update.float().to(job.device)[None])
+            update = observed_gradient(observation)
+            seen = {name: update[name].float()[None].to(job.device) for name in model.parameters}
+            linear = features.linear(seen)
             with torch.no_grad():
                 outputs = network(features.finish(linear))[0]
             guess = network.output.read(outputs, observation.knowledge.lengths)

@@ -78,9 +78,7 @@ class LTI(Learner):
     def features(self, model: Replay, task: Task, made: Tensors) -> Features:
         """The coordinates, hashed."""
         del task
-        coordinates, weights = Coordinates.of(model), made.get("weights")
-        spread = None if weights is None else coordinates.spread(weights)
-        return Hashed.of(coordinates.count, made.get("index"), spread)
+        return Hashed.of(Coordinates.of(model), made.get("index"), made.get("weights"))
 
     def network(self, task: Task, features: Features, made: Tensors) -> Model:
         """The inverter of images or texts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +20,7 @@ from fedsim.types import Batch, Tensors
 
 MEMORY = 4 << 30
 """Most bytes of features that are kept; beyond that they are recomputed in each epoch."""
-AT_ONCE = 256 << 20
+AT_ONCE = 32 << 20
 """Most bytes of gradients held at a time."""
 _SLICE = 256
 """Updates of single examples simulated in one pass."""
@@ -70,20 +71,23 @@ class SimulatedClient:
 
     def _linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
         numbers = torch.arange(len(batch)).view(-1, self.spread.rows)
-        first, *others = (
+        means, *others = (
             self._steps(batch[numbers[:, own].flatten()], own.stop - own.start, count, rng)
             for own, count in self.spread.batches
         )
-        for other in others:
-            first += other
-        means = first.div_(self.spread.steps)  # in place: a new copy takes as long as a gradient
+        for name, value in means.items():  # in place: a copy takes as long as a gradient
+            for other in others:
+                value += other[name]
+            if self.spread.steps > 1:
+                value /= self.spread.steps
         if self.chain.changes_update:
-            means = torch.stack([self._sent(mean, rng) for mean in means])
+            updates = range(len(next(iter(means.values()))))
+            means = _stacked([self._sent(_row(means, i), rng) for i in updates])
         if self.spread.clients > 1:
-            means = means.unflatten(0, (-1, self.spread.clients)).mean(1)
+            means = {n: v.unflatten(0, (-1, self.spread.clients)).mean(1) for n, v in means.items()}
         return self.features.linear(means)
 
-    def _steps(self, batch: Batch, size: int, count: int, rng: torch.Generator) -> Tensor:
+    def _steps(self, batch: Batch, size: int, count: int, rng: torch.Generator) -> Tensors:
         """The sum over ``count`` steps of the gradient of each ``size`` examples in a row."""
         chosen = [
             self.chain.on_batch(batch[start : start + size], rng)
@@ -96,28 +100,29 @@ class SimulatedClient:
             torch.cat(masks) if masks else None,
         )
         if not self.chain.per_example:
-            return self.coordinates.flatten(group_gradients(self.model, batch, size)).mul_(count)
-        single = self.coordinates.flatten(per_sample_gradients(self.model, batch))
-        groups = single.unflatten(0, (-1, size))
-        return torch.stack([self._mean_of_defended(groups, rng) for _ in range(count)]).sum(0)
+            found = group_gradients(self.model, batch, size)
+            return found if count == 1 else {name: v.mul_(count) for name, v in found.items()}
+        single = per_sample_gradients(self.model, batch)
+        steps = [self._means_of_defended(single, size, rng) for _ in range(count)]
+        return {name: torch.stack([step[name] for step in steps]).sum(0) for name in steps[0]}
 
-    def _mean_of_defended(self, single: Tensor, rng: torch.Generator) -> Tensor:
-        """As clients do it in a step, ``(client, coordinate)`` of ``(client, example, ...)``."""
+    def _means_of_defended(self, single: Tensors, size: int, rng: torch.Generator) -> Tensors:
+        """As clients do it in a step, ``(client, *shape)`` of ``(example, *shape)``."""
+        examples = len(next(iter(single.values())))
         means = []
-        for group in single:
-            defended = [self.chain.on_gradient(self._named(own), rng) for own in group]
-            total = sum(self.coordinates.flatten(own) for own in defended)
-            assert isinstance(total, Tensor)
-            total = self.coordinates.flatten(self.chain.on_sum(self._named(total), rng))
-            means.append(total / len(group))
-        return torch.stack(means)
+        for start in range(0, examples, size):
+            total: Tensors = {}
+            for i in range(start, start + size):
+                own = self.chain.on_gradient(_row(single, i), rng)
+                total = {name: total[name] + value for name, value in own.items()} if total else own
+            summed = self.chain.on_sum(total, rng)
+            means.append({name: value / size for name, value in summed.items()})
+        return _stacked(means)
 
-    def _sent(self, mean: Tensor, rng: torch.Generator) -> Tensor:
-        update = self.chain.on_update(self._named(mean * self.length), rng)
-        return self.coordinates.flatten(update) / self.length
-
-    def _named(self, coordinates: Tensor) -> Tensors:
-        return self.coordinates.unflatten(coordinates)
+    def _sent(self, mean: Tensors, rng: torch.Generator) -> Tensors:
+        update = {name: value * self.length for name, value in mean.items()}
+        update = self.chain.on_update(update, rng)
+        return {name: value / self.length for name, value in update.items()}
 
     def averages(self, batch: Batch) -> bool:
         """Whether updates are the means of what single examples give, the same each time.
@@ -134,6 +139,15 @@ class SimulatedClient:
     def mean(self, single: Tensor) -> Tensor:
         """``(update, feature)`` of the linear features ``(update, example, feature)``."""
         return torch.einsum("e,uef->uf", self.spread.shares.to(single), single)
+
+
+def _row(tensors: Tensors, number: int) -> Tensors:
+    return {name: value[number] for name, value in tensors.items()}
+
+
+def _stacked(updates: Sequence[Tensors]) -> Tensors:
+    """``(update, *shape)`` of single updates ``(*shape)``."""
+    return {name: torch.stack([update[name] for update in updates]) for name in updates[0]}
 
 
 def declared_client(

@@ -97,37 +97,43 @@ def test_coordinates_come_back(model: Replay, batch: Batch) -> None:
     assert torch.equal(first, flat[0])
 
 
+PARTS = Coordinates({"a": torch.Size([2, 5]), "b": torch.Size([20])})
+
+
 def test_hashing_adds_up_bins() -> None:
     index = draw_bins(30, 0.3, rng())
-    features = Hashed.of(30, index)
+    features = Hashed.of(PARTS, index)
     matrix = torch.zeros(features.width, 30)
     matrix[index, torch.arange(30)] = 1
     values = torch.randn(7, 30, generator=rng())
-    torch.testing.assert_close(features.linear(values), values @ matrix.T)
+    update = PARTS.unflatten(values)
+    torch.testing.assert_close(features.linear(update), values @ matrix.T)
     assert features.sizes(CPU).tolist() == matrix.sum(1).tolist()
     assert features.width <= 9
     assert int(matrix.sum(1).min()) >= 1
     assert torch.equal(index, draw_bins(30, 0.3, rng()))
     assert not torch.equal(index, draw_bins(30, 0.3, rng(1)))
-    plain = Hashed.of(30, None)
-    assert torch.equal(plain.finish(plain.linear(values)), values)
+    plain = Hashed.of(PARTS, None)
+    assert torch.equal(plain.finish(plain.linear(update)), values)
     assert (plain.width, plain.sizes(CPU).tolist()) == (30, [1.0] * 30)
 
 
 def test_weighted_bins_keep_the_variance_of_noise() -> None:
-    index, weights = draw_bins(4000, 0.01, rng()), torch.rand(4000, generator=rng(1))
-    features = Hashed.of(4000, index, weights)
-    noise = 0.3 * torch.randn(500, 4000, generator=rng(2))
+    parts = Coordinates({"a": torch.Size([1000]), "b": torch.Size([30, 100])})
+    index, weights = draw_bins(4000, 0.01, rng()), torch.tensor([0.5, 2.0])
+    features = Hashed.of(parts, index, weights)
+    noise = parts.unflatten(0.3 * torch.randn(500, 4000, generator=rng(2)))
     found = features.linear(noise)
-    torch.testing.assert_close(found, Hashed.of(4000, index).linear(noise * weights))
+    weighted = {"a": 0.5 * noise["a"], "b": 2 * noise["b"]}
+    torch.testing.assert_close(found, Hashed.of(parts, index).linear(weighted))
     expected = 0.09 * features.sizes(CPU)
     assert float((found.var(0) / expected).mean()) == pytest.approx(1, abs=0.05)
 
 
 def test_weights_bring_tensors_to_one_scale_unless_noise_hides_them() -> None:
     coordinates = Coordinates({"a": torch.Size([3, 4]), "b": torch.Size([5]), "c": torch.Size([2])})
-    scales = torch.tensor([10.0, 0.1, 0.0])
-    updates = torch.randn(4000, 19, generator=rng()) * coordinates.spread(scales)
+    scales = torch.tensor([10.0] * 12 + [0.1] * 5 + [0.0] * 2)
+    updates = torch.randn(4000, 19, generator=rng()) * scales
     plain = tensor_weights(updates, coordinates, 0.0)
     torch.testing.assert_close(plain, torch.tensor([0.1, 10.0, 0.0]), rtol=0.05, atol=0)
     hidden = tensor_weights(updates, coordinates, 1.0)
@@ -137,8 +143,8 @@ def test_weights_bring_tensors_to_one_scale_unless_noise_hides_them() -> None:
 def test_slopes(model: Replay, batch: Batch) -> None:
     reference = torch.full((3, 16, 16), 0.4)
     features = Slopes(model, Coordinates.of(model), find_head(model.network), reference)
-    flat = features.coordinates.flatten(per_sample_gradients(model, batch))
-    found = features.finish(features.linear(flat))
+    flat = features.linear(per_sample_gradients(model, batch))
+    found = features.finish(flat)
     assert found.shape == (6, features.width)
     slopes, bias, given, known = found.split([768, 10, 192, 10], 1)
     assert torch.equal(bias, flat[:, -10:])

@@ -77,7 +77,7 @@ def described(
     task: Task, seen: Observation, size: int, index: Tensor | None = None, *, defended: bool = True
 ) -> SimulatedClient:
     model = replay(seen, task, CPU)
-    features = Hashed.of(Coordinates.of(model).count, index)
+    features = Hashed.of(Coordinates.of(model), index)
     return declared_client(seen, model, features, size, defended=defended)
 
 
