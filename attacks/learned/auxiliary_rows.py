@@ -87,16 +87,6 @@ def with_mirrored(rows: Batch) -> Batch:
     return joined([rows, replace(rows, inputs=rows.inputs.flip(-1))])
 
 
-def with_other_classes(rows: Batch, num_classes: int, copies: int, seed: int) -> Batch:
-    """The rows, and then ``copies`` of each, every one with a class drawn among the others."""
-    if not copies:
-        return rows
-    size = (copies, len(rows))
-    shifts = torch.randint(1, num_classes, size, generator=generator(seed, "other classes"))
-    labels = (rows.labels + shifts.to(rows.labels)) % num_classes
-    return joined([rows, *(replace(rows, labels=drawn) for drawn in labels)])
-
-
 def joined(batches: Sequence[Batch]) -> Batch:
     """One batch after another; texts have to be equally wide."""
     masks = [batch.mask for batch in batches if batch.mask is not None]

@@ -20,7 +20,6 @@ from attacks.learned.auxiliary_rows import (
     split_rows,
     with_classes,
     with_mirrored,
-    with_other_classes,
 )
 from attacks.learned.features import Coordinates, Features, Hashed
 from attacks.learned.inverter import Inverter
@@ -66,7 +65,6 @@ class Learner(Attack, ABC):
 
     Attributes:
         mirror: train on mirrored images too.
-        relabelled: further copies of each row to train on, with other classes.
         size: largest number of auxiliary rows used; 0 for all.
         auxiliary: train on the auxiliary ``rows``, on these and pseudo images (``dct``) or pseudo
             texts (``rows+unigram``), or on pseudo texts alone (``unigram``), as Wu et al. 2022 do
@@ -81,7 +79,6 @@ class Learner(Attack, ABC):
     learned_once: ClassVar[bool] = True
 
     mirror: bool = True
-    relabelled: Annotated[int, Field(ge=0)] = 0
     size: Annotated[int, Field(ge=0)] = 0
     auxiliary: Source = "rows"
     pseudo: Annotated[int, Field(ge=0)] = 0
@@ -127,8 +124,6 @@ class Learner(Attack, ABC):
         training = made_rows(training, task, self.auxiliary, self.pseudo, self.dct_axes, seed)
         if self.mirror and task.modality == "image":
             training = with_mirrored(training)
-        if task.spec.num_classes:
-            training = with_other_classes(training, task.spec.num_classes, self.relabelled, seed)
         plain = Hashed.of(Coordinates.of(model), None)
         client = declared_client(observation, model, plain, count, defended=self.adaptive)
         with _simulable():

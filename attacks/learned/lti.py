@@ -34,8 +34,7 @@ class LTI(Learner):
 
     We differ in three points. (1) The paper chooses the epoch on the test set; here held-out
     auxiliary rows choose it. (2) Features are standardised, after tensors are brought to one scale
-    before they are hashed; the learning rate follows a cosine. (3) Images are also mirrored, and
-    on demand ``relabelled``: the gradient of an image under another class is one more lesson. The
+    before they are hashed; the learning rate follows a cosine. (3) Images are also mirrored. The
     paper's schedule is, for images, width 3000, 200 epochs, a learning rate of 1e-4 falling to a
     tenth and 50,000 images; for texts width 600, 1000 channels and 100 epochs. For a single image
     ``ridge`` needs seconds and is often better.
