@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,8 +17,6 @@ from fedsim.types import Batch, Tensors
 
 _AT_ONCE = 64
 """Most updates that one ``vmap`` processes at a time."""
-_BYTES = 64 << 20
-"""Most bytes of gradients that one ``vmap`` produces at a time."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Coordinates:
         """Number of coordinates of each tensor."""
         return [shape.numel() for shape in self.shapes.values()]
 
-    def flatten(self, update: Tensors) -> Tensor:
+    def flatten(self, update: Mapping[str, Tensor]) -> Tensor:
         """``(..., coordinate)`` of tensors ``(..., *shape)``."""
         parts = [update[name].flatten(-len(shape)) for name, shape in self.shapes.items()]
         return torch.cat(parts, -1)
@@ -84,7 +83,7 @@ class Hashed:
         width = coordinates.count if index is None else int(index.max()) + 1
         return cls(coordinates, width, index, weights)
 
-    def linear(self, update: Tensors) -> Tensor:
+    def linear(self, update: Mapping[str, Tensor]) -> Tensor:
         """The sums ``(update, bin)`` of tensors ``(update, *shape)``."""
         if self.index is None:
             return self.coordinates.flatten(update)
@@ -176,7 +175,7 @@ class Slopes:
             self.reference.numel() + sum(self.coordinates.shapes[self.head.weight]) + self.classes
         )
 
-    def linear(self, update: Tensors) -> Tensor:
+    def linear(self, update: Mapping[str, Tensor]) -> Tensor:
         """The coordinates ``(update, coordinate)`` of tensors ``(update, *shape)``."""
         return self.coordinates.flatten(update)
 
@@ -214,54 +213,3 @@ def head_input(weight: Tensor, bias: Tensor) -> Tensor:
     energy = bias.square().sum(1, keepdim=True)
     projected = torch.einsum("uo,uoi->ui", bias, weight)
     return torch.where(energy > 0, projected / energy.where(energy > 0, 1), 0)
-
-
-def per_sample_gradients(model: Replay, batch: Batch) -> Tensors:
-    """The gradient of each example, ``(example, *shape)``."""
-    return group_gradients(model, batch, 1)
-
-
-def group_gradients(model: Replay, batch: Batch, size: int) -> Tensors:
-    """The gradient of each ``size`` consecutive examples, ``(group, *shape)``, by ``vmap``.
-
-    Groups are processed one by one if gradients are large, which is as fast and takes less memory,
-    or if the network branches on its input's values, as for the padding masks of BERT.
-    """
-    chunk = _BYTES // (4 * size * sum(value.numel() for value in model.parameters.values()))
-    if chunk < 2:
-        return looped_gradients(model, batch, size)
-    mask = batch.inputs if batch.mask is None else batch.mask
-
-    def gradient(inputs: Tensor, labels: Tensor, mask: Tensor) -> Tensors:
-        return model.pure_gradient(Batch(inputs, labels, None if batch.mask is None else mask))
-
-    groups = (part.unflatten(0, (-1, size)) for part in (batch.inputs, batch.labels, mask))
-    try:
-        found: Tensors = vmap(gradient, chunk_size=min(chunk, _AT_ONCE))(*groups)
-    except RuntimeError:
-        return looped_gradients(model, batch, size)
-    return {name: value.detach() for name, value in found.items()}
-
-
-@torch.enable_grad()
-def looped_gradients(model: Replay, batch: Batch, size: int = 1) -> Tensors:
-    """``group_gradients`` one by one: the reference for its results and its speed."""
-    starts = range(0, len(batch), size)
-    found = {k: value.new_empty(len(starts), *value.shape) for k, value in model.parameters.items()}
-    for number, start in enumerate(starts):
-        loss = model.task.loss(model.network, _trimmed(batch[start : start + size]))
-        single = torch.autograd.grad(
-            loss, list(model.parameters.values()), allow_unused=True, materialize_grads=True
-        )
-        for kept, own in zip(found.values(), single, strict=True):
-            kept[number] = own
-    return found
-
-
-def _trimmed(batch: Batch) -> Batch:
-    """The batch without the places that are padding in all its texts."""
-    if batch.mask is None:
-        return batch
-    longest = int(batch.mask.sum(1).max())
-    labels = batch.labels if batch.labels.dim() == 1 else batch.labels[:, :longest]
-    return Batch(batch.inputs[:, :longest], labels, batch.mask[:, :longest])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from attacks.learned.features import Coordinates, Features, group_gradients, per_sample_gradients
+from attacks.learned.features import Coordinates, Features
+from attacks.learned.gradients import Gradients
 from attacks.observed.declared import declared
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, step_length
@@ -22,6 +23,8 @@ MEMORY = 4 << 30
 """Most bytes of features that are kept; beyond that they are recomputed in each epoch."""
 AT_ONCE = 32 << 20
 """Most bytes of gradients held at a time."""
+_LANES = 4
+"""Fewest updates in one pass where one pass over many is faster than as many passes."""
 _SLICE = 256
 """Updates of single examples simulated in one pass."""
 _PROBES = 8
@@ -35,18 +38,24 @@ class SimulatedClient:
     All steps are taken at the broadcast weights. A cohort's clients are simulated one by one.
 
     Attributes:
+        gradients: of the broadcast model.
         chain: all defenses but the Gaussian noise at the end.
         variance: variance of that noise in each coordinate of the mean gradient.
         spread: distribution of an update's examples over clients and steps.
         length: factor from the mean gradient to the update, on which late defenses act.
     """
 
-    model: Replay
+    gradients: Gradients
     features: Features
     chain: Chain
     variance: float
     spread: LocalSteps
     length: float
+
+    @property
+    def model(self) -> Replay:
+        """The broadcast model."""
+        return self.gradients.model
 
     @property
     def size(self) -> int:
@@ -65,16 +74,20 @@ class SimulatedClient:
 
     def linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
         """Linear features ``(update, feature)`` of each ``size`` examples in a row."""
-        step = self.size * max(1, AT_ONCE // (4 * self.size * self.coordinates.count))
+        least = 1 if self.gradients.factored is None else _LANES
+        step = self.size * max(least, AT_ONCE // (4 * self.size * self.coordinates.count))
         starts = range(0, len(batch), step)
         return torch.cat([self._linear(batch[i : i + step], rng) for i in starts])
 
     def _linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
         numbers = torch.arange(len(batch)).view(-1, self.spread.rows)
-        means, *others = (
+        first, *others = (
             self._steps(batch[numbers[:, own].flatten()], own.stop - own.start, count, rng)
             for own, count in self.spread.batches
         )
+        if self.spread.steps == self.spread.clients == 1 and not self.chain.changes_update:
+            return self.features.linear(first)
+        means = dict(first)
         for name, value in means.items():  # in place: a copy takes as long as a gradient
             for other in others:
                 value += other[name]
@@ -87,7 +100,9 @@ class SimulatedClient:
             means = {n: v.unflatten(0, (-1, self.spread.clients)).mean(1) for n, v in means.items()}
         return self.features.linear(means)
 
-    def _steps(self, batch: Batch, size: int, count: int, rng: torch.Generator) -> Tensors:
+    def _steps(
+        self, batch: Batch, size: int, count: int, rng: torch.Generator
+    ) -> Mapping[str, Tensor]:
         """The sum over ``count`` steps of the gradient of each ``size`` examples in a row."""
         chosen = [
             self.chain.on_batch(batch[start : start + size], rng)
@@ -100,9 +115,9 @@ class SimulatedClient:
             torch.cat(masks) if masks else None,
         )
         if not self.chain.per_example:
-            found = group_gradients(self.model, batch, size)
+            found = self.gradients(batch, size)
             return found if count == 1 else {name: v.mul_(count) for name, v in found.items()}
-        single = per_sample_gradients(self.model, batch)
+        single = dict(self.gradients(batch, 1))
         steps = [self._means_of_defended(single, size, rng) for _ in range(count)]
         return {name: torch.stack([step[name] for step in steps]).sum(0) for name in steps[0]}
 
@@ -182,7 +197,9 @@ def declared_client(
                 "Grant server_knows.batch_size and batches of one size, or set adaptive = false.",
             )
         spread = LocalSteps(rows=size, batch=size)
-    return SimulatedClient(model, features, chain, late + single * spread.noise, spread, length)
+    return SimulatedClient(
+        Gradients.of(model), features, chain, late + single * spread.noise, spread, length
+    )
 
 
 class SimulatedUpdates:

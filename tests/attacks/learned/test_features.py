@@ -7,27 +7,20 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attacks.learned import features as module
 from attacks.learned.features import (
     Coordinates,
     Hashed,
     Slopes,
     draw_bins,
-    group_gradients,
     head_input,
-    looped_gradients,
-    per_sample_gradients,
     tensor_weights,
 )
+from attacks.learned.gradients import group_gradients
 from attacks.observed.labels import find_head
 from attacks.observed.replay import Replay, replay
 from fedsim.capture import Observation
-from fedsim.cell import TaskConfig
-from fedsim.data.rows import load_rows
-from fedsim.tasks import make_task
 from fedsim.tasks.base import Task
-from fedsim.tasks.weights import initial_weights
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
@@ -49,45 +42,9 @@ def model(victim: Victim, batch: Batch) -> Replay:
     return replay(seen, task, CPU)
 
 
-def test_vmap_is_the_loop(model: Replay, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    oracle = looped_gradients(model, batch)
-    for share in (1, 1000):  # all at once, and one by one
-        monkeypatch.setattr(module, "_BYTES", module._BYTES // share)
-        found = per_sample_gradients(model, batch)
-        assert found.keys() == oracle.keys()
-        for name, value in oracle.items():
-            assert value.shape == (6, *model.parameters[name].shape)
-            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
-
-
-def test_a_group_has_the_gradient_of_its_batch(model: Replay, batch: Batch) -> None:
-    pairs = group_gradients(model, batch, 2)
-    for i in range(3):
-        expected = model.task.gradient(model.network, batch[2 * i : 2 * i + 2])
-        for name, value in expected.items():
-            torch.testing.assert_close(pairs[name][i], value, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "transformer3"])
-def test_texts_of_any_length(name: str) -> None:
-    rows = load_rows("sentences", "train[:5]", modality="text")
-    task = make_task(TaskConfig(model=name, dataset="sentences"), rows)
-    config = TaskConfig(model=name, dataset="sentences")
-    network = task.model(initial_weights(task, config, 0))
-    parameters: Tensors = {k: p for k, p in network.named_parameters() if k.endswith("bias")}
-    model, batch = Replay(task, network, parameters), task.encode(rows)
-    assert batch.mask is not None
-    assert len(batch.mask.sum(1).unique()) > 1
-    found = per_sample_gradients(model, batch)
-    for i in range(len(batch)):
-        expected = task.gradient(network, batch[i])  # padded
-        for key in model.parameters:
-            torch.testing.assert_close(found[key][i], expected[key], rtol=1e-3, atol=1e-6)
-
-
 def test_coordinates_come_back(model: Replay, batch: Batch) -> None:
     coordinates = Coordinates.of(model)
-    gradients = per_sample_gradients(model, batch)
+    gradients = group_gradients(model, batch, 1)
     flat = coordinates.flatten(gradients)
     assert flat.shape == (6, coordinates.count)
     assert coordinates.count == sum(p.numel() for p in model.parameters.values())
@@ -143,7 +100,7 @@ def test_weights_bring_tensors_to_one_scale_unless_noise_hides_them() -> None:
 def test_slopes(model: Replay, batch: Batch) -> None:
     reference = torch.full((3, 16, 16), 0.4)
     features = Slopes(model, Coordinates.of(model), find_head(model.network), reference)
-    flat = features.linear(per_sample_gradients(model, batch))
+    flat = features.linear(group_gradients(model, batch, 1))
     found = features.finish(flat)
     assert found.shape == (6, features.width)
     slopes, bias, given, known = found.split([768, 10, 192, 10], 1)
