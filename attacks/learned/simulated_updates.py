@@ -95,7 +95,11 @@ class SimulatedClient:
                 value /= self.spread.steps
         if self.chain.changes_update:
             updates = range(len(next(iter(means.values()))))
-            means = _stacked([self._sent(_row(means, i), rng) for i in updates])
+            sent = (self._sent(_row(means, i), rng) for i in updates)
+            if self.spread.clients == 1:  # one by one, without a copy of all
+                alone = ({name: value[None] for name, value in own.items()} for own in sent)
+                return torch.cat([self.features.linear(own) for own in alone])
+            means = _stacked(list(sent))
         if self.spread.clients > 1:
             means = {n: v.unflatten(0, (-1, self.spread.clients)).mean(1) for n, v in means.items()}
         return self.features.linear(means)
@@ -135,6 +139,8 @@ class SimulatedClient:
         return _stacked(means)
 
     def _sent(self, mean: Tensors, rng: torch.Generator) -> Tensors:
+        if self.length == 1:
+            return self.chain.on_update(mean, rng)
         update = {name: value * self.length for name, value in mean.items()}
         update = self.chain.on_update(update, rng)
         return {name: value / self.length for name, value in update.items()}
