@@ -25,7 +25,8 @@ from attacks.learned.features import Coordinates, Features, Hashed
 from attacks.learned.inverter import Inverter
 from attacks.learned.pseudo import Axes
 from attacks.learned.regression import Regression
-from attacks.learned.simulated_updates import SimulatedClient, SimulatedUpdates, declared_client
+from attacks.learned.simulated_client import SimulatedClient, declared_client
+from attacks.learned.simulated_updates import SimulatedUpdates
 from attacks.observed.declared import declared
 from attacks.observed.labels import known_labels
 from attacks.observed.replay import Replay, observed_gradient, replay

@@ -13,7 +13,7 @@ from attacks.learned.inverter import Inverter, Output
 from attacks.learned.inverter_outputs import Pixels, TokenOutput, words_of
 from attacks.learned.inverter_training import Training
 from attacks.learned.learner import Learner, Lessons, Model
-from attacks.learned.simulated_updates import SimulatedClient
+from attacks.learned.simulated_client import SimulatedClient
 from attacks.observed.replay import Replay
 from fedsim.seeds import generator
 from fedsim.tasks.base import Task

@@ -14,7 +14,7 @@ from attacks.learned.inverter_outputs import Pixels
 from attacks.learned.inverter_training import MEASURED
 from attacks.learned.learner import Learner, Lessons, Model
 from attacks.learned.regression import Regression
-from attacks.learned.simulated_updates import SimulatedClient
+from attacks.learned.simulated_client import SimulatedClient
 from attacks.observed.labels import find_head
 from attacks.observed.replay import Replay
 from fedsim.errors import CannotAttack

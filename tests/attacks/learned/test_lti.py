@@ -18,7 +18,8 @@ from attacks.learned.features import Coordinates, Hashed
 from attacks.learned.inverter import assigned
 from attacks.learned.inverter_outputs import Pixels, TokenOutput, words_of
 from attacks.learned.lti import LTI
-from attacks.learned.simulated_updates import SimulatedClient, SimulatedUpdates, declared_client
+from attacks.learned.simulated_client import SimulatedClient, declared_client
+from attacks.learned.simulated_updates import SimulatedUpdates
 from attacks.observed.replay import observed_gradient, replay
 from attacks.prior_only import PriorOnly
 from attacks.scheduling.jobs import plan

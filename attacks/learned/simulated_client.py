@@ -1,0 +1,208 @@
+"""A client as the threat model describes it, that trains on the attacker's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attacks.learned.features import Coordinates, Features
+from attacks.learned.gradients import Gradients
+from attacks.observed.declared import declared
+from attacks.observed.local_steps import LocalSteps
+from attacks.observed.replay import Replay, step_length
+from fedsim.capture import Observation
+from fedsim.defenses.chain import Chain
+from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.errors import CannotAttack
+from fedsim.types import Batch, Tensors
+
+_AT_ONCE = 32 << 20
+"""Most bytes of gradients held at a time."""
+_LANES = 4
+"""Fewest updates in one pass where one pass over many is faster than as many passes."""
+_PROBES = 8
+"""Updates on which ``averages`` is measured."""
+
+
+@dataclass(frozen=True)
+class SimulatedClient:
+    """A client's local steps and its defenses, as declared, without its Gaussian noise.
+
+    All steps are taken at the broadcast weights. A cohort's clients are simulated one by one.
+
+    Attributes:
+        gradients: of the broadcast model.
+        chain: all defenses but the Gaussian noise at the end.
+        variance: variance of that noise in each coordinate of the mean gradient.
+        spread: distribution of an update's examples over clients and steps.
+        length: factor from the mean gradient to the update, on which late defenses act.
+    """
+
+    gradients: Gradients
+    features: Features
+    chain: Chain
+    variance: float
+    spread: LocalSteps
+    length: float
+
+    @property
+    def model(self) -> Replay:
+        """The broadcast model."""
+        return self.gradients.model
+
+    @property
+    def size(self) -> int:
+        """Number of examples in one update."""
+        return self.spread.examples
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Those of the parameters that the client sends."""
+        return Coordinates.of(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """That of the model."""
+        return next(iter(self.model.parameters.values())).device
+
+    def linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
+        """Linear features ``(update, feature)`` of each ``size`` examples in a row."""
+        least = 1 if self.gradients.factored is None else _LANES
+        step = self.size * max(least, _AT_ONCE // (4 * self.size * self.coordinates.count))
+        starts = range(0, len(batch), step)
+        return torch.cat([self._linear(batch[i : i + step], rng) for i in starts])
+
+    def _linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
+        numbers = torch.arange(len(batch)).view(-1, self.spread.rows)
+        first, *others = (
+            self._steps(batch[numbers[:, own].flatten()], own.stop - own.start, count, rng)
+            for own, count in self.spread.batches
+        )
+        if self.spread.steps == self.spread.clients == 1 and not self.chain.changes_update:
+            return self.features.linear(first)
+        means = dict(first)
+        for name, value in means.items():  # in place: a copy takes as long as a gradient
+            for other in others:
+                value += other[name]
+            if self.spread.steps > 1:
+                value /= self.spread.steps
+        if self.chain.changes_update:
+            updates = range(len(next(iter(means.values()))))
+            sent = (self._sent(_row(means, i), rng) for i in updates)
+            if self.spread.clients == 1:  # one by one, without a copy of all
+                alone = ({name: value[None] for name, value in own.items()} for own in sent)
+                return torch.cat([self.features.linear(own) for own in alone])
+            means = _stacked(list(sent))
+        if self.spread.clients > 1:
+            means = {n: v.unflatten(0, (-1, self.spread.clients)).mean(1) for n, v in means.items()}
+        return self.features.linear(means)
+
+    def _steps(
+        self, batch: Batch, size: int, count: int, rng: torch.Generator
+    ) -> Mapping[str, Tensor]:
+        """The sum over ``count`` steps of the gradient of each ``size`` examples in a row."""
+        chosen = [
+            self.chain.on_batch(batch[start : start + size], rng)
+            for start in range(0, len(batch), size)
+        ]
+        masks = [part.mask for part in chosen if part.mask is not None]
+        batch = Batch(
+            torch.cat([part.inputs for part in chosen]),
+            torch.cat([part.labels for part in chosen]),
+            torch.cat(masks) if masks else None,
+        )
+        if not self.chain.per_example:
+            found = self.gradients(batch, size)
+            return found if count == 1 else {name: v.mul_(count) for name, v in found.items()}
+        single = dict(self.gradients(batch, 1))
+        steps = [self._means_of_defended(single, size, rng) for _ in range(count)]
+        return {name: torch.stack([step[name] for step in steps]).sum(0) for name in steps[0]}
+
+    def _means_of_defended(self, single: Tensors, size: int, rng: torch.Generator) -> Tensors:
+        """As clients do it in a step, ``(client, *shape)`` of ``(example, *shape)``."""
+        examples = len(next(iter(single.values())))
+        means = []
+        for start in range(0, examples, size):
+            total: Tensors = {}
+            for i in range(start, start + size):
+                own = self.chain.on_gradient(_row(single, i), rng)
+                total = {name: total[name] + value for name, value in own.items()} if total else own
+            summed = self.chain.on_sum(total, rng)
+            means.append({name: value / size for name, value in summed.items()})
+        return _stacked(means)
+
+    def _sent(self, mean: Tensors, rng: torch.Generator) -> Tensors:
+        if self.length == 1:
+            return self.chain.on_update(mean, rng)
+        update = {name: value * self.length for name, value in mean.items()}
+        update = self.chain.on_update(update, rng)
+        return {name: value / self.length for name, value in update.items()}
+
+    def averages(self, batch: Batch) -> bool:
+        """Whether updates are the means of what single examples give, the same each time.
+
+        Measured on the first rows, so that any defense, normalisation and loss is judged by what
+        it does.
+        """
+        probe = batch[: min(_PROBES, len(batch) // self.size) * self.size]
+        first, second = (self.linear(probe, _generator(probe, seed)) for seed in (0, 1))
+        alone = replace(self, spread=LocalSteps()).linear(probe, _generator(probe, 2))
+        means = self.mean(alone.unflatten(0, (-1, self.size)))
+        return torch.equal(first, second) and bool((means - first).norm() <= 1e-4 * first.norm())
+
+    def mean(self, single: Tensor) -> Tensor:
+        """``(update, feature)`` of the linear features ``(update, example, feature)``."""
+        return torch.einsum("e,uef->uf", self.spread.shares.to(single), single)
+
+
+def _row(tensors: Tensors, number: int) -> Tensors:
+    return {name: value[number] for name, value in tensors.items()}
+
+
+def _stacked(updates: Sequence[Tensors]) -> Tensors:
+    """``(update, *shape)`` of single updates ``(*shape)``."""
+    return {name: torch.stack([update[name] for update in updates]) for name in updates[0]}
+
+
+def declared_client(
+    observation: Observation,
+    model: Replay,
+    features: Features,
+    size: int,
+    *,
+    defended: bool,
+) -> SimulatedClient:
+    """The client that the threat model describes, with its defenses or without.
+
+    Raises:
+        CannotAttack: the server does not know them, or what they worked on.
+    """
+    length, cohort = step_length(observation), observation.knowledge.cohort
+    chain = declared(observation) if defended else Chain()
+    names, defenses, late, single = list(chain.names), list(chain.defenses), 0.0, 0.0
+    while defenses and isinstance(noise := defenses[-1], GaussianNoise):
+        if noise.stage == "sample":
+            single += noise.std**2
+        else:
+            late += noise.std**2 / length**2 / cohort
+        names, defenses = names[:-1], defenses[:-1]
+    chain = Chain(tuple(names), tuple(defenses))
+    spread = LocalSteps.of(observation)
+    if spread is None:
+        if single or chain.per_example or chain.changes_update:
+            raise CannotAttack(
+                f"how {size} examples were spread over {cohort} clients and their local steps is "
+                "not known, and their defense depends on it",
+                "Grant server_knows.batch_size and batches of one size, or set adaptive = false.",
+            )
+        spread = LocalSteps(rows=size, batch=size)
+    return SimulatedClient(
+        Gradients.of(model), features, chain, late + single * spread.noise, spread, length
+    )
+
+
+def _generator(batch: Batch, seed: int) -> torch.Generator:
+    return torch.Generator(batch.inputs.device).manual_seed(seed)
