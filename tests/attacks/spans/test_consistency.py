@@ -25,7 +25,7 @@ from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 DEFENSES: dict[str, dict[str, object]] = {
-    "noise": {"name": "gaussian_noise", "std": 3e-5},
+    "noise": {"name": "gaussian_noise", "std": 1e-5},  # 3e-5 hides words on some processors
     "half": {"name": "prune", "fraction": 0.5, "keep": "random"},
     "largest": {"name": "prune", "fraction": 0.9},
     "signs": {"name": "sign"},
