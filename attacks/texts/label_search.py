@@ -32,7 +32,10 @@ class LabelSearch(ABC):
 
     @abstractmethod
     def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
-        """Labels for the loss from ``values (victim, candidate, ...)``, embeddings and mask."""
+        """Labels for the loss from ``values (victim, candidate, ...)``, embeddings and mask.
+
+        The latter may leave out padding at the end, of which values have places.
+        """
 
     @abstractmethod
     def settled(self, values: Tensor, victim: int, ids: Tensor, mask: Tensor) -> Tensor:
@@ -89,12 +92,13 @@ class Targets(LabelSearch):
 
     def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
         """The share of the targets at each place, ``(..., sentence, token, id)``; 1 in all."""
-        del guess, mask
+        del mask
         places = values.flatten(3).softmax(-1).view_as(values)
         # Of one sum, as victims that share a pass share the mean over its targets.
         counts = self._counts[victims].to(values)
         shares = counts / counts.sum(1, keepdim=True)
         asked = (places * shares[:, None, :, None, None]).movedim(2, -1)
+        asked = asked[..., : guess.shape[-2], :]
         tokens = self._tokens[victims][:, None, None, None].expand_as(asked)
         return asked.new_zeros(*asked.shape[:-1], self._vocabulary).scatter_add(-1, tokens, asked)
 
@@ -131,7 +135,10 @@ class NextTokens(LabelSearch):
     def labels(self, values: Tensor, victims: slice, guess: Tensor, mask: Tensor) -> Tensor:
         """The share of the targets at each place, ``(..., sentence, token, id)``; 1 in all."""
         del victims
-        own = values if self._joint else SHARPNESS * normalize(guess, dim=-1) @ self._directions.T
+        if self._joint:
+            own = values[..., : guess.shape[-2], :]
+        else:
+            own = SHARPNESS * normalize(guess, dim=-1) @ self._directions.T
         shares = own.softmax(-1) * mask[..., None]
         # Nothing predicts the first token. Each lane's mean is over its own targets.
         return shares / mask[..., 1:].sum((-2, -1))[..., None, None, None]

@@ -46,6 +46,8 @@ class LanguagePrior:
             ids: int64 ``(row, token)``, padded on the right.
             mask: 0 where a token is padding, of the same shape.
         """
+        longest = int(mask.sum(1).max())
+        ids, mask = ids[:, :longest], mask[:, :longest]
         lines, back = ids.masked_fill(mask == 0, -1).unique(dim=0, return_inverse=True)
         step = max(1, _HIDDEN // (lines.shape[1] * self.network.config.hidden_size))
         return torch.cat([self._sorted(part) for part in lines.split(step)])[back]

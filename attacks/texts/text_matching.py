@@ -65,6 +65,7 @@ class TextMatching(TextOptions):
             alike[*key, *seen.received].append(index)
         guesses: dict[int, Reconstruction] = {}
         for members in alike.values():
+            members.sort(key=lambda index: max(n for own in possible[index] for n in own.lengths))
             group = TextGroup(
                 self,
                 [observations[i] for i in members],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,6 +18,9 @@ from attacks.texts.surrogate_model import SurrogateModel
 from attacks.texts.transforms import transforms
 from attacks.texts.vocabulary import Vocabulary
 from fedsim.types import Batch, Tensors
+
+_PADDED = 16
+"""Most places of padding in a pass on the CPU: beyond that one more pass costs less."""
 
 
 class Search:
@@ -43,6 +48,9 @@ class Search:
         self.searches_labels = frames.labels.is_floating_point()
         self.best = Best(self.guess.flatten(0, 1), self.labels.flatten(0, 1))
         self.optimizer: torch.optim.Optimizer | None = None
+        # Read once: on a GPU each reading waits for all that was asked before.
+        self._longest: list[int] = frames.mask.sum(-1).flatten(1).amax(1).tolist()
+        self._passes = self._shares()
 
     def reset(self) -> None:
         """Restore the special tokens and discard the best guess so far."""
@@ -62,7 +70,7 @@ class Search:
     def step(self, clip: float) -> Tensor:
         """Step on all lanes; return the objective before the step, ``(victim, lane)``."""
         assert self.optimizer is not None
-        objectives, slopes = zip(*map(self._slope, self._shares()), strict=True)
+        objectives, slopes = zip(*map(self._slope, self._passes), strict=True)
         objective = torch.cat(objectives)
         self.best.offer(objective.flatten(), self.guess.flatten(0, 1), self.labels.flatten(0, 1))
         for variable, parts in zip(self.variables, zip(*slopes, strict=True), strict=True):
@@ -81,9 +89,21 @@ class Search:
         return [self.guess, self.labels] if self.searches_labels else [self.guess]
 
     def _shares(self) -> list[slice]:
-        """Victims that share a pass; a single one if victims have surrogate models."""
-        size = 1 if self._surrogates else max(1, self.weights.lanes // self.guess.shape[1])
-        return [slice(i, i + size) for i in range(0, len(self.guess), size)]
+        """Victims that share a pass; a single one if victims have surrogate models.
+
+        Victims are in the order of their lengths. A pass is as wide as its longest, so that on a
+        CPU, where padding costs as much as words, one of much other length starts the next.
+        """
+        _, lanes, sentences = self.guess.shape[:3]
+        size = 1 if self._surrogates else max(1, self.weights.lanes // lanes)
+        most = _PADDED if self.guess.device.type == "cpu" else math.inf
+        starts = [0]
+        for victim in range(len(self._longest)):
+            own = self._longest[starts[-1] : victim + 1]
+            padding = (max(own) * len(own) - sum(own)) * lanes * sentences
+            if len(own) > size or padding > most:
+                starts.append(victim)
+        return [slice(*ends) for ends in pairwise([*starts, len(self._longest)])]
 
     def _slope(self, victims: slice) -> tuple[Tensor, list[Tensor]]:
         variables = [part[victims].detach().requires_grad_() for part in self.variables]
@@ -230,6 +250,8 @@ class Search:
         parameters: Tensors | None,
         create_graph: bool = True,
     ) -> Tensor:
+        longest = max(self._longest[victims])
+        guess, mask = guess[..., :longest, :], mask[..., :longest]
         flat = mask.flatten(0, 2)
         meant = self.frames.meaning.labels(labels, victims, guess, mask)
         batch = Batch(torch.zeros_like(flat), meant.flatten(0, 2), flat)

@@ -18,6 +18,13 @@ from tests.attacks.texts.test_text_matching import LAMP_COS, attack, look, quick
 FREE = torch.tensor([[False, True, True, True, False], [False, True, False, False, False]])
 ONE = slice(0, 1)
 ANY = torch.zeros(0), torch.zeros(0)
+
+
+def sized(places: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A guess of so many places, of which nothing else matters, and a mask."""
+    return torch.zeros(places, 1), ANY[1]
+
+
 """Embeddings or ids, and a mask, where they do not matter."""
 BIAS = "cls.predictions.bias"
 
@@ -69,7 +76,7 @@ def test_targets_are_the_tokens_asked_for(masked: Victim) -> None:
         # Two targets may fall on one place in random logits, so tokens are compared, not numbers.
         assert set(settled[settled != -100].tolist()) <= set(wanted.tolist())
         values = found.start(None, places, rng())[None, None]
-        shares = found.labels(values, ONE, *ANY)[0, 0].sum((0, 1))
+        shares = found.labels(values, ONE, *sized(places.shape[1]))[0, 0].sum((0, 1))
         expected = torch.bincount(wanted, minlength=len(shares)) / len(wanted)
         torch.testing.assert_close(shares, expected, atol=1e-4, rtol=0)
 
@@ -78,7 +85,8 @@ def test_targets_are_read_off_weights_too(masked: Victim) -> None:
     seen, truth = look(masked, [2, 3], protocol="fedavg", learning_rate=0.1, local_steps=1)
     places = torch.ones(2, truth.inputs.shape[1], dtype=torch.bool)
     found = targets(masked, seen)
-    shares = found.labels(found.start(None, places, rng())[None, None], ONE, *ANY)[0, 0].sum((0, 1))
+    start = found.start(None, places, rng())[None, None]
+    shares = found.labels(start, ONE, *sized(places.shape[1]))[0, 0].sum((0, 1))
     assert set(shares.nonzero()[:, 0].tolist()) == set(truth.labels[truth.labels != -100].tolist())
 
 
@@ -87,7 +95,9 @@ def test_targets_stand_where_words_stand(masked: Victim) -> None:
     found = targets(masked, seen)
     start = found.start(None, FREE, rng())
     assert start.shape == (2, *FREE.shape)
-    soft = found.labels(start[None, None], ONE, *ANY)[0, 0].sum(-1)
+    short = found.labels(start[None, None], ONE, *sized(2))[0, 0].sum(-1)
+    soft = found.labels(start[None, None], ONE, *sized(FREE.shape[1]))[0, 0].sum(-1)
+    assert torch.equal(short, soft[:, :2])
     assert bool((soft[~FREE] == 0).all())
     assert bool((soft[FREE] > 0).all())
     assert not bool((found.settled(start, 0, *ANY)[~FREE] != -100).any())
@@ -98,14 +108,15 @@ def test_victims_with_more_targets_weigh_no_more(masked: Victim) -> None:
     many, _ = look(masked, [4, 5, 6, 7])
     found = targets(masked, few, many)
     values = torch.stack([found.start(None, FREE, rng())[None] for _ in range(2)])
-    labels = found.labels(values, slice(None), *ANY)
+    labels = found.labels(values, slice(None), *sized(FREE.shape[1]))
     torch.testing.assert_close(labels.flatten(1).sum(1), torch.ones(2))
     # Tokens of the one are not asked of the other.
     alone = targets(masked, few)
     start = alone.start(None, FREE, rng())
     padded = torch.cat([start, torch.zeros(len(values[0, 0]) - 1, *FREE.shape)])
     torch.testing.assert_close(
-        found.labels(padded[None, None], ONE, *ANY), alone.labels(start[None, None], ONE, *ANY)
+        found.labels(padded[None, None], ONE, *sized(FREE.shape[1])),
+        alone.labels(start[None, None], ONE, *sized(FREE.shape[1])),
     )
 
 
@@ -121,7 +132,7 @@ def test_the_truth_as_shares_is_the_clients_loss(masked: Victim) -> None:
     values = torch.full((2, *truth.labels.shape), -1e9)
     for number, (_, (sentence, place)) in enumerate(sorted(wanted)):  # tokens ascend
         values[number, sentence, place] = 0.0
-    soft = found.labels(values[None, None], ONE, *ANY)[0, 0]
+    soft = found.labels(values[None, None], ONE, *sized(truth.labels.shape[1]))[0, 0]
     batch = Batch(truth.inputs, soft, truth.mask)
     torch.testing.assert_close(masked.task.loss(network, batch), masked.task.loss(network, truth))
     assert torch.equal(found.settled(values, 0, *ANY), truth.labels)

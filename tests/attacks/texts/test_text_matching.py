@@ -13,13 +13,16 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction, check_facts
 from attacks.prior_only import PriorOnly
 from attacks.spans.bag import words_of_update
 from attacks.spans.span import Span
+from attacks.texts import text_search
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
+from attacks.texts.matching import Matching
 from attacks.texts.tag import TAG
 from attacks.texts.text_matching import TextMatching
 from fedsim.capture import CaptureKey, Observation
@@ -270,6 +273,23 @@ def test_a_group_gives_what_each_gives_alone(bert: Victim) -> None:
             assert alone.objective == pytest.approx(own.objective, rel=1e-3, abs=1e-5)
             if isinstance(search, LAMP):
                 assert lines(own.guess) == lines(alone.guess)
+
+
+def test_a_pass_is_as_wide_as_its_longest(bert: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[tuple[int, int]] = []
+    whole = Matching.__call__
+
+    def noted(self: Matching, guess: Tensor, batch: Batch, **options: Any) -> Tensor:
+        assert guess.shape[-2] == batch.mask.shape[1] == int(batch.mask.sum(1).max())
+        widths.append((len(guess), guess.shape[-2]))
+        return whole(self, guess, batch, **options)
+
+    monkeypatch.setattr(Matching, "__call__", noted)
+    monkeypatch.setattr(text_search, "_PADDED", 2)
+    seen, truths = several(bert, [[2], [0], [3], [1]])
+    assert [truth.inputs.shape[1] for truth in truths] == [8, 7, 7, 9]
+    attack(bert, LAMP(steps=1, starts=1, discrete="none"), seen)
+    assert widths[len(seen) : len(seen) + 2] == [(3, 8), (1, 9)]  # after the starts of each
 
 
 def test_the_seed_decides(bert: Victim) -> None:
