@@ -86,12 +86,14 @@ def _client(task: Task, batch: Batch, config: TaskConfig, number: int) -> Client
     return Client(batch, Observation(key, sent, gradient, "gradient", knowledge))
 
 
-def inverting_speed(checkout: Path, steps: int = STEPS) -> Iterator[Measure]:
+def inverting_speed(
+    checkout: Path, steps: int = STEPS, config: TaskConfig = PICTURES
+) -> Iterator[Measure]:
     """Seconds of a picture by both, and what they recover."""
-    rows = load_rows(PICTURES.dataset, PICTURES.split, modality="image")
-    task = make_task(PICTURES, rows)
+    rows = load_rows(config.dataset, config.split, modality="image")
+    task = make_task(config, rows)
     pictures = task.encode(rows)
-    clients = [_client(task, pictures[i], PICTURES, i) for i in range(len(pictures))]
+    clients = [_client(task, pictures[i], config, i) for i in range(len(pictures))]
     attack = Inverting(steps=steps, restarts=1)
     network = task.model(clients[0].seen.sent)
     public = PublicInverting(
@@ -131,8 +133,11 @@ def inverting_speed(checkout: Path, steps: int = STEPS) -> Iterator[Measure]:
     gain = len(clients) * statistics.median(slow) / together  # its first picture includes imports
     yield Measure(f"{label} each of {len(clients)} together", gain, "x", TOGETHER_GOAL)
     truths = [one.batch for one in clients]
-    yield _quality(f"{label} the public code's PSNR", "psnr", task, found, truths)
-    yield _quality(f"{label} our PSNR", "psnr", task, made, truths)
+    their_psnr, our_psnr = (_scores("psnr", task, guesses, truths) for guesses in (found, made))
+    gains = [own - public for own, public in zip(our_psnr, their_psnr, strict=True)]
+    yield Measure.of(f"{label} the public code's PSNR", their_psnr, "dB", "-")
+    yield Measure.of(f"{label} our PSNR", our_psnr, "dB", "-")
+    yield Measure.of(f"{label} our PSNR less the public code's", gains, "dB", ">= 0")
 
 
 def span_speed(
@@ -191,20 +196,20 @@ def lamp_speed(checkout: Path, options: LAMP = SCHEDULE) -> Iterator[Measure]:
     gain = len(victims) * statistics.median(slow) / together
     yield Measure(f"{label} each of {len(victims)} together", gain, "x", SENTENCE_GOAL)
     truths = [victim.batch for victim in victims]
-    yield _quality(f"{label} the public code's ROUGE-1", "rouge1", task, theirs, truths)
-    yield _quality(f"{label} our ROUGE-1", "rouge1", task, ours, truths)
+    for whose, guesses in (("the public code's", theirs), ("our", ours)):
+        yield Measure.of(
+            f"{label} {whose} ROUGE-1", _scores("rouge1", task, guesses, truths), "", "-"
+        )
 
 
-def _quality(
-    label: str, metric: str, task: Task, guesses: Sequence[Batch], truths: Sequence[Batch]
-) -> Measure:
+def _scores(
+    metric: str, task: Task, guesses: Sequence[Batch], truths: Sequence[Batch]
+) -> list[float]:
     """How good the guesses are, each one beside its truth."""
-    scored = [
-        METRICS[metric]().score(task.examples(guess), task.examples(truth))
+    return [
+        float(METRICS[metric]().score(task.examples(guess), task.examples(truth)))
         for guess, truth in zip(guesses, truths, strict=True)
     ]
-    unit = METRICS[metric].unit
-    return Measure.of(label, [float(one) for one in scored], "" if unit == "1" else unit, "-")
 
 
 def _batches(rows: Batch, size: int, room: int, count: int) -> Iterator[Batch]:

@@ -139,6 +139,7 @@ def test_the_public_code_gets_our_weights_rows_and_update(tmp_path: Path) -> Non
     found = lines(list(inverting_speed(tmp_path, steps=2)))
     assert found["the public code's PSNR"].value > 40
     assert 0 < found["our PSNR"].value < 40
+    assert found["our PSNR less the public code's"].value < 0
     assert found["ours alone"].value > 0
     assert found["each of 8 together"].goal == ">= 5"
     left = {name for name in set(sys.modules) - before if "inversefed" in name}
