@@ -90,6 +90,11 @@ class StatisticsLoss:
         """As broadcast."""
         return self.loss.network
 
+    @property
+    def smoother(self) -> float:
+        """Factor of the total variation."""
+        return self.loss.smoother
+
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images (example, channel, height, width)``, a scalar."""
         gradient = {name: value for name, value in observed.items() if " " not in name}

@@ -14,9 +14,14 @@ from attacks.observed.distance import EPSILON, cosine_distance
 from attacks.observed.replay import Replay
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
+from fedsim.defenses.prune import Prune
 from fedsim.types import Batch, Tensors
 
-ImageForm: TypeAlias = Literal["cosine", "support", "hinge", "interval"]
+ImageForm: TypeAlias = Literal["cosine", "support", "cut", "signs", "interval"]
+WIDTH = 0.05
+"""Width of the tanh that stands for a sign, in medians of the guess's magnitudes."""
+SMOOTHER = 16.0
+"""Factor of the total variation where signs are compared, whose distance is large at the truth."""
 
 
 @dataclass(frozen=True)
@@ -24,19 +29,26 @@ class ImageLoss:
     """The matching loss of one guess, a pure function for ``torch.func``.
 
     Attributes:
-        form: ``cosine`` is that of Inverting Gradients. Wu et al. 2022, appendix A, adapt it:
-            ``support`` leaves out coordinates that were received as 0, for pruned updates;
-            ``hinge`` is the share of the energy with the wrong sign, for the signs of one gradient.
-            The paper's hinge is not divided by the energy, hence lowest where the gradient
-            vanishes. ``interval`` leaves out what rounding explains.
+        form: ``cosine`` is that of Inverting Gradients. ``support`` leaves out coordinates that
+            were received as 0, for pruned updates (Wu et al. 2022, appendix A). Where only the
+            largest were kept, ``cut`` counts those by as much as they exceed the least of the kept.
+            ``signs`` compares signs, see ``sign_distance``. ``interval`` leaves out what rounding
+            explains.
         chain: whose surrogate the guess's gradient passes through; empty for none.
         each: whether every example passes alone, before the mean is taken.
+        pruning: what was cut off, for ``cut``.
     """
 
     model: Replay
     form: ImageForm = "cosine"
     chain: Chain = field(default_factory=Chain)
     each: bool = False
+    pruning: Prune | None = None
+
+    @property
+    def smoother(self) -> float:
+        """Factor of the total variation that this loss needs."""
+        return SMOOTHER if self.form == "signs" else 1.0
 
     @property
     def network(self) -> nn.Module:
@@ -46,11 +58,15 @@ class ImageLoss:
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images (example, channel, height, width)``, a scalar."""
         guess = self.update(images, labels)
-        if self.form == "hinge":
-            return wrong_share(guess, observed)
+        if self.form == "signs":
+            return sign_distance(guess, observed)
         if self.form == "support":
             kept = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
             return cosine_distance(guess, observed, kept)
+        if self.pruning is not None:
+            least = self.pruning.least(observed).items()
+            slack = {name: own.where(observed[name] == 0, 0) for name, own in least}
+            return cosine_distance(guess, nearest(guess, observed, slack))
         if self.form == "interval":
             return cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
         return cosine_distance(guess, observed)
@@ -87,8 +103,13 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     singles = 1 < known.cohort == known.num_examples
     signs = [defense for defense in chain.defenses if "sign" in defense.distortions]
     if signs and not (several and (singles or signs[-1].per_example)):
-        return ImageLoss(model, "hinge")
+        return ImageLoss(model, "signs")
     if "sparsity" in chain.distortions and not signs:
+        cut = [each for each in chain.defenses if isinstance(each, Prune)]
+        if [each.keep for each in cut] == ["largest"] and not (
+            several and (singles or cut[0].per_example)
+        ):
+            return ImageLoss(model, "cut", pruning=cut[0])
         return ImageLoss(model, "support")
     # A mean over a cohort has no common steps.
     alone = not signs and known.cohort == 1
@@ -101,8 +122,8 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
 def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
     """Of all that rounds to what was received, what is nearest to the guess; constants.
 
-    The guess is first scaled to fit best, as the cosine does. At the truth the result is the truth,
-    so that its distance is 0 instead of the rounding error.
+    The guess is first scaled to fit best what is not 0, as the cosine does. At the truth the result
+    is the truth, so that its distance is 0 instead of the rounding error.
 
     Args:
         guess: gradients.
@@ -110,10 +131,10 @@ def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
         slack: how far each coordinate may lie from what was received, broadcast against it.
     """
     sums = [
-        torch.stack([(guess[name] * value).sum(), guess[name].square().sum()]).detach()
+        torch.stack([(guess[name] * value).sum(), (guess[name] * (value != 0)).square().sum()])
         for name, value in observed.items()
     ]
-    inner, energy = torch.stack(sums).sum(0).unbind()
+    inner, energy = torch.stack(sums).sum(0).detach().unbind()
     scale = inner.clamp(min=0) / (energy + EPSILON**2)
     return {
         name: (scale * guess[name].detach()).clamp(value - slack[name], value + slack[name])
@@ -121,18 +142,18 @@ def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
     }
 
 
-def wrong_share(guess: Tensors, signs: Tensors) -> Tensor:
-    """``sum_i max(-g_i s_i, 0)^2 / sum_i g_i^2`` over coordinates with a sign; in [0, 1].
+def sign_distance(guess: Tensors, observed: Tensors) -> Tensor:
+    """``1 - cosine`` between ``tanh(g / width)`` and the signs, over coordinates that have one.
 
-    1 for a guess without a gradient.
+    Nearly the share of wrong signs, small coordinates counting like large ones, of which each tells
+    as much. Wu et al. 2022, appendix A, weigh wrong signs by their energy, which is nearly 0 for
+    images far from the truth.
     """
-    sums = []
-    for name, value in signs.items():
-        agreement = guess[name] * value.sign()
-        pair = (agreement.clamp(max=0), agreement)
-        sums.append(torch.stack([part.square().sum() for part in pair]))
-    wrong, energy = torch.stack(sums).sum(0).unbind()
-    return (wrong + EPSILON**2) / (energy + EPSILON**2)
+    size = torch.cat([guess[name].detach().abs().flatten() for name in observed])
+    width = WIDTH * size.median() + EPSILON
+    signs = {name: value.sign() for name, value in observed.items()}
+    kept = {name: value.abs() for name, value in signs.items()}
+    return cosine_distance({name: (guess[name] / width).tanh() for name in signs}, signs, kept)
 
 
 def total_variation(images: Tensor) -> Tensor:

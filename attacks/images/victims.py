@@ -40,6 +40,11 @@ class RoundsLoss:
         """Of one of the rounds."""
         return self.losses[0].network
 
+    @property
+    def smoother(self) -> float:
+        """Factor of the total variation."""
+        return self.losses[0].smoother
+
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images``, a scalar; what was observed is ``(round, ...)``."""
         parts = [

@@ -16,8 +16,8 @@ from attacks.images.image_losses import (
     ImageLoss,
     matching_loss,
     nearest,
+    sign_distance,
     total_variation,
-    wrong_share,
 )
 from attacks.images.inverting import Inverting
 from attacks.observed.distance import cosine_distance
@@ -127,13 +127,16 @@ CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
     [
         ((), 1, "cosine", False),
         (({"name": "gaussian_noise", "std": 0.1},), 2, "cosine", False),
-        ((SIGN,), 1, "hinge", False),
-        ((SIGN,), 2, "hinge", False),
-        ((MEAN_OF_SIGNS,), 1, "hinge", False),
+        ((SIGN,), 1, "signs", False),
+        ((SIGN,), 2, "signs", False),
+        ((MEAN_OF_SIGNS,), 1, "signs", False),
         ((MEAN_OF_SIGNS,), 2, "cosine", True),
-        ((PRUNE,), 2, "support", False),
+        ((PRUNE,), 2, "cut", False),
+        (({**PRUNE, "keep": "random"},), 1, "support", False),
+        (({**PRUNE, "stage": "sample"},), 1, "cut", False),
+        (({**PRUNE, "stage": "sample"},), 2, "support", False),
         # What was pruned before has no sign.
-        ((PRUNE, SIGN), 1, "hinge", False),
+        ((PRUNE, SIGN), 1, "signs", False),
         ((INT8,), 1, "interval", False),
         ((INT8,), 2, "interval", False),
         (({"name": "clip", "norm": 1.0}, INT8), 2, "interval", False),
@@ -142,8 +145,8 @@ CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
         ((INT8, {"name": "gaussian_noise", "std": 0.1}), 1, "cosine", False),
         ((CLIP, INT8), 2, "cosine", True),
         (({"name": "quantize", "kind": "qsgd"},), 1, "cosine", False),
-        ((PRUNE, INT8), 1, "support", False),
-        ((INT8, SIGN), 1, "hinge", False),
+        ((PRUNE, INT8), 1, "cut", False),
+        ((INT8, SIGN), 1, "signs", False),
         (({"name": "clip", "norm": 1.0},), 2, "cosine", False),
         (({"name": "dp_client", "clip": 1.0, "noise_multiplier": 1.0},), 2, "cosine", False),
         ((CLIP,), 1, "cosine", False),
@@ -170,10 +173,11 @@ def test_the_loss_fits_the_defense(
     [
         ((SIGN,), 2, 2, "cosine", True),
         ((MEAN_OF_SIGNS,), 2, 2, "cosine", True),
-        ((SIGN,), 2, 4, "hinge", False),
+        ((SIGN,), 2, 4, "signs", False),
         (({"name": "clip", "norm": 1.0},), 2, 2, "cosine", True),
         (({"name": "clip", "norm": 1.0},), 2, 4, "cosine", False),
         ((PRUNE,), 2, 2, "support", False),
+        ((PRUNE,), 2, 4, "cut", False),
         ((INT8,), 2, 2, "cosine", False),
     ],
 )
@@ -197,14 +201,34 @@ def test_clients_of_a_cohort_defend_alone(
             torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
 
 
-def test_wrong_share() -> None:
+def test_sign_distance() -> None:
     signs = {"a": torch.tensor([1.0, -1.0, 0.0]), "b": torch.tensor([[-1.0]])}
-    guess = {"a": torch.tensor([2.0, 1.0, 9.0]), "b": torch.tensor([[-2.0]])}
-    # One of three signs is wrong, and where none was received nothing counts.
-    assert wrong_share(guess, signs) == pytest.approx(1 / (4 + 1 + 4))
-    scaled = {name: 1e-3 * value for name, value in guess.items()}
-    assert wrong_share(scaled, signs) == pytest.approx(1 / 9)
-    assert wrong_share({name: 0 * value for name, value in guess.items()}, signs) == 1
+    guess = {"a": torch.tensor([9.0, 1.0, 7.0]), "b": torch.tensor([[-2.0]])}
+    # One of three signs is wrong, however small, and where none was received nothing counts.
+    assert sign_distance(guess, signs) == pytest.approx(1 - 1 / 3)
+    scaled = {name: 1e-6 * value for name, value in guess.items()}
+    assert sign_distance(scaled, signs) == pytest.approx(1 - 1 / 3)
+    assert sign_distance({name: 0 * value for name, value in guess.items()}, signs) == 1
+
+
+def test_what_was_cut_off_is_at_most_as_large_as_the_least_kept(
+    victim: Victim, pictures: Pictures
+) -> None:
+    task, seen = victim(truth := pictures(1, 0), defense=({**PRUNE, "fraction": 0.99},))
+    model = replay(seen, task, CPU)
+    loss, support = matching_loss(model, seen, adaptive=True), ImageLoss(model, "support")
+    at_truth = loss(truth.inputs, truth.labels, seen.received)
+    assert at_truth == pytest.approx(0, abs=1e-5)
+    other = 1 - truth.inputs
+    assert loss(other, truth.labels, seen.received) > 1e-3
+    # The same on the support, but much larger where nothing was sent.
+    guess = {name: value.clone() for name, value in seen.received.items()}
+    name = max(guess, key=lambda each: int((guess[each] == 0).sum()))
+    guess[name][guess[name] == 0] = 9 * guess[name].abs().max()
+    object.__setattr__(loss, "update", lambda *_: guess)
+    object.__setattr__(support, "update", lambda *_: guess)
+    assert support(other, truth.labels, seen.received) == pytest.approx(0, abs=1e-5)
+    assert loss(other, truth.labels, seen.received) > 0.5
 
 
 def test_nearest() -> None:
