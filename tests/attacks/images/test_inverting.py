@@ -214,7 +214,8 @@ def test_sign_distance() -> None:
 def test_what_was_cut_off_is_at_most_as_large_as_the_least_kept(
     victim: Victim, pictures: Pictures
 ) -> None:
-    task, seen = victim(truth := pictures(1, 0), defense=({**PRUNE, "fraction": 0.99},))
+    truth = pictures(1, 0)
+    task, seen = defended(victim, truth, ({**PRUNE, "fraction": 0.99},))
     model = replay(seen, task, CPU)
     loss, support = matching_loss(model, seen, adaptive=True), ImageLoss(model, "support")
     at_truth = loss(truth.inputs, truth.labels, seen.received)
@@ -224,11 +225,11 @@ def test_what_was_cut_off_is_at_most_as_large_as_the_least_kept(
     # The same on the support, but much larger where nothing was sent.
     guess = {name: value.clone() for name, value in seen.received.items()}
     name = max(guess, key=lambda each: int((guess[each] == 0).sum()))
-    guess[name][guess[name] == 0] = 9 * guess[name].abs().max()
+    guess[name][guess[name] == 0] = max(float(value.abs().max()) for value in guess.values())
     object.__setattr__(loss, "update", lambda *_: guess)
     object.__setattr__(support, "update", lambda *_: guess)
     assert support(other, truth.labels, seen.received) == pytest.approx(0, abs=1e-5)
-    assert loss(other, truth.labels, seen.received) > 0.5
+    assert loss(other, truth.labels, seen.received) > 0.01
 
 
 def test_nearest() -> None:
@@ -263,7 +264,7 @@ def test_the_truth_loses_least(
         )
     )
     assert of_truth < 0.7 * min(of_other, oblivious)
-    if chain != (MEAN_OF_SIGNS,):  # whose tanh is no sign
+    if chain not in ((SIGN,), (MEAN_OF_SIGNS,)):  # whose tanh is no sign
         assert of_truth == pytest.approx(0, abs=1e-6)
 
 
@@ -300,17 +301,21 @@ def test_each_example_passes_the_defense_alone(victim: Victim, pictures: Picture
 def test_who_knows_the_defense_sees_more(
     victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
 ) -> None:
-    batch = pictures(1, 6)
-    task, seen = defended(victim, batch, chain)
     # Little total variation, since it hides what the loss makes of a defense.
     attack = Inverting(steps=200, total_variation=3e-5, learning_rate=0.4)
-    oblivious, aware = (
-        replace(attack, adaptive=flag).reconstruct([seen], task, [rng()], Job())[0]
-        for flag in (False, True)
-    )
-    errors = [(f.guess.inputs - batch.inputs).square().mean() for f in (oblivious, aware)]
+    errors, grey = torch.zeros(2), torch.zeros(())
+    for shade in (6, 3):
+        batch = pictures(1, shade)
+        task, seen = defended(victim, batch, chain)
+        oblivious, aware = (
+            replace(attack, adaptive=flag).reconstruct([seen], task, [rng()], Job())[0]
+            for flag in (False, True)
+        )
+        found = torch.stack([oblivious.guess.inputs, aware.guess.inputs])
+        errors += (found - batch.inputs).square().flatten(1).mean(1)
+        grey += (batch.inputs - 0.5).square().mean()
     assert errors[1] < 0.7 * errors[0]
-    assert errors[1] < (batch.inputs - 0.5).square().mean()
+    assert errors[1] < grey
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

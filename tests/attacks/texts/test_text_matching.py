@@ -280,6 +280,7 @@ def test_a_pass_is_as_wide_as_its_longest(bert: Victim, monkeypatch: pytest.Monk
     whole = Matching.__call__
 
     def noted(self: Matching, guess: Tensor, batch: Batch, **options: Any) -> Tensor:
+        assert batch.mask is not None
         assert guess.shape[-2] == batch.mask.shape[1] == int(batch.mask.sum(1).max())
         widths.append((len(guess), guess.shape[-2]))
         return whole(self, guess, batch, **options)
