@@ -150,7 +150,8 @@ def sign_distance(guess: Tensors, observed: Tensors) -> Tensor:
     images far from the truth.
     """
     size = torch.cat([guess[name].detach().abs().flatten() for name in observed])
-    width = WIDTH * size.median() + EPSILON
+    # Of those that are not 0, as whole units of a ReLU may be silent.
+    width = WIDTH * size.where(size > 0, torch.nan).nanmedian().nan_to_num() + EPSILON
     signs = {name: value.sign() for name, value in observed.items()}
     kept = {name: value.abs() for name, value in signs.items()}
     return cosine_distance({name: (guess[name] / width).tanh() for name in signs}, signs, kept)

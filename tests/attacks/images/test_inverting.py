@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from attacks.base import Job
 from attacks.images.image_losses import (
@@ -209,6 +210,13 @@ def test_sign_distance() -> None:
     scaled = {name: 1e-6 * value for name, value in guess.items()}
     assert sign_distance(scaled, signs) == pytest.approx(1 - 1 / 3)
     assert sign_distance({name: 0 * value for name, value in guess.items()}, signs) == 1
+    # Where most coordinates are 0, the others still have a slope.
+    lone = torch.tensor([1e-3, 0.0, 0.0], requires_grad=True)
+    sign_distance({"a": lone}, {"a": torch.ones(3)}).backward()
+    assert lone.grad is not None
+    assert bool(lone.grad.isfinite().all())
+    silent = vmap(sign_distance)({"a": torch.zeros(2, 3)}, {"a": torch.ones(2, 3)})
+    assert silent.tolist() == [1.0, 1.0]
 
 
 def test_what_was_cut_off_is_at_most_as_large_as_the_least_kept(
