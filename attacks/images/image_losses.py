@@ -14,10 +14,9 @@ from attacks.observed.distance import EPSILON, cosine_distance
 from attacks.observed.replay import Replay
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
-from fedsim.defenses.prune import Prune
 from fedsim.types import Batch, Tensors
 
-ImageForm: TypeAlias = Literal["cosine", "support", "cut", "signs", "interval"]
+ImageForm: TypeAlias = Literal["cosine", "support", "signs", "interval"]
 WIDTH = 0.05
 """Width of the tanh that stands for a sign, in medians of the guess's magnitudes."""
 SMOOTHER = 16.0
@@ -30,20 +29,16 @@ class ImageLoss:
 
     Attributes:
         form: ``cosine`` is that of Inverting Gradients. ``support`` leaves out coordinates that
-            were received as 0, for pruned updates (Wu et al. 2022, appendix A). Where only the
-            largest were kept, ``cut`` counts those by as much as they exceed the least of the kept.
-            ``signs`` compares signs, see ``sign_distance``. ``interval`` leaves out what rounding
-            explains.
+            were received as 0, for pruned updates (Wu et al. 2022, appendix A). ``signs`` compares
+            signs, see ``sign_distance``. ``interval`` leaves out what rounding explains.
         chain: whose surrogate the guess's gradient passes through; empty for none.
         each: whether every example passes alone, before the mean is taken.
-        pruning: what was cut off, for ``cut``.
     """
 
     model: Replay
     form: ImageForm = "cosine"
     chain: Chain = field(default_factory=Chain)
     each: bool = False
-    pruning: Prune | None = None
 
     @property
     def smoother(self) -> float:
@@ -63,10 +58,6 @@ class ImageLoss:
         if self.form == "support":
             kept = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
             return cosine_distance(guess, observed, kept)
-        if self.pruning is not None:
-            least = self.pruning.least(observed).items()
-            slack = {name: own.where(observed[name] == 0, 0) for name, own in least}
-            return cosine_distance(guess, nearest(guess, observed, slack))
         if self.form == "interval":
             return cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
         return cosine_distance(guess, observed)
@@ -105,11 +96,6 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     if signs and not (several and (singles or signs[-1].per_example)):
         return ImageLoss(model, "signs")
     if "sparsity" in chain.distortions and not signs:
-        cut = [each for each in chain.defenses if isinstance(each, Prune)]
-        if [each.keep for each in cut] == ["largest"] and not (
-            several and (singles or cut[0].per_example)
-        ):
-            return ImageLoss(model, "cut", pruning=cut[0])
         return ImageLoss(model, "support")
     # A mean over a cohort has no common steps.
     alone = not signs and known.cohort == 1
@@ -122,8 +108,8 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
 def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
     """Of all that rounds to what was received, what is nearest to the guess; constants.
 
-    The guess is first scaled to fit best what is not 0, as the cosine does. At the truth the result
-    is the truth, so that its distance is 0 instead of the rounding error.
+    The guess is first scaled to fit best, as the cosine does. At the truth the result is the truth,
+    so that its distance is 0 instead of the rounding error.
 
     Args:
         guess: gradients.
@@ -131,10 +117,10 @@ def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
         slack: how far each coordinate may lie from what was received, broadcast against it.
     """
     sums = [
-        torch.stack([(guess[name] * value).sum(), (guess[name] * (value != 0)).square().sum()])
+        torch.stack([(guess[name] * value).sum(), guess[name].square().sum()]).detach()
         for name, value in observed.items()
     ]
-    inner, energy = torch.stack(sums).sum(0).detach().unbind()
+    inner, energy = torch.stack(sums).sum(0).unbind()
     scale = inner.clamp(min=0) / (energy + EPSILON**2)
     return {
         name: (scale * guess[name].detach()).clamp(value - slack[name], value + slack[name])

@@ -75,16 +75,6 @@ class Prune(StagedDefense):
         """Zeros."""
         return frozenset({"sparsity"})
 
-    def least(self, received: Tensors) -> Tensors:
-        """The least magnitude received, a scalar for each tensor; of all where all are ranked.
-
-        It bounds what was zeroed where the largest are kept.
-        """
-        least = {n: v.abs().where(v != 0, torch.inf).amin() for n, v in received.items()}
-        if self.scope == "global":
-            least = dict.fromkeys(least, torch.stack(list(least.values())).amin())
-        return least
-
     def _prune(self, tensors: Tensors) -> Tensors:
         flat = torch.cat([value.flatten() for value in tensors.values()])
         keep = max(1, round(flat.numel() * (1 - self.fraction)))

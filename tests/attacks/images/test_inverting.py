@@ -132,10 +132,7 @@ CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
         ((SIGN,), 2, "signs", False),
         ((MEAN_OF_SIGNS,), 1, "signs", False),
         ((MEAN_OF_SIGNS,), 2, "cosine", True),
-        ((PRUNE,), 2, "cut", False),
-        (({**PRUNE, "keep": "random"},), 1, "support", False),
-        (({**PRUNE, "stage": "sample"},), 1, "cut", False),
-        (({**PRUNE, "stage": "sample"},), 2, "support", False),
+        ((PRUNE,), 2, "support", False),
         # What was pruned before has no sign.
         ((PRUNE, SIGN), 1, "signs", False),
         ((INT8,), 1, "interval", False),
@@ -146,7 +143,7 @@ CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
         ((INT8, {"name": "gaussian_noise", "std": 0.1}), 1, "cosine", False),
         ((CLIP, INT8), 2, "cosine", True),
         (({"name": "quantize", "kind": "qsgd"},), 1, "cosine", False),
-        ((PRUNE, INT8), 1, "cut", False),
+        ((PRUNE, INT8), 1, "support", False),
         ((INT8, SIGN), 1, "signs", False),
         (({"name": "clip", "norm": 1.0},), 2, "cosine", False),
         (({"name": "dp_client", "clip": 1.0, "noise_multiplier": 1.0},), 2, "cosine", False),
@@ -178,7 +175,6 @@ def test_the_loss_fits_the_defense(
         (({"name": "clip", "norm": 1.0},), 2, 2, "cosine", True),
         (({"name": "clip", "norm": 1.0},), 2, 4, "cosine", False),
         ((PRUNE,), 2, 2, "support", False),
-        ((PRUNE,), 2, 4, "cut", False),
         ((INT8,), 2, 2, "cosine", False),
     ],
 )
@@ -217,27 +213,6 @@ def test_sign_distance() -> None:
     assert bool(lone.grad.isfinite().all())
     silent = vmap(sign_distance)({"a": torch.zeros(2, 3)}, {"a": torch.ones(2, 3)})
     assert silent.tolist() == [1.0, 1.0]
-
-
-def test_what_was_cut_off_is_at_most_as_large_as_the_least_kept(
-    victim: Victim, pictures: Pictures
-) -> None:
-    truth = pictures(1, 0)
-    task, seen = defended(victim, truth, ({**PRUNE, "fraction": 0.99},))
-    model = replay(seen, task, CPU)
-    loss, support = matching_loss(model, seen, adaptive=True), ImageLoss(model, "support")
-    at_truth = loss(truth.inputs, truth.labels, seen.received)
-    assert at_truth == pytest.approx(0, abs=1e-5)
-    other = 1 - truth.inputs
-    assert loss(other, truth.labels, seen.received) > 1e-3
-    # The same on the support, but much larger where nothing was sent.
-    guess = {name: value.clone() for name, value in seen.received.items()}
-    name = max(guess, key=lambda each: int((guess[each] == 0).sum()))
-    guess[name][guess[name] == 0] = max(float(value.abs().max()) for value in guess.values())
-    object.__setattr__(loss, "update", lambda *_: guess)
-    object.__setattr__(support, "update", lambda *_: guess)
-    assert support(other, truth.labels, seen.received) == pytest.approx(0, abs=1e-5)
-    assert loss(other, truth.labels, seen.received) > 0.01
 
 
 def test_nearest() -> None:
