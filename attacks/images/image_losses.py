@@ -14,11 +14,12 @@ from attacks.observed.distance import EPSILON, cosine_distance
 from attacks.observed.replay import Replay
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
+from fedsim.defenses.sign import Sign
 from fedsim.types import Batch, Tensors
 
 ImageForm: TypeAlias = Literal["cosine", "support", "signs", "interval"]
 WIDTH = 0.05
-"""Width of the tanh that stands for a sign, in medians of the guess's magnitudes."""
+"""Width of the tanh that stands for a sign, in medians of the guess's magnitudes but 0."""
 SMOOTHER = 16.0
 """Factor of the total variation where signs are compared, whose distance is large at the truth."""
 
@@ -135,9 +136,7 @@ def sign_distance(guess: Tensors, observed: Tensors) -> Tensor:
     as much. Wu et al. 2022, appendix A, weigh wrong signs by their energy, which is nearly 0 for
     images far from the truth.
     """
-    size = torch.cat([guess[name].detach().abs().flatten() for name in observed])
-    # Of those that are not 0, as whole units of a ReLU may be silent.
-    width = WIDTH * size.where(size > 0, torch.nan).nanmedian().nan_to_num() + EPSILON
+    width = WIDTH * Sign().width({name: guess[name] for name in observed})
     signs = {name: value.sign() for name, value in observed.items()}
     kept = {name: value.abs() for name, value in signs.items()}
     return cosine_distance({name: (guess[name] / width).tanh() for name in signs}, signs, kept)

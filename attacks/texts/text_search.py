@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -14,13 +12,11 @@ from attacks.observed.search import Best
 from attacks.texts.frames import Frames, LossWeights, Lowest
 from attacks.texts.language_prior import LanguagePrior
 from attacks.texts.matching import Matching
+from attacks.texts.passes import passes
 from attacks.texts.surrogate_model import SurrogateModel
 from attacks.texts.transforms import transforms
 from attacks.texts.vocabulary import Vocabulary
 from fedsim.types import Batch, Tensors
-
-_PADDED = 16
-"""Most places of padding in a pass on the CPU: beyond that one more pass costs less."""
 
 
 class Search:
@@ -50,7 +46,10 @@ class Search:
         self.optimizer: torch.optim.Optimizer | None = None
         # Read once: on a GPU each reading waits for all that was asked before.
         self._longest: list[int] = frames.mask.sum(-1).flatten(1).amax(1).tolist()
-        self._passes = self._shares()
+        _, lanes, sentences = self.guess.shape[:3]
+        size = 1 if surrogates else max(1, weights.lanes // lanes)
+        on_cpu = self.guess.device.type == "cpu"
+        self._passes = passes(self._longest, lanes * sentences, size, on_cpu=on_cpu)
 
     def reset(self) -> None:
         """Restore the special tokens and discard the best guess so far."""
@@ -87,23 +86,6 @@ class Search:
     def variables(self) -> list[Tensor]:
         """The tensors that the optimiser changes."""
         return [self.guess, self.labels] if self.searches_labels else [self.guess]
-
-    def _shares(self) -> list[slice]:
-        """Victims that share a pass; a single one if victims have surrogate models.
-
-        Victims are in the order of their lengths. A pass is as wide as its longest, so that on a
-        CPU, where padding costs as much as words, one of much other length starts the next.
-        """
-        _, lanes, sentences = self.guess.shape[:3]
-        size = 1 if self._surrogates else max(1, self.weights.lanes // lanes)
-        most = _PADDED if self.guess.device.type == "cpu" else math.inf
-        starts = [0]
-        for victim in range(len(self._longest)):
-            own = self._longest[starts[-1] : victim + 1]
-            padding = (max(own) * len(own) - sum(own)) * lanes * sentences
-            if len(own) > size or padding > most:
-                starts.append(victim)
-        return [slice(*ends) for ends in pairwise([*starts, len(self._longest)])]
 
     def _slope(self, victims: slice) -> tuple[Tensor, list[Tensor]]:
         variables = [part[victims].detach().requires_grad_() for part in self.variables]

@@ -41,7 +41,7 @@ class Sign(StagedDefense):
 
     def surrogate(self, update: Tensors) -> Tensors:
         """``tanh(g / tau)``, scaled like the signs; tau is constant under differentiation."""
-        tau = self._width(update)
+        tau = self.width(update)
         return {
             name: self._scaled((value / tau).tanh(), value) if value.is_floating_point() else value
             for name, value in update.items()
@@ -65,7 +65,8 @@ class Sign(StagedDefense):
     def _scaled(self, signs: Tensor, value: Tensor) -> Tensor:
         return signs * value.abs().mean() if self.scale == "mean" else signs
 
-    def _width(self, update: Tensors) -> Tensor | float:
+    def width(self, update: Tensors) -> Tensor | float:
+        """``tau``, or the median magnitude that stands for it, without a slope."""
         if self.tau is not None:
             return self.tau
         floating = [

@@ -18,15 +18,13 @@ from tests.attacks.texts.test_text_matching import LAMP_COS, attack, look, quick
 FREE = torch.tensor([[False, True, True, True, False], [False, True, False, False, False]])
 ONE = slice(0, 1)
 ANY = torch.zeros(0), torch.zeros(0)
+"""Embeddings or ids, and a mask, where they do not matter."""
+BIAS = "cls.predictions.bias"
 
 
 def sized(places: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A guess of so many places, of which nothing else matters, and a mask."""
     return torch.zeros(places, 1), ANY[1]
-
-
-"""Embeddings or ids, and a mask, where they do not matter."""
-BIAS = "cls.predictions.bias"
 
 
 def rng() -> torch.Generator:

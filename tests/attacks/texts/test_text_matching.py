@@ -19,7 +19,6 @@ from attacks.base import Attack, Job, Reconstruction, check_facts
 from attacks.prior_only import PriorOnly
 from attacks.spans.bag import words_of_update
 from attacks.spans.span import Span
-from attacks.texts import text_search
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.matching import Matching
@@ -286,7 +285,7 @@ def test_a_pass_is_as_wide_as_its_longest(bert: Victim, monkeypatch: pytest.Monk
         return whole(self, guess, batch, **options)
 
     monkeypatch.setattr(Matching, "__call__", noted)
-    monkeypatch.setattr(text_search, "_PADDED", 2)
+    monkeypatch.setattr("attacks.texts.passes.PADDED", 2)
     seen, truths = several(bert, [[2], [0], [3], [1]])
     assert [truth.inputs.shape[1] for truth in truths] == [8, 7, 7, 9]
     attack(bert, LAMP(steps=1, starts=1, discrete="none"), seen)
