@@ -45,6 +45,8 @@ class DLG(Attack):
         tolerance: the search ends below ``tolerance * ||gradient||^2``; on LeNet with B=1, 1e-8
             leaves a mean squared error of some 5e-5 a pixel, and 1e-6 about 4e-3.
         patience: outer steps after which a start that made too little progress is given up.
+        start: pixels drawn from N(0, 1), ``normal``, as in the paper, or from N(0.5, 0.1^2),
+            ``grey``, from where two images of a LeNet are found that the other start misses.
         labels: ``auto`` fixes the labels where the threat model grants them; ``joint`` never does.
         adaptive: match what the declared defense would make of the guess's gradient, by its
             surrogate; where zeros show what was pruned, the guess is pruned there.
@@ -58,6 +60,7 @@ class DLG(Attack):
     restarts: Annotated[int, Field(ge=1)] = 8
     tolerance: Annotated[float, Field(ge=0)] = 1e-8
     patience: Annotated[int, Field(ge=1)] = 15
+    start: Literal["normal", "grey"] = "normal"
     labels: Literal["auto", "joint"] = "auto"
     adaptive: bool = False
 
@@ -103,6 +106,18 @@ class DLG(Attack):
 
         return client
 
+    def _draw(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> tuple[Tensor, Tensor]:
+        """Pixels ``(batch, channel, height, width)`` and label logits ``(batch, class)``."""
+        count = observation.knowledge.num_examples
+        assert count is not None
+        images = torch.randn(count, *task.spec.input_shape, generator=rng)
+        logits = torch.randn(count, task.spec.num_classes, generator=rng)
+        if self.start == "grey":
+            images = 0.5 + 0.1 * images
+        return images.to(job.device, torch.float64), logits.to(job.device, torch.float64)
+
     def guess(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
@@ -116,7 +131,7 @@ class DLG(Attack):
         classes = None if classes is None else classes.to(job.device)
         client = self._client(model, observation, observed)
         starts = [
-            _Start(client, observed, classes, _draw(observation, task, generator, job))
+            _Start(client, observed, classes, self._draw(observation, task, generator, job))
             for generator in restart_generators(rng, self.restarts)
         ]
         fresh, progress = iter(starts), SearchProgress(job)
@@ -155,17 +170,6 @@ class IDLG(DLG):
     ) -> Tensor | None:
         """The granted or inferred classes ``(batch,)``."""
         return known_labels(observation, task, rng, job, adaptive=self.adaptive)
-
-
-def _draw(
-    observation: Observation, task: Task, rng: torch.Generator, job: Job
-) -> tuple[Tensor, Tensor]:
-    """Pixels ``(batch, channel, height, width)`` and label logits ``(batch, class)``, N(0, 1)."""
-    count = observation.knowledge.num_examples
-    assert count is not None
-    images = torch.randn(count, *task.spec.input_shape, generator=rng)
-    logits = torch.randn(count, task.spec.num_classes, generator=rng)
-    return images.to(job.device, torch.float64), logits.to(job.device, torch.float64)
 
 
 @dataclass(frozen=True)

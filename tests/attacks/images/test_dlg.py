@@ -165,6 +165,18 @@ def test_restarts_replace_a_start_that_runs_away(victim: Victim, pictures: Pictu
     assert len(first) == len(second) == 25
 
 
+def test_grey_start_inverts_two_images(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(2, 6, 3, size=32)
+    task, seen = victim(batch)
+    errors = {}
+    for start in ("normal", "grey"):
+        attack = DLG(start=start, restarts=1, steps=10)
+        (found,) = attack.reconstruct([seen], task, [rng()], Job())
+        errors[start] = (found.guess.inputs - batch.inputs).square().mean()
+    assert errors["grey"] < 0.03
+    assert errors["normal"] > 0.1
+
+
 def test_same_generator_same_guess(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6, channels=1))
     first, same, other = (
