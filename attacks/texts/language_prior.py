@@ -52,6 +52,14 @@ class LanguagePrior:
         step = max(1, _HIDDEN // (lines.shape[1] * self.network.config.hidden_size))
         return torch.cat([self._sorted(part) for part in lines.split(step)])[back]
 
+    @torch.no_grad()
+    def following(self, ids: Tensor) -> Tensor:
+        """Log-probability of each token after each of these, ``(row, token, vocabulary)``."""
+        body, head = self.network.base_model, self.network.get_output_embeddings()
+        hidden = body(input_ids=ids, use_cache=False).last_hidden_state
+        found: Tensor = head(hidden).log_softmax(-1)
+        return found
+
     def _sorted(self, lines: Tensor) -> Tensor:
         """``loss`` of distinct rows in lexicographic order, padded with -1."""
         body = self.network.base_model

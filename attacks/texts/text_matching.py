@@ -13,6 +13,7 @@ from attacks.observed.search import SearchProgress
 from attacks.texts.hypotheses import hypotheses
 from attacks.texts.language_prior import load_prior
 from attacks.texts.starts import start
+from attacks.texts.substitutions import substituted
 from attacks.texts.text_group import TextGroup
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
@@ -38,10 +39,10 @@ class TextMatching(TextOptions):
     """
 
     def abridged(self) -> tuple[Attack, float]:
-        """With one start. Starts and orders take one derivative, a third of a step."""
+        """With one start and no substitutions; a start, an order or one takes a third of a step."""
         rounds = sum(map(self._due, range(1, self.steps + 1))) if self.discrete != "none" else 0
-        tried = self.starts + rounds * self.proposals
-        return replace(self, starts=1), self.steps + tried / 3
+        tried = self.starts + rounds * self.proposals + self.substitutions
+        return replace(self, starts=1, substitutions=0), self.steps + tried / 3
 
     def reconstruct(
         self,
@@ -110,20 +111,24 @@ class TextMatching(TextOptions):
         if group.prior is None and self.alpha_lm and not note:
             note = "without a language prior; name one as prior, or train one with fedsim prior"
         return [
-            self._result(search, victim, step, expired, note, progress)
-            for victim in range(len(group.rngs))
+            self._result(search, victim, rng, step, expired, note, progress)
+            for victim, rng in enumerate(group.rngs)
         ]
 
     def _result(
         self,
         search: Search,
         victim: int,
+        rng: torch.Generator,
         step: int,
         expired: bool,
         note: str,
         progress: SearchProgress,
     ) -> Reconstruction:
         ids, labels, lane, distance = search.tokens(victim)
+        if self.substitutions:
+            tries, near = self.substitutions, (ids, labels, distance)
+            ids, distance = substituted(search, victim, lane, *near, tries=tries, rng=rng)
         mask = search.frames.mask[victim, lane]
         return Reconstruction(
             Batch(ids, search.frames.meaning.settled(labels, victim, ids, mask), mask),

@@ -40,6 +40,8 @@ class TextOptions(Attack):
         discrete: when to try other orders: ``alternate`` with the steps, at the ``end``, or never.
         discrete_every: steps between two rounds; the first is after a tenth of the steps.
         proposals: number of orders tried for each sentence in a round.
+        substitutions: number of texts tried at the end, each of which has one word replaced, moved
+            or both, see ``substituted``; 0, as in the papers, for none.
         labels: ``auto`` takes the granted labels or infers them from the head; ``enumerate`` tries
             all; ``joint`` searches for them as DLG does, best with L2 and several restarts. The
             targets of a language model follow from the words, unless ``joint``, as in TAG.
@@ -77,6 +79,7 @@ class TextOptions(Attack):
     discrete: Discrete = "alternate"
     discrete_every: Annotated[int, Field(ge=1)] = 75
     proposals: Annotated[int, Field(ge=2)] = 200
+    substitutions: Annotated[int, Field(ge=0)] = 0
     labels: LabelSource = "auto"
     hypotheses: Annotated[int, Field(ge=1)] = 16
     tokens: Literal["vocabulary", "rows", "span"] = "vocabulary"

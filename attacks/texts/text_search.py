@@ -36,7 +36,7 @@ class Search:
         """Take one vocabulary and, if any, one surrogate model for each victim."""
         self.frames, self.weights = frames, weights
         self._matching, self.vocabularies = matching, vocabularies
-        self._prior, self._surrogates, self.job = prior, surrogates, job
+        self.prior, self._surrogates, self.job = prior, surrogates, job
         table = vocabularies[0].table
         self._fixed = table[frames.ids]
         self.guess = torch.zeros_like(self._fixed)
@@ -128,11 +128,11 @@ class Search:
         guess = self.guess[victim, lane].repeat(len(orders), 1, 1, 1)
         guess[:, sentence] = self.guess[victim, lane, sentence][orders]
         scores = self.distances(victim, lane, guess)
-        if self._prior is not None and self.weights.language:
+        if self.prior is not None and self.weights.language:
             mask = self.frames.mask[victim, lane, sentence].expand_as(orders)
             # The prior's loss is a mean over the sentences, of which only this one changes.
             share = self.weights.language / guess.shape[1]
-            scores = scores + share * self._prior.loss(ids[orders], mask).to(scores)
+            scores = scores + share * self.prior.loss(ids[orders], mask).to(scores)
         return int(scores.nan_to_num(torch.inf).argmin())
 
     def _reorder(self, victim: int, lane: int, sentence: int, order: Tensor) -> None:
@@ -159,7 +159,7 @@ class Search:
             kept,
             self.weights,
             self.job,
-            prior=self._prior,
+            prior=self.prior,
             surrogates=self._surrogates,
         )
         narrowed.guess.copy_(self.guess[rows, chosen])
@@ -184,9 +184,9 @@ class Search:
                 table = self.vocabularies[victim].table
                 distance = self.distances(victim, lane, table[ids][None], label[None])
                 score = distance
-                if self._prior is not None:
+                if self.prior is not None:
                     mask = self.frames.mask[victim, lane]
-                    likely = self._prior.loss(ids, mask).mean().to(distance)
+                    likely = self.prior.loss(ids, mask).mean().to(distance)
                     score = distance + self.weights.language * likely
                 found.offer(score, ids[None], (label, lane, float(distance)))
         return found.candidate, *found.extra
@@ -222,6 +222,15 @@ class Search:
                 distance = self._match(one, part[None], own, mask.expand(shape), parameters, False)
             found.append(distance[0].detach())
         return torch.cat(found)
+
+    def slope(self, victim: int, lane: int, guess: Tensor, labels: Tensor) -> Tensor:
+        """Slope of the distance in the guess ``(sentence, token, width)`` of a lane."""
+        mask, one = self.frames.mask[victim, lane], slice(victim, victim + 1)
+        surrogate = self._surrogates[victim] if self._surrogates else None
+        parameters = surrogate.parameters() if surrogate else None
+        variable = guess[None, None].detach().requires_grad_()
+        distance = self._match(one, variable, labels[None, None], mask[None, None], parameters)
+        return torch.autograd.grad(distance.sum(), variable)[0][0, 0]
 
     def _match(
         self,

@@ -31,6 +31,11 @@ def transforms(first: int, last: int, total: int, count: int, rng: torch.Generat
     return rest
 
 
+def reordered(words: list[int], kind: float, *draws: float) -> list[int]:
+    """The words after one of the four moves; ``kind`` and three draws are uniform in [0, 1)."""
+    return _KINDS[int(kind * len(_KINDS))](words, *draws)
+
+
 def _swap(words: list[int], one: float, other: float, _: float) -> list[int]:
     i, j = int(one * len(words)), int(other * len(words))
     own = words.copy()

@@ -16,6 +16,7 @@ class Vocabulary:
 
     Attributes:
         table: ``(token, width)``.
+        allowed: ids of the tokens that may be guessed.
         size: mean norm of a row.
     """
 
@@ -25,14 +26,14 @@ class Vocabulary:
         every = torch.arange(len(words.weight), device=words.weight.device)
         self.table = words(every).detach()  # Gemma multiplies its table
         self.size = float(self.table.norm(dim=1).mean())
-        self._allowed = allowed.to(self.table.device)
-        self._directions = normalize(self.table[self._allowed])
+        self.allowed = allowed.to(self.table.device)
+        self._directions = normalize(self.table[self.allowed])
 
     def nearest(self, embeddings: Tensor) -> Tensor:
         """Ids of the tokens of largest cosine, ``(...)`` from ``(..., width)``."""
         flat = embeddings.reshape(-1, embeddings.shape[-1])
         found = [(part @ self._directions.T).argmax(1) for part in flat.split(256)]
-        return self._allowed[torch.cat(found)].view(embeddings.shape[:-1])
+        return self.allowed[torch.cat(found)].view(embeddings.shape[:-1])
 
 
 def words_of(task: TextTask) -> Tensor:

@@ -132,6 +132,8 @@ def test_the_loss_is_that_of_each_token_after_its_past(
     assert losses[0] == losses[2]
     assert losses[-1] == 0
     assert losses[:6].unique().numel() == 5
+    after = prior.following(ids[:1])[0, :-1]
+    torch.testing.assert_close(-after.gather(1, ids[0, 1:, None]).mean(), losses[0])
 
 
 def test_neither_padding_nor_company_nor_chunks_change_the_loss(
