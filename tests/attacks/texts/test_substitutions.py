@@ -13,8 +13,9 @@ from attacks.base import Job
 from attacks.texts.lamp import LAMP
 from fedsim.models import transformer
 from fedsim.tasks.text import TextTask
+from tests.attacks.solved.test_embedding_rows import Victim
 from tests.attacks.texts.test_language_prior import GPT2
-from tests.attacks.texts.test_text_matching import SMALL, Victim, attack, mean, quick, several
+from tests.attacks.texts.test_text_matching import SMALL, attack, mean, quick, several
 
 SHORT: dict[str, Any] = SMALL | {"steps": 10, "starts": 2, "discrete": "none"}
 
@@ -39,7 +40,8 @@ def test_find_what_a_short_search_misses(victim: Victim, distance: Any) -> None:
 
 
 def test_a_prior_proposes_words_as_well(victim: Victim, tmp_path: Path) -> None:
-    transformer.build(GPT2, "language-modelling", 3).save_pretrained(tmp_path)
+    network: Any = transformer.build(GPT2, "language-modelling", 3)
+    network.save_pretrained(tmp_path)
     assert isinstance(victim.task, TextTask)
     victim.task.tokenizer.save_pretrained(str(tmp_path))
     seen, truths = several(victim, [[0], [4]])
