@@ -46,7 +46,7 @@ class DLG(Attack):
             leaves a mean squared error of some 5e-5 a pixel, and 1e-6 about 4e-3.
         patience: outer steps after which a start that made too little progress is given up.
         start: pixels drawn from N(0, 1), ``normal``, as in the paper, or from N(0.5, 0.1^2),
-            ``grey``, from where two images of a LeNet are found that the other start misses.
+            ``grey``, from where two images of a LeNet come close that the other start misses.
         labels: ``auto`` fixes the labels where the threat model grants them; ``joint`` never does.
         adaptive: match what the declared defense would make of the guess's gradient, by its
             surrogate; where zeros show what was pruned, the guess is pruned there.
