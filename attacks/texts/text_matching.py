@@ -107,11 +107,11 @@ class TextMatching(TextOptions):
         if self.discrete == "end":
             for _ in filter(self._due, range(1, self.steps + 1)):
                 search.rearrange(self.proposals, group.rngs)
-        expired = job.expired and not note
+        diverged = bool(note)
         if group.prior is None and self.alpha_lm and not note:
             note = "without a language prior; name one as prior, or train one with fedsim prior"
         return [
-            self._result(search, victim, rng, step, expired, note, progress)
+            self._result(search, victim, rng, step, diverged, note, progress)
             for victim, rng in enumerate(group.rngs)
         ]
 
@@ -121,21 +121,22 @@ class TextMatching(TextOptions):
         victim: int,
         rng: torch.Generator,
         step: int,
-        expired: bool,
+        diverged: bool,
         note: str,
         progress: SearchProgress,
     ) -> Reconstruction:
         ids, labels, lane, distance = search.tokens(victim)
         if self.substitutions:
-            tries, near = self.substitutions, (ids, labels, distance)
-            ids, distance = substituted(search, victim, lane, *near, tries=tries, rng=rng)
+            ids, distance = substituted(
+                search, victim, lane, ids, labels, distance, tries=self.substitutions, rng=rng
+            )
         mask = search.frames.mask[victim, lane]
         return Reconstruction(
             Batch(ids, search.frames.meaning.settled(labels, victim, ids, mask), mask),
             objective=distance,
             steps=step,
             trace=progress.trace(victim),
-            expired=expired,
+            expired=search.job.expired and not diverged,
             note=note,
         )
 

@@ -211,26 +211,27 @@ class Search:
     ) -> Tensor:
         """Distances of guesses ``(candidate, sentence, token, width)`` of a lane, no graph."""
         labels = self.labels[victim, lane][None] if labels is None else labels
-        mask, one = self.frames.mask[victim, lane], slice(victim, victim + 1)
-        surrogate = self._surrogates[victim] if self._surrogates else None
-        parameters = surrogate.parameters() if surrogate else None
         found = []
         for part in guess.split(self.weights.lanes):
-            shape = (1, len(part), *[-1] * mask.dim())
-            own = labels.expand(1, len(part), *labels.shape[1:])
             with torch.enable_grad():
-                distance = self._match(one, part[None], own, mask.expand(shape), parameters, False)
-            found.append(distance[0].detach())
+                found.append(self._of_lane(victim, lane, part, labels, False).detach())
         return torch.cat(found)
 
     def slope(self, victim: int, lane: int, guess: Tensor, labels: Tensor) -> Tensor:
         """Slope of the distance in the guess ``(sentence, token, width)`` of a lane."""
+        guess = guess.detach().requires_grad_()
+        (distance,) = self._of_lane(victim, lane, guess[None], labels[None], True)
+        return torch.autograd.grad(distance, guess)[0]
+
+    def _of_lane(
+        self, victim: int, lane: int, guess: Tensor, labels: Tensor, create_graph: bool
+    ) -> Tensor:
         mask, one = self.frames.mask[victim, lane], slice(victim, victim + 1)
         surrogate = self._surrogates[victim] if self._surrogates else None
         parameters = surrogate.parameters() if surrogate else None
-        variable = guess[None, None].detach().requires_grad_()
-        distance = self._match(one, variable, labels[None, None], mask[None, None], parameters)
-        return torch.autograd.grad(distance.sum(), variable)[0][0, 0]
+        count = len(guess)
+        labels, mask = (own.expand(1, count, *own.shape[1:]) for own in (labels, mask[None]))
+        return self._match(one, guess[None], labels, mask, parameters, create_graph)[0]
 
     def _match(
         self,

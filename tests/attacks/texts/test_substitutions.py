@@ -68,12 +68,14 @@ def test_tries_are_counted_and_the_guess_never_gets_worse(victim: Victim) -> Non
     assert objectives[0] != objectives[-1]
 
 
-def test_stop_at_the_deadline(victim: Victim) -> None:
-    seen, _ = several(victim, [[0]])
-    late = Job(deadline=time.monotonic())
+def test_stop_at_the_deadline_and_say_so(victim: Victim) -> None:
+    # Under noise no text brings the distance to 0.
+    seen, _ = several(victim, [[0]], {"name": "gaussian_noise", "std": 0.01})
     started = time.monotonic()
+    late = Job(deadline=started + 3)
     (found,) = attack(victim, LAMP(**SHORT, substitutions=10**6), seen, late)
     assert time.monotonic() - started < 20
+    assert found.steps == SHORT["steps"]
     assert found.expired
 
 
