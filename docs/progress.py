@@ -76,7 +76,7 @@ def needs(name: str) -> list[str]:
         table.get("task", {}).get("weights", ""),
         *table.get("sweep", {}).get("task.weights", []),
     ]
-    runs = (re.fullmatch(r"runs/([\w-]+)@\d+", one) for one in named)
+    runs = (re.fullmatch(r"runs/([\w-]+)(?:/.+)?@\d+", one) for one in named)
     return list(dict.fromkeys(run[1] for run in runs if run))
 
 

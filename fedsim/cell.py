@@ -57,8 +57,9 @@ class TaskConfig(ConfigSection):
             ``language-modelling``, ``masked-language-modelling``, or the entry point of a task that
             an installed package adds; ``auto`` infers it from the model.
         weights: ``pretrained``, ``random``, or ``<folder>@<round>`` for the global model that an
-            earlier run broadcast in that round, where the folder is that of a cell or of a run with
-            one cell; ``auto`` is ``random`` for a built-in model and ``pretrained`` for any other.
+            earlier run broadcast in that round, where the folder is that of a cell, of a run with
+            one cell, or ``<run>/<option>=<value>`` for its one cell of that value; ``auto`` is
+            ``random`` for a built-in model and ``pretrained`` for any other.
         input_column: the image or text column; if empty, it is found by its type.
         label_column: the column of class numbers or names; if empty, it is found by its name or
             type.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from torch import nn
 from fedsim.capture import CaptureStore
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors
+from fedsim.files import load_tensors, read_json
 from fedsim.models import MODELS, image_models, transformer
 from fedsim.models.lora import adapt, is_adapter
 from fedsim.models.network import ImageNetwork
@@ -81,10 +83,35 @@ def _seed(seed: int) -> int:
     return derive(seed, "initial weights")
 
 
+def _cell(folder: Path) -> Path:
+    """The one cell of a run, or that of ``<run>/<option>=<value>``; else the folder itself."""
+    named = "=" in folder.name and not folder.exists()
+    run = folder.parent if named else folder
+    cells = sorted(path.parent for path in run.glob("*/captures"))
+    if not named or not cells:
+        return cells[0] if len(cells) == 1 else run
+    option, _, value = folder.name.partition("=")
+    held = [_option(cell, option) for cell in cells]
+    if held.count(value) != 1:
+        raise ConfigError(
+            f"task.weights: the cells of {str(run)!r} have {option} = {', '.join(held)}. "
+            "Write <run>/<option>=<value> with a value that one cell has, or name the folder of a "
+            "cell."
+        )
+    return cells[held.index(value)]
+
+
+def _option(cell: Path, option: str) -> str:
+    """The value that a cell's config has for a dotted name."""
+    held: Any = read_json(cell / "cell.json")
+    for key in option.split("."):
+        held = held.get(key) if isinstance(held, Mapping) else None
+    return str(held)
+
+
 def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
-    # The folder of a run with one cell is accepted for that cell, whose name ends in a hash.
-    inside = sorted(path.parent for path in cell.glob("*/captures"))
-    store = CaptureStore((inside[0] if len(inside) == 1 else cell) / "captures")
+    cell = _cell(cell)
+    store = CaptureStore(cell / "captures")
     keys = store.keys()
     if not keys:
         if cell.parent == Path("runs") and not cell.exists():
@@ -94,7 +121,8 @@ def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
             )
         raise ConfigError(
             f"task.weights: {str(cell)!r} holds no captures. "
-            "Name the folder of a simulated cell, <run>/<cell>, or of a run with one cell."
+            "Name the folder of a simulated cell, <run>/<cell>, of a run with one cell, or "
+            "<run>/<option>=<value> where one cell has that value."
         )
     found = [key for key in keys if key.round == number]
     if not found:

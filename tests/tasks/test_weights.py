@@ -71,6 +71,24 @@ def test_model_of_an_earlier_round(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], sent[name]) for name in sent)
 
 
+def test_cell_of_a_sweep_by_its_value(tmp_path: Path) -> None:
+    task, sent = task_of("lenet"), {}
+    for rate in (0.1, 0.25):
+        cell = tmp_path / f"sweep.none.{rate}"
+        sent[rate] = initial_weights(task, config("lenet"), int(100 * rate))
+        capture(cell, 1, sent[rate])
+        write_json(cell / "cell.json", {"federation": {"learning_rate": rate}})
+    swept = f"{tmp_path}/federation.learning_rate"
+    found = initial_weights(task, config("lenet", f"{swept}=0.25@1"), 0)
+    assert all(torch.equal(found[name], sent[0.25][name]) for name in found)
+    with pytest.raises(ConfigError) as error:
+        initial_weights(task, config("lenet", f"{swept}=0.5@1"), 0)
+    assert str(error.value) == (
+        f"task.weights: the cells of {str(tmp_path)!r} have federation.learning_rate = 0.1, 0.25. "
+        "Write <run>/<option>=<value> with a value that one cell has, or name the folder of a cell."
+    )
+
+
 def test_round_that_was_not_captured(tmp_path: Path) -> None:
     task = task_of("lenet")
     for number in (1, 12):
@@ -88,8 +106,8 @@ def test_folder_that_is_no_cell(tmp_path: Path) -> None:
         initial_weights(task_of("lenet"), config("lenet", f"{tmp_path}/x@1"), 0)
     assert str(error.value) == (
         f"task.weights: {str(tmp_path / 'x')!r} holds no captures. "
-        "Name the folder of a simulated cell, <run>/<cell>, or of a run with "
-        "one cell."
+        "Name the folder of a simulated cell, <run>/<cell>, of a run with one cell, or "
+        "<run>/<option>=<value> where one cell has that value."
     )
 
 
