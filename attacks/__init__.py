@@ -7,6 +7,7 @@ from dataclasses import asdict
 from attacks.base import Attack
 from attacks.film.cuts import CUTS as FILM_CUTS
 from attacks.film.film import FILM
+from attacks.images.bayes import Bayes
 from attacks.images.cuts import CUTS as IMAGE_CUTS
 from attacks.images.dlg import DLG, IDLG
 from attacks.images.gi_gip import GIGIP
@@ -39,6 +40,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "patch_rows": PatchRows,
     "inverting": Inverting,
     "gi_gip": GIGIP,
+    "bayes": Bayes,
     "spear": Spear,
     "ratio": Ratio,
     "dlg_text": DLGText,

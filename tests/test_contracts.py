@@ -46,6 +46,7 @@ ATTACK_CASES = {
     "gi_gip": AttackCase(
         {"latent_steps": 2, "weight_steps": 2, "generator_steps": 2}, ("image",), True
     ),
+    "bayes": AttackCase({"steps": 20}, ("image",), True),
     "dlg_text": AttackCase({"steps": 2}, ("text", "language"), True),
     "tag": AttackCase({"steps": 2}, ("text", "language"), True),
     "lamp": AttackCase(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from attacks.base import Job, Reconstruction
+from attacks.images.victims import Evidence
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.capture import Observation
 from fedsim.records import Certificate
@@ -31,27 +30,23 @@ def pixel_prior(observation: Observation, task: Task, job: Job) -> PixelPrior:
 def guarded(
     found: Reconstruction,
     prior: PixelPrior,
-    loss: Callable[[Tensor, Tensor, Tensors], Tensor],
+    evidence: Evidence,
     observed: Tensors,
 ) -> Reconstruction:
     """The likeliest of the guess, the prior's mean for every example, and images between.
 
-    With a free scale and noise of unknown variance, ``-2 log p(update | images)`` is, up to a
-    constant, ``N log(1 - cosine^2)`` over ``N`` coordinates; ``-2 log p(images)`` is the sum of
-    their squared coefficients in standard deviations. A search that fitted noise gains little in
-    the first and loses much in the second, since its images are rough. Smoothed, they
-    may keep what is true.
+    A search that fitted noise gains little in the likelihood of the update and loses much in the
+    prior, since its images are rough. Smoothed, they may keep what is true.
     """
     images, labels = found.guess.inputs, found.guess.labels
-    count = int(torch.stack([(value != 0).sum() for value in observed.values()]).sum())
     blank = prior.mean.float().expand_as(images).clone()
     tried = {math.inf: blank, 0.0: images}
     tried |= {noise: prior.smoothed(images, noise * prior.error).float() for noise in _NOISE}
     costs: dict[float, tuple[float, float]] = {}
     for noise, own in tried.items():
         with torch.no_grad():
-            distance = float(loss(own, labels, observed))
-        costs[noise] = count * _misfit(distance) + _rarity(prior, own), distance
+            distance, surprise = (float(one) for one in evidence(own, labels, observed))
+        costs[noise] = surprise + float(prior.rarity(own)), distance
     noise = min(costs, key=lambda each: costs[each])
     if not noise:
         return found
@@ -63,13 +58,3 @@ def guarded(
         confidence=(guess,) * len(images),
         note=NOTE if tried[noise] is blank else SMOOTHED,
     )
-
-
-def _misfit(distance: float) -> float:
-    """``log(1 - cosine^2)`` of ``distance = 1 - cosine``."""
-    share = min(max(distance, 1e-12), 1.0)
-    return math.log(share * (2 - share))
-
-
-def _rarity(prior: PixelPrior, images: Tensor) -> float:
-    return float(prior.coefficients(images).square().sum())

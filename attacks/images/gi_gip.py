@@ -17,11 +17,11 @@ from attacks.images.generators import build_generator
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import (
     BestIterates,
-    ImageMatching,
     ImageObjective,
+    RegularisedMatching,
     descend,
 )
-from attacks.images.victims import MatchingLoss, Victims
+from attacks.images.victims import Evidence, MatchingLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, state
@@ -33,7 +33,7 @@ restarts of a smooth kind of image end where they started."""
 
 
 @dataclass(frozen=True)
-class GIGIP(ImageMatching):
+class GIGIP(RegularisedMatching):
     """Match gradients by searching a generator's latents and then its weights.
 
     Jeon et al. 2021, "Gradient Inversion with Generative Image Prior" (GIAS): both stages minimise
@@ -43,6 +43,13 @@ class GIGIP(ImageMatching):
     restarts, a first rate of .1 and a DCGAN. Weights, derivatives and Adam's moments are in memory
     for every image of every victim that shares the lanes. Labels are those of ``inverting``, and so
     is what a prior makes of the guess in the end.
+
+    If ``adaptive`` and no batch statistics are matched, both stages maximise a posterior
+    probability instead: the likelihood of the update under the defense, see
+    ``attacks.images.image_losses``, times that of the latents, N(0, 1), or in the second stage of
+    the images, see ``attacks.observed.pixel_prior``. No weights of regularisers take part. A fixed
+    weight is too large where the distance is small at any image, as under pruning, and too small
+    under signs and noise.
 
     Attributes:
         latent_steps: number of steps in the first stage.
@@ -88,6 +95,7 @@ class GIGIP(ImageMatching):
             weights = read_weights(self.generator_weights)
         load_weights(generator, weights, self.generator_weights or "what was prepared")
         generator.to(victims.job.device).requires_grad_(False)
+        likely = victims.evidence if self.adaptive else None
         starts = [
             (i, START * torch.randn(victims.labels.shape[1], self.latent, generator=rng))
             for i, own in enumerate(victims.rngs)
@@ -97,31 +105,35 @@ class GIGIP(ImageMatching):
         step = max(1, self.lanes // self.restarts)
         for first in range(0, len(victims.rngs), step):
             chosen = starts[first * self.restarts : (first + step) * self.restarts]
-            made += self._together(victims, generator, chosen)
+            made += self._together(victims, likely, generator, chosen)
         return made
 
     def _together(
-        self, victims: Victims, generator: Generator, starts: list[tuple[int, Tensor]]
+        self,
+        victims: Victims,
+        likely: Evidence | None,
+        generator: Generator,
+        starts: list[tuple[int, Tensor]],
     ) -> list[Reconstruction]:
         """Guesses of the victims whose restarts are given, one restart after another."""
         job = victims.job
         own, latents = zip(*starts, strict=True)
         first = descend(
-            self._of_latents(victims.loss, generator),
+            self._of_latents(victims.loss, likely, generator),
             {"latents": torch.stack(latents).to(job.device)},
             victims.lanes(own),
             job,
             steps=self.latent_steps,
             learning_rate=self.latent_rate,
         )
-        rank = first.matching.unflatten(0, (-1, self.restarts)).argmin(1)
+        rank = first.others[1].unflatten(0, (-1, self.restarts)).argmin(1)
         index = rank + self.restarts * torch.arange(len(rank), device=rank.device)
         best = _chosen(first, index)
         numbers = own[:: self.restarts]
         if self.weight_steps and not first.expired:
             copies = (len(numbers), victims.labels.shape[1])
             second = descend(
-                self._of_weights(victims.loss, generator),
+                self._of_weights(victims, likely, generator),
                 {
                     name: value.expand(*copies, *value.shape).clone()
                     for name, value in generator.named_parameters()
@@ -143,20 +155,32 @@ class GIGIP(ImageMatching):
             for lane, victim in enumerate(numbers)
         ]
 
-    def _of_latents(self, loss: MatchingLoss, generator: Generator) -> ImageObjective:
+    def _of_latents(
+        self, loss: MatchingLoss, likely: Evidence | None, generator: Generator
+    ) -> ImageObjective:
+        """Its last value tells which restart is best."""
+
         def objective(
             variables: Tensors, labels: Tensor, observed: Tensors
         ) -> tuple[Tensor, tuple[Tensor, ...]]:
             latents = variables["latents"]
             images = generator(latents)
+            if likely is not None:
+                matching, surprise = likely(images, labels, observed)
+                value = surprise + latents.square().sum() / 2
+                return value, (images, matching, latents, value)
             matching = loss(images, labels, observed)
             rough = self.total_variation * total_variation(images)
             long = self.latent_norm * latents.square().mean()
-            return matching + rough + long, (images, matching, latents)
+            return matching + rough + long, (images, matching, latents, matching)
 
         return objective
 
-    def _of_weights(self, loss: MatchingLoss, generator: Generator) -> ImageObjective:
+    def _of_weights(
+        self, victims: Victims, likely: Evidence | None, generator: Generator
+    ) -> ImageObjective:
+        loss, prior = victims.loss, victims.prior.to(torch.float32)
+
         def one(weights: Tensors, latents: Tensor) -> Tensor:
             image: Tensor = functional_call(generator, weights, (latents[None],))[0]
             return image
@@ -167,6 +191,9 @@ class GIGIP(ImageMatching):
             weights: Tensors, labels: Tensor, observed: Tensors, latents: Tensor
         ) -> tuple[Tensor, tuple[Tensor, ...]]:
             images = render(weights, latents)
+            if likely is not None:
+                matching, surprise = likely(images, labels, observed)
+                return surprise + prior.rarity(images), (images, matching)
             matching = loss(images, labels, observed)
             return matching + self.total_variation * total_variation(images), (images, matching)
 

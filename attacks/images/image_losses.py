@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.functional import logsigmoid
 
 from attacks.observed.declared import declared
 from attacks.observed.distance import EPSILON, cosine_distance
@@ -20,6 +21,10 @@ from fedsim.types import Batch, Tensors
 ImageForm: TypeAlias = Literal["cosine", "support", "signs", "interval"]
 WIDTH = 0.05
 """Width of the tanh that stands for a sign, in medians of the guess's magnitudes but 0."""
+SHARP = 0.01
+"""Width of the logistic function that is a sign's probability, in the same medians."""
+_CLOSEST = 1e-14
+"""Distance that float32 cannot tell from 0."""
 SMOOTHER = 16.0
 """Factor of the total variation where signs are compared, whose distance is large at the truth."""
 
@@ -53,15 +58,21 @@ class ImageLoss:
 
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images (example, channel, height, width)``, a scalar."""
+        return self.evidence(images, labels, observed)[0]
+
+    def evidence(self, images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
+        """The loss, and ``-log p(observed | images)`` up to a constant, both scalars."""
         guess = self.update(images, labels)
         if self.form == "signs":
-            return sign_distance(guess, observed)
+            return sign_distance(guess, observed), sign_surprise(guess, observed)
         if self.form == "support":
             kept = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
-            return cosine_distance(guess, observed, kept)
-        if self.form == "interval":
-            return cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
-        return cosine_distance(guess, observed)
+            distance = cosine_distance(guess, observed, kept)
+        elif self.form == "interval":
+            distance = cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
+        else:
+            distance = cosine_distance(guess, observed)
+        return distance, surprise(distance, observed)
 
     def update(self, images: Tensor, labels: Tensor) -> Tensors:
         """What the client would send of the guess, as far as that has a slope."""
@@ -78,8 +89,9 @@ class ImageLoss:
 def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) -> ImageLoss:
     """The cosine distance, or the loss that fits the declared defense.
 
-    The mean of several examples' signs takes the cosine of the mean of their ``tanh(g / tau)``;
-    the paper has no tau, and gradients are so small that its tanh is the identity. So does that of
+    The mean of several examples' signs takes the cosine of the mean of their ``tanh(g / tau)``,
+    where a declared tau or median is divided by a hundred, so that the truth fits; the paper has no
+    tau, and gradients are so small that its tanh is the identity. So does that of
     a cohort whose clients have one example each. Signs of the mean are compared as those of one
     example. Noise and clipping leave the cosine as it is.
 
@@ -96,14 +108,27 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     signs = [defense for defense in chain.defenses if "sign" in defense.distortions]
     if signs and not (several and (singles or signs[-1].per_example)):
         return ImageLoss(model, "signs")
-    if "sparsity" in chain.distortions and not signs:
+    apart = several and chain.per_example
+    if "sparsity" in chain.distortions and not signs and not apart:
         return ImageLoss(model, "support")
     # A mean over a cohort has no common steps.
     alone = not signs and known.cohort == 1
     sharp = alone and {"rounding", "noise"} & chain.distortions == {"rounding"}
     form: ImageForm = "interval" if sharp else "cosine"
-    apart = singles and bool({"sign", "scale"} & chain.distortions)
-    return ImageLoss(model, form, chain, each=apart or (several and chain.per_example))
+    apart = apart or (singles and bool({"sign", "scale"} & chain.distortions))
+    sharper = tuple(
+        _SteepSign(**vars(defense)) if isinstance(defense, Sign) else defense
+        for defense in chain.defenses
+    )
+    chain = replace(chain, defenses=sharper)
+    return ImageLoss(model, form, chain, each=apart)
+
+
+class _SteepSign(Sign):
+    """Signs whose surrogate is nearly a step."""
+
+    def width(self, update: Tensors) -> Tensor | float:
+        return SHARP * super().width(update)
 
 
 def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
@@ -127,6 +152,33 @@ def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
         name: (scale * guess[name].detach()).clamp(value - slack[name], value + slack[name])
         for name, value in observed.items()
     }
+
+
+def surprise(distance: Tensor, observed: Tensors) -> Tensor:
+    """``-log p(observed | guess)`` up to a constant, of Gaussian noise of unknown variance.
+
+    The gradient is known up to a positive scale, as to the cosine. With both chosen to fit best, it
+    is ``N / 2 log(1 - cosine^2)`` over the ``N`` coordinates that are not 0. Where there is no
+    noise, ever smaller distances count, as no fixed weight beside a regulariser lets them.
+
+    Args:
+        distance: ``1 - cosine``; above 1, where the scale would be negative, more is worse.
+        observed: received gradients.
+    """
+    count = torch.stack([(value != 0).sum() for value in observed.values()]).sum()
+    close = (distance + _CLOSEST) * (2 - distance)
+    share = torch.where(distance < 1, close, 1 + (distance - 1).square())
+    return count / 2 * share.log()
+
+
+def sign_surprise(guess: Tensors, observed: Tensors) -> Tensor:
+    """``-log p(observed | guess)`` of signs: logistic in the guess's gradient, steep at 0."""
+    width = SHARP * Sign().width({name: guess[name] for name in observed})
+    parts = [
+        (value != 0) * logsigmoid(value.sign() * guess[name] / width)
+        for name, value in observed.items()
+    ]
+    return -torch.stack([part.sum() for part in parts]).sum()
 
 
 def sign_distance(guess: Tensors, observed: Tensors) -> Tensor:

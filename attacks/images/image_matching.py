@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
@@ -17,7 +17,7 @@ from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
 from attacks.images.evidence import guarded, pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.over_rounds import over_rounds
-from attacks.images.victims import RoundsLoss, Victims
+from attacks.images.victims import Victims
 from attacks.observed.labels import known_labels
 from attacks.observed.replay import replay
 from attacks.observed.search import Best, SearchProgress, slopes
@@ -57,15 +57,12 @@ class BestIterates:
 
 @dataclass(frozen=True)
 class ImageMatching(Attack, ABC):
-    """Searches images, or what a generator makes them of, by the distance of gradients.
+    """Searches images, or what a generator makes them of, whose gradient fits the update.
 
     Attributes:
-        total_variation: weight of TV, see ``attacks.images.image_losses``.
-        restarts: searches of one victim, of which the lowest matching loss counts.
+        restarts: searches of one victim, of which the best counts.
         lanes: restarts and victims searched at once; bounds the memory.
         adaptive: use the loss that fits the declared defense.
-        batch_statistics: weight of the distance of the batch statistics, see
-            ``attacks.images.batch_statistics``; it is part of the matching loss.
         over_rounds: match all rounds so far in which the client held the same rows, see
             ``attacks.images.over_rounds``.
     """
@@ -74,11 +71,9 @@ class ImageMatching(Attack, ABC):
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
     grouping: ClassVar[Grouping] = "same_weights"
 
-    total_variation: Annotated[float, Field(ge=0)] = 3e-3
     restarts: Annotated[int, Field(ge=1)] = 1
     lanes: Annotated[int, Field(ge=1)] = 32
     adaptive: bool = False
-    batch_statistics: Annotated[float, Field(ge=0)] = 0.0
     over_rounds: bool = False
 
     @property
@@ -128,15 +123,14 @@ class ImageMatching(Attack, ABC):
 
     def _likeliest(self, victims: Victims, task: Task) -> list[Reconstruction]:
         """What the search found, or what the prior of images makes likelier of it."""
-        found = self.search(victims, task)
-        losses = victims.loss.losses if isinstance(victims.loss, RoundsLoss) else (victims.loss,)
-        if not all(isinstance(loss, ImageLoss) for loss in losses):
+        found, evidence = self.search(victims, task), victims.evidence
+        if evidence is None:
             return found
         return [
             guarded(
                 guess,
                 victims.prior,
-                victims.loss,
+                evidence,
                 {name: value[victim] for name, value in victims.observed.items()},
             )
             for victim, guess in enumerate(found)
@@ -159,16 +153,44 @@ class ImageMatching(Attack, ABC):
             name: torch.stack([update[name] for update in updates]).float().to(job.device)
             for name in model.parameters
         }
-        loss: ImageLoss | StatisticsLoss
         loss = matching_loss(model, observations[0], adaptive=self.adaptive)
-        if self.batch_statistics:
-            loss = StatisticsLoss(loss, self.batch_statistics)
-            found = [observed_statistics(seen, model.network) for seen in observations]
-            observed |= {
-                name: torch.stack([own[name] for own in found]).to(job.device) for name in found[0]
-            }
         prior = pixel_prior(observations[0], task, job)
         return Victims(loss, labels.to(job.device), observed, prior, rngs, job)
+
+
+@dataclass(frozen=True)
+class RegularisedMatching(ImageMatching, ABC):
+    """Minimises the distance of gradients with a weight for each regulariser.
+
+    Attributes:
+        total_variation: weight of TV, see ``attacks.images.image_losses``.
+        batch_statistics: weight of the distance of the batch statistics, see
+            ``attacks.images.batch_statistics``; it is part of the matching loss.
+    """
+
+    total_variation: Annotated[float, Field(ge=0)] = 3e-3
+    batch_statistics: Annotated[float, Field(ge=0)] = 0.0
+
+    def _victims(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+    ) -> Victims:
+        seen = super()._victims(observations, task, rngs, job)
+        if not self.batch_statistics:
+            return seen
+        assert isinstance(seen.loss, ImageLoss)
+        found = [observed_statistics(one, seen.loss.network) for one in observations]
+        statistics = {
+            name: torch.stack([own[name] for own in found]).to(job.device) for name in found[0]
+        }
+        return replace(
+            seen,
+            loss=StatisticsLoss(seen.loss, self.batch_statistics),
+            observed=seen.observed | statistics,
+        )
 
 
 def descend(

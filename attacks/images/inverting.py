@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
 from attacks.images.image_losses import total_variation
-from attacks.images.image_matching import ImageMatching, ImageObjective, descend
+from attacks.images.image_matching import ImageObjective, RegularisedMatching, descend
 from attacks.images.small_convolutions import suited_convolutions
 from attacks.images.victims import MatchingLoss, Victims
 from attacks.observed.search import restart_generators
@@ -25,7 +25,7 @@ DEVIATION = 0.25
 
 
 @dataclass(frozen=True)
-class Inverting(ImageMatching):
+class Inverting(RegularisedMatching):
     """Match gradients by cosine distance and total variation over the pixels of a batch.
 
     Inverting Gradients (Geiping et al. 2020) minimises ``1 - cosine + total_variation * TV(x)`` by

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -53,7 +53,19 @@ class RoundsLoss:
         ]
         return torch.stack(parts).mean()
 
+    def evidence(self, images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
+        """The mean loss, and the sum of the surprises, of rounds without batch statistics."""
+        pairs = [
+            loss.evidence(images, labels, {name: value[i] for name, value in observed.items()})
+            for i, loss in enumerate(self.losses)
+            if isinstance(loss, ImageLoss)
+        ]
+        losses, surprises = zip(*pairs, strict=True)
+        return torch.stack(losses).mean(), torch.stack(surprises).sum()
 
+
+Evidence: TypeAlias = Callable[[Tensor, Tensor, Tensors], tuple[Tensor, Tensor]]
+"""(images, labels, observed) -> (matching loss, -log p(observed | images))."""
 MatchingLoss: TypeAlias = ImageLoss | StatisticsLoss | RoundsLoss
 
 
@@ -73,6 +85,15 @@ class Victims:
     prior: PixelPrior
     rngs: Sequence[torch.Generator]
     job: Job
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """How likely images are; None where batch statistics are matched, which have no noise."""
+        losses = self.loss.losses if isinstance(self.loss, RoundsLoss) else (self.loss,)
+        if any(isinstance(loss, StatisticsLoss) for loss in losses):
+            return None
+        assert not isinstance(self.loss, StatisticsLoss)
+        return self.loss.evidence
 
     def lanes(self, victims: Sequence[int]) -> tuple[Tensor, Tensors]:
         """Labels and gradients of these victims, one lane each."""

@@ -43,12 +43,13 @@ def cosine_distance(
     """
     own = torch.cat([guess[name].flatten() for name in observed])
     other = torch.cat([value.flatten() for value in observed.values()])
-    pairs = [own * other, own.square(), other.square()]
+    factor: Tensor | float = 1.0
     if weights is not None:
         spread = [torch.ones_like(value) * _weight(weights, n) for n, value in observed.items()]
         factor = torch.cat([one.flatten() for one in spread])
-        pairs = [factor * pair for pair in pairs]
-    inner, own_square, observed_square = (pair.sum() for pair in pairs)
     # The square root's slope is infinite at 0, hence the epsilon inside and not a clamp outside.
-    norms = (own_square + EPSILON**2).sqrt() * (observed_square + EPSILON**2).sqrt()
-    return 1.0 - inner / norms
+    norms = [((factor * one.square()).sum() + EPSILON**2).sqrt() for one in (own, other)]
+    # 1 - u v = (|u - v|^2 + 1 - |u|^2 + 1 - |v|^2) / 2 keeps all digits where the two are close.
+    apart = (factor * (own / norms[0] - other / norms[1]).square()).sum()
+    missing = (EPSILON / norms[0]).square() + (EPSILON / norms[1]).square()
+    return (apart + missing) / 2

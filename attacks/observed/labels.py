@@ -12,6 +12,9 @@ from attacks.base import Job
 from attacks.observed.declared import declared
 from attacks.observed.replay import observed_gradient
 from fedsim.capture import Observation
+from fedsim.defenses.chain import Chain
+from fedsim.defenses.prune import Prune
+from fedsim.defenses.sign import Sign
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -128,7 +131,9 @@ def known_labels(
 ) -> Tensor:
     """Classes int64 ``(batch,)``: the granted ones, else those that the update gives away.
 
-    An ``adaptive`` attacker reads an update whose length the declared defense cut up to its scale.
+    An ``adaptive`` attacker reads an update whose length the declared defense cut up to its scale,
+    and a mean of pruned or signed gradients by what these leave of each example, see
+    ``_defended_counts``.
 
     Raises:
         CannotAttack: the update does not tell, or adaptive, and the defense is not known.
@@ -140,7 +145,13 @@ def known_labels(
     if knowledge.num_examples == 1:
         return torch.tensor([infer_label(observation.update(), find_head(task.build()))])
     auxiliary = job.auxiliary() if knowledge.auxiliary else None
-    scaled = adaptive and "scale" in declared(observation).distortions
+    defense = declared(observation) if adaptive else Chain()
+    if defense.per_example and knowledge.cohort == 1 and knowledge.local_steps in {None, 1}:
+        head = find_head(task.build())
+        shares = _defended_counts(observed_gradient(observation), head, defense)
+        if shares is not None:
+            return torch.repeat_interleave(round_counts(shares, knowledge.num_examples))
+    scaled = "scale" in defense.distortions
     counts = count_labels(
         observation,
         task,
@@ -153,9 +164,30 @@ def known_labels(
     return torch.repeat_interleave(counts)
 
 
+def _defended_counts(update: Tensors, head: Head, defense: Chain) -> Tensor | None:
+    """What each class's count is proportional to ``(class,)``; None where that is not known.
+
+    The bias gradient of one example is negative at its class only, so that its mean sign at a class
+    is 1 less twice the class's share. Of a gradient pruned to its largest coordinates, the row of
+    its class is nearly all that is left of the last layer.
+    """
+    if len(defense.defenses) != 1:
+        return None
+    (own,) = defense.defenses
+    if isinstance(own, Sign) and own.scale == "none" and head.bias in update:
+        return (1 - update[head.bias]).double()
+    largest = isinstance(own, Prune) and own.keep == "largest"
+    if largest and head.weight in update and update[head.weight].any():
+        return update[head.weight].abs().sum(1).double()
+    return None
+
+
 def round_counts(counts: Tensor, total: int) -> Tensor:
-    """Largest-remainder rounding to non-negative integers that sum to ``total``."""
-    positive = counts.clamp(min=0)
+    """Largest-remainder rounding to non-negative integers that sum to ``total``.
+
+    Where none is positive, as in a mean of signs that is read as a gradient, the largest count.
+    """
+    positive = counts.clamp(min=0) if bool((counts > 0).any()) else counts.softmax(0)
     positive = positive * (total / positive.sum())
     whole = positive.floor()
     missing = total - int(whole.sum())

@@ -57,9 +57,9 @@ class PixelPrior:
         seen = _cosines(torch.einsum("ec,nchw->nehw", colours, rest)).square().sum(0)
         return cls(mean, colours, (seen + _PSEUDO_ROWS * law) / (len(images) + _PSEUDO_ROWS))
 
-    def to(self, device: torch.device) -> PixelPrior:
-        """The same on another device."""
-        return PixelPrior(self.mean.to(device), self.colours.to(device), self.variances.to(device))
+    def to(self, target: torch.device | torch.dtype) -> PixelPrior:
+        """The same on another device, or in another precision."""
+        return PixelPrior(self.mean.to(target), self.colours.to(target), self.variances.to(target))
 
     @property
     def error(self) -> float:
@@ -106,6 +106,16 @@ class PixelPrior:
         """In standard deviations, ``(image, coefficient)``: independent, of variance 1."""
         rest = torch.einsum("ec,nchw->nehw", self.colours, images.to(self.mean) - self.mean)
         return (_cosines(rest) / self.variances.sqrt()).flatten(1)
+
+    def images(self, coefficients: Tensor) -> Tensor:
+        """The inverse of ``coefficients``, ``(image, channel, height, width)``."""
+        scaled = coefficients.unflatten(1, self.variances.shape) * self.variances.sqrt()
+        rest = _cosines(scaled, inverse=True)
+        return self.mean + torch.einsum("ec,nehw->nchw", self.colours, rest)
+
+    def rarity(self, images: Tensor) -> Tensor:
+        """``-log p(images)`` up to a constant, a scalar."""
+        return self.coefficients(images).square().sum() / 2
 
 
 def _cosines(images: Tensor, *, inverse: bool = False) -> Tensor:

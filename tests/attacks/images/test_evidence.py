@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attacks.base import Reconstruction
 from attacks.images.evidence import NOTE, SMOOTHED, guarded
+from attacks.images.image_losses import surprise
 from attacks.observed.distance import cosine_distance
 from attacks.observed.pixel_prior import PixelPrior
 from fedsim.types import Batch, Tensors
@@ -16,10 +17,12 @@ SHAPE = (3, 16, 16)
 COPIES = 30
 
 
-def loss(images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
+def evidence(images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
     """Of an update that holds the images' deviations from grey many times."""
     del labels
-    return cosine_distance({"update": (images - 0.5).expand(COPIES, *SHAPE)}, observed)
+    update = {"update": (images - 0.5).expand(COPIES, *SHAPE)}
+    distance = cosine_distance(update, observed)
+    return distance, surprise(distance, observed)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +35,7 @@ def test_a_guess_is_smoothed_as_far_as_it_fits_noise(noise: float, note: str) ->
     images = seen.mean(0, keepdim=True)
     found = Reconstruction(Batch(images, torch.zeros(1, dtype=torch.int64)), objective=0.0)
     observed = {"update": seen - 0.5}
-    guess = guarded(found, prior, loss, observed)
+    guess = guarded(found, prior, evidence, observed)
     assert guess.note == note
     own, raw, blank = (
         float((guessed - truth).square().mean())

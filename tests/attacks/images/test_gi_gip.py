@@ -130,7 +130,7 @@ def test_the_second_stage_goes_on_where_the_first_ended(
     first, images = run(replace(QUICK, weight_steps=0, restarts=3))
     whole, later = run(replace(QUICK, restarts=3))
     single, _ = run(replace(QUICK, weight_steps=0))
-    assert whole < first <= single
+    assert whole < first <= single + 1e-6
     assert not torch.equal(images, later)
     # No latents make these: both images have left what the shared generator can do.
     model = build_generator("components", task.spec.input_shape, 12)

@@ -193,9 +193,12 @@ def test_clients_of_a_cohort_defend_alone(
     loss = matching_loss(model, seen, adaptive=True)
     assert (loss.form, loss.each) == (form, each)
     if each:
-        parts = [built.surrogate(model.pure_gradient(batch[i])) for i in range(count)]
-        for name, value in loss.update(batch.inputs, batch.labels).items():
-            torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
+        each_one = built.on_gradient if built.per_example else built.on_update
+        parts = [each_one(model.pure_gradient(batch[i]), rng()) for i in range(count)]
+        found = loss.update(batch.inputs, batch.labels)
+        exact = {name: torch.stack([part[name] for part in parts]).mean(0) for name in found}
+        # A steep tanh stands for a sign.
+        assert float(cosine_distance(found, exact)) < 0.01
 
 
 def test_sign_distance() -> None:
@@ -277,7 +280,8 @@ def test_each_example_passes_the_defense_alone(victim: Victim, pictures: Picture
     loss = matching_loss(model, seen, adaptive=True)
     parts = [loss.chain.surrogate(model.pure_gradient(batch[i])) for i in range(3)]
     for name, value in loss.update(batch.inputs, batch.labels).items():
-        torch.testing.assert_close(value, torch.stack([part[name] for part in parts]).mean(0))
+        mean = torch.stack([part[name] for part in parts]).mean(0)
+        torch.testing.assert_close(value, mean, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize("chain", [(SIGN,), (PRUNE,)])

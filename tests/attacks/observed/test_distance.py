@@ -42,6 +42,15 @@ def test_weights_restrict_to_coordinates() -> None:
 def test_vanishing_gradient_has_a_finite_slope() -> None:
     guess = torch.zeros(3, requires_grad=True)
     distance = cosine_distance({"x": guess}, {"x": torch.tensor([1.0, 2.0, 3.0])})
-    assert distance == 1
+    assert distance.item() == pytest.approx(1)
     (slope,) = torch.autograd.grad(distance, guess)
     assert slope.isfinite().all()
+
+
+def test_near_vectors_are_told_apart() -> None:
+    rng = torch.Generator().manual_seed(0)
+    a, step = torch.randn(2, 1000, generator=rng)
+    near = a + 1e-5 * step
+    exact = 1 - cosine_similarity(a.double(), near.double(), dim=0).item()
+    assert exact < 1e-9
+    assert cosine_distance({"x": near}, {"x": a}).item() == pytest.approx(exact, rel=1e-2)

@@ -172,6 +172,25 @@ def test_an_adaptive_attack_counts_where_each_example_is_clipped(
     assert wrong[True] <= 0.5 * wrong[False]
 
 
+@pytest.mark.parametrize(
+    "defense",
+    [{"name": "sign", "stage": "sample"}, {"name": "prune", "fraction": 0.99, "stage": "sample"}],
+)
+@pytest.mark.parametrize("labels", [[0, 1, 1, 1], [7, 7, 7, 7], [2, 3, 5, 9]])
+def test_an_adaptive_attack_counts_in_a_mean_of_defended_examples(
+    victim: Victim, pictures: Pictures, defense: dict[str, object], labels: list[int]
+) -> None:
+    batch = pictures(4, *labels)
+    task, seen = victim(batch, defense=(defense,))
+    network, chain = task.model(seen.sent), build_chain((defense,), "defense")
+    each = [chain.on_gradient(task.gradient(network, batch[i]), rng()) for i in range(4)]
+    mean = {name: torch.stack([one[name] for one in each]).mean(0) for name in each[0]}
+    seen = replace(seen, received=mean)
+    assert known_labels(seen, task, rng(), Job(), adaptive=True).tolist() == labels
+    # Read as a mean of gradients, it still tells some four classes.
+    assert len(known_labels(seen, task, rng(), Job())) == 4
+
+
 @pytest.mark.parametrize("classes", [2, 10])
 def test_where_no_class_is_surely_absent_a_scaled_update_is_read_by_chance(
     victim: Victim, pictures: Pictures, classes: int

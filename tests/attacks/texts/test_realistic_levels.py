@@ -113,6 +113,7 @@ NEEDS_SIZE = {
     "closed_form",
     "inverting",
     "gi_gip",
+    "bayes",
     "dlg_text",
     "tag",
     "lamp",

@@ -1,0 +1,137 @@
+"""The likeliest images: the likelihoods, the prior, and what a search of both finds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import logsigmoid
+
+from attacks.base import Job
+from attacks.images.bayes import Bayes
+from attacks.images.image_losses import SHARP, sign_surprise, surprise
+from attacks.images.inverting import Inverting
+from attacks.observed.distance import cosine_distance
+from attacks.observed.pixel_prior import PixelPrior
+from attacks.observed.replay import replay
+from attacks.solved.closed_form import ClosedForm
+from fedsim.capture import Observation
+from fedsim.tasks.base import Task
+from fedsim.types import Batch
+from tests.attacks.images.test_inverting import defended, rng
+
+Victim = Callable[..., tuple[Task, Observation]]
+Pictures = Callable[..., Batch]
+
+
+def test_surprise_is_that_of_the_best_scale_and_variance() -> None:
+    truth, noise = torch.randn(2, 400, generator=rng()).double()
+    observed = 3 * truth + 0.5 * noise
+    guess = truth + 0.1 * torch.randn(400, generator=rng(1))
+    scale = (guess @ observed) / guess.square().sum()
+    variance = (observed - scale * guess).square().mean()
+    likeliest = -torch.distributions.Normal(scale * guess, variance.sqrt()).log_prob(observed).sum()
+    nothing = -torch.distributions.Normal(0, observed.square().mean().sqrt()).log_prob(observed)
+    distance = cosine_distance({"x": guess}, {"x": observed})
+    expected = float(likeliest - nothing.sum())
+    assert float(surprise(distance, {"x": observed})) == pytest.approx(expected, rel=1e-6)
+    opposite = surprise(torch.tensor(2.0), {"x": observed})
+    assert opposite > surprise(torch.tensor(1.0), {"x": observed}) == 0
+
+
+def test_signs_are_as_likely_as_the_gradient_is_clear() -> None:
+    guess = torch.tensor([-3.0, -1.0, -0.01, 0.02, 1.0, 2.0])
+    seen = torch.tensor([-1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    width = SHARP * float(guess.abs().median())
+    expected = -sum(
+        float(logsigmoid(torch.tensor(float(sign) * float(value) / width)))
+        for value, sign in zip(guess[:5], seen[:5], strict=True)
+    )
+    # What was received as 0 has no sign.
+    found = float(sign_surprise({"x": guess}, {"x": seen}))
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found > 1 / width - math.log(2)
+
+
+def test_images_of_coefficients() -> None:
+    prior = PixelPrior.of(torch.rand(30, 3, 8, 6, generator=rng()), (3, 8, 6))
+    images = torch.rand(2, 3, 8, 6, generator=rng(1)).double()
+    coefficients = prior.coefficients(images)
+    torch.testing.assert_close(prior.images(coefficients), images)
+    assert float(prior.rarity(images)) == pytest.approx(float(coefficients.square().sum() / 2))
+
+
+def test_recovers_the_images_of_a_batch(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(2, 6, 1)
+    task, seen = victim(batch)
+    (found,) = Bayes(steps=400).reconstruct([seen], task, [rng()], Job())
+    assert sorted(found.guess.labels.tolist()) == [1, 6]
+    order = found.guess.labels.argsort(descending=True)
+    grey = float((batch.inputs - 0.5).square().mean())
+    assert float((found.guess.inputs[order] - batch.inputs).square().mean()) < 0.05 * grey
+    gradient = replay(seen, task, torch.device("cpu")).pure_gradient(found.guess)
+    expected = float(cosine_distance(gradient, seen.received))
+    assert found.objective == pytest.approx(expected, rel=1e-2, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        {"name": "gaussian_noise", "std": 0.1},
+        {"name": "sign"},
+        {"name": "prune", "fraction": 0.99},
+    ],
+)
+def test_knowing_the_defense_the_update_is_read_as_by_equations(
+    victim: Victim, pictures: Pictures, defense: dict[str, object]
+) -> None:
+    batch, rows = pictures(1, 6), pictures(200, *[0] * 200, seed=9)
+    task, seen = defended(victim, batch, (defense,))
+    seen = replace(seen, knowledge=seen.knowledge.model_copy(update={"auxiliary": True}))
+    job = Job(auxiliary=lambda: rows)
+
+    def error(attack: Bayes | Inverting | ClosedForm) -> float:
+        (found,) = attack.reconstruct([seen], task, [rng()], job)
+        return float((found.guess.inputs - batch.inputs).square().mean())
+
+    own = error(Bayes(steps=600, adaptive=True))
+    assert own < 1.5 * error(ClosedForm())
+    assert own < error(Inverting(steps=600, adaptive=True))
+
+
+def test_signs_of_each_example_of_a_batch(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(2, 6, 1)
+    task, seen = defended(victim, batch, ({"name": "sign", "stage": "sample"},))
+    attack = Bayes(steps=600, adaptive=True)
+    errors = {}
+    for adaptive in (True, False):
+        guess = (
+            replace(attack, adaptive=adaptive).reconstruct([seen], task, [rng()], Job())[0].guess
+        )
+        assert sorted(found.guess.labels.tolist()) == [1, 6]
+        images = found.guess.inputs[found.guess.labels.argsort(descending=True)]
+        errors[adaptive] = float((images - batch.inputs).square().mean())
+    assert errors[True] < 0.3 * float((batch.inputs - 0.5).square().mean())
+    assert errors[True] < 0.5 * errors[False]
+
+
+def test_a_lane_is_one_restart_of_one_victim(victim: Victim, pictures: Pictures) -> None:
+    batches = [pictures(1, 6), pictures(1, 2, seed=1), pictures(2, 3, 3, seed=2)]
+    seen = [victim(batch, client=i)[1] for i, batch in enumerate(batches)]
+    task = victim(batches[0])[0]
+    attack = Bayes(steps=60, restarts=2, lanes=3)
+    together = attack.reconstruct(seen, task, [rng(i) for i in range(3)], Job())
+    for i, found in enumerate(together):
+        (alone,) = attack.reconstruct([seen[i]], task, [rng(i)], Job())
+        torch.testing.assert_close(alone.guess.inputs, found.guess.inputs, atol=1e-2, rtol=0)
+
+
+def test_deadline_returns_the_best_so_far(victim: Victim, pictures: Pictures) -> None:
+    task, seen = victim(pictures(1, 6))
+    (found,) = Bayes().reconstruct([seen], task, [rng()], Job(deadline=time.monotonic()))
+    assert (found.expired, found.steps) == (True, 0)
+    assert found.guess.inputs.isfinite().all()
