@@ -109,9 +109,8 @@ def test_signs_of_each_example_of_a_batch(victim: Victim, pictures: Pictures) ->
     attack = Bayes(steps=600, adaptive=True)
     errors = {}
     for adaptive in (True, False):
-        guess = (
-            replace(attack, adaptive=adaptive).reconstruct([seen], task, [rng()], Job())[0].guess
-        )
+        own = replace(attack, adaptive=adaptive)
+        (found,) = own.reconstruct([seen], task, [rng()], Job())
         assert sorted(found.guess.labels.tolist()) == [1, 6]
         images = found.guess.inputs[found.guess.labels.argsort(descending=True)]
         errors[adaptive] = float((images - batch.inputs).square().mean())
