@@ -15,14 +15,17 @@ from attacks.observed.distance import EPSILON, cosine_distance
 from attacks.observed.replay import Replay
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
+from fedsim.defenses.prune import Prune
 from fedsim.defenses.sign import Sign
 from fedsim.types import Batch, Tensors
 
-ImageForm: TypeAlias = Literal["cosine", "support", "signs", "interval"]
+ImageForm: TypeAlias = Literal["cosine", "support", "ranks", "signs", "interval"]
 WIDTH = 0.05
 """Width of the tanh that stands for a sign, in medians of the guess's magnitudes but 0."""
 SHARP = 0.01
 """Width of the logistic function that is a sign's probability, in the same medians."""
+OUTLYING = 3.0
+"""Width of the distribution of errors in ranks, in median errors of what was kept."""
 _CLOSEST = 1e-14
 """Distance that float32 cannot tell from 0."""
 SMOOTHER = 16.0
@@ -35,7 +38,8 @@ class ImageLoss:
 
     Attributes:
         form: ``cosine`` is that of Inverting Gradients. ``support`` leaves out coordinates that
-            were received as 0, for pruned updates (Wu et al. 2022, appendix A). ``signs`` compares
+            were received as 0, for pruned updates (Wu et al. 2022, appendix A). ``ranks`` prunes
+            each example of the guess, for means of pruned examples. ``signs`` compares
             signs, see ``sign_distance``. ``interval`` leaves out what rounding explains.
         chain: whose surrogate the guess's gradient passes through; empty for none.
         each: whether every example passes alone, before the mean is taken.
@@ -70,6 +74,8 @@ class ImageLoss:
             distance = cosine_distance(guess, observed, kept)
         elif self.form == "interval":
             distance = cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
+        elif self.form == "ranks":
+            return cosine_distance(guess, observed), rank_surprise(guess, observed)
         else:
             distance = cosine_distance(guess, observed)
         return distance, surprise(distance, observed)
@@ -115,6 +121,8 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     alone = not signs and known.cohort == 1
     sharp = alone and {"rounding", "noise"} & chain.distortions == {"rounding"}
     form: ImageForm = "interval" if sharp else "cosine"
+    if apart and all(isinstance(own, Prune) and own.keep == "largest" for own in chain.defenses):
+        form = "ranks"
     apart = apart or (singles and bool({"sign", "scale"} & chain.distortions))
     sharper = tuple(
         _SteepSign(**vars(defense)) if isinstance(defense, Sign) else defense
@@ -179,6 +187,25 @@ def sign_surprise(guess: Tensors, observed: Tensors) -> Tensor:
         for name, value in observed.items()
     ]
     return -torch.stack([part.sum() for part in parts]).sum()
+
+
+def rank_surprise(guess: Tensors, observed: Tensors) -> Tensor:
+    """``-log p(observed | guess)`` of a mean of pruned examples: Cauchy, wide as the errors are.
+
+    What an example keeps is a matter of ranks. Near the truth few ranks are wrong, but by all of a
+    coordinate, which would outweigh every small error in a sum of squares. The gradient is known up
+    to the scale that most coordinates agree on.
+    """
+    own = torch.cat([guess[name].flatten() for name in observed])
+    other = torch.cat([value.flatten() for value in observed.values()])
+    kept = other != 0
+    agreed = kept & (own != 0)
+    ratios = (other / own.detach().where(agreed, 1)).abs()
+    scale = ratios.where(agreed, torch.nan).nanmedian().nan_to_num(1.0)
+    errors = other - scale * own
+    usual = errors.detach().abs().where(kept, torch.nan).nanmedian().nan_to_num(0.0)
+    width = OUTLYING * usual + _CLOSEST * other.abs().max() + EPSILON
+    return (errors / width).square().log1p().sum() + kept.sum() * width.log()
 
 
 def sign_distance(guess: Tensors, observed: Tensors) -> Tensor:

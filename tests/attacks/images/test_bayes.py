@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from attacks.base import Job
 from attacks.images.bayes import Bayes
-from attacks.images.image_losses import SHARP, sign_surprise, surprise
+from attacks.images.image_losses import SHARP, rank_surprise, sign_surprise, surprise
 from attacks.images.inverting import Inverting
 from attacks.observed.distance import cosine_distance
 from attacks.observed.pixel_prior import PixelPrior
@@ -55,6 +55,22 @@ def test_signs_are_as_likely_as_the_gradient_is_clear() -> None:
     found = float(sign_surprise({"x": guess}, {"x": seen}))
     assert found == pytest.approx(expected, rel=1e-5)
     assert found > 1 / width - math.log(2)
+
+
+def test_a_rank_that_is_wrong_costs_little_beside_errors_everywhere() -> None:
+    truth = torch.randn(200, generator=rng())
+    observed = {"x": truth * (truth.abs() > 1)}
+    near = 0.5 * truth * (truth.abs() > 1)
+    exact = float(rank_surprise({"x": near}, observed))
+    wrong = near.clone()
+    wrong[observed["x"].abs().argmax()] = 0
+    rough = near * (1 + 0.1 * torch.randn(200, generator=rng(1)))
+    dropped, noisy = (float(rank_surprise({"x": guess}, observed)) for guess in (wrong, rough))
+    assert exact < dropped < noisy
+    # By the cosine it is the other way round.
+    distances = [float(cosine_distance({"x": guess}, observed)) for guess in (wrong, rough)]
+    assert distances[0] > distances[1]
+    assert float(rank_surprise({"x": torch.zeros(200)}, observed)) > noisy
 
 
 def test_images_of_coefficients() -> None:
@@ -103,9 +119,15 @@ def test_knowing_the_defense_the_update_is_read_as_by_equations(
     assert own < error(Inverting(steps=600, adaptive=True))
 
 
-def test_signs_of_each_example_of_a_batch(victim: Victim, pictures: Pictures) -> None:
+@pytest.mark.parametrize(
+    "defense",
+    [{"name": "sign", "stage": "sample"}, {"name": "prune", "fraction": 0.9, "stage": "sample"}],
+)
+def test_each_example_of_a_batch_is_defended(
+    victim: Victim, pictures: Pictures, defense: dict[str, object]
+) -> None:
     batch = pictures(2, 6, 1)
-    task, seen = defended(victim, batch, ({"name": "sign", "stage": "sample"},))
+    task, seen = defended(victim, batch, (defense,))
     attack = Bayes(steps=600, adaptive=True)
     errors = {}
     for adaptive in (True, False):
