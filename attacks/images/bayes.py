@@ -10,16 +10,15 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from attacks.images.image_matching import ImageMatching, ImageObjective, descend
-from attacks.images.small_convolutions import suited_convolutions
+from attacks.images.image_matching import ImageMatching, ImageObjective, best_restarts
 from attacks.images.victims import Evidence, Victims
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
-from fedsim.types import Batch, Tensors
+from fedsim.types import Tensors
 
 _START = 0.1
-"""Deviation of the first coefficients, by which images of one batch part."""
+"""Deviation of the first coefficients, so that the images of a batch start apart."""
 
 
 @dataclass(frozen=True)
@@ -57,53 +56,31 @@ class Bayes(ImageMatching):
         """A lane is one restart of one victim."""
         likely, prior = victims.evidence, victims.prior.to(torch.float32)
         assert likely is not None
-        job, examples = victims.job, victims.labels.shape[1]
         size = prior.variances.numel()
-        lanes = [
-            (victim, _START * torch.randn(examples, size, generator=generator))
+        starts = [
+            (victim, _START * torch.randn(victims.labels.shape[1], size, generator=generator))
             for victim, rng in enumerate(victims.rngs)
             for generator in restart_generators(rng, self.restarts)
         ]
-        made: list[tuple[float, Reconstruction]] = []
-        for first in range(0, len(lanes), self.lanes):
-            own, starts = zip(*lanes[first : first + self.lanes], strict=True)
-            coefficients = torch.stack(starts).to(job.device)
-            with suited_convolutions(
-                victims.loss.network, prior.images(coefficients.flatten(0, 1))
-            ):
-                found = descend(
-                    _objective(likely, prior),
-                    {"coefficients": coefficients},
-                    victims.lanes(own),
-                    job,
-                    steps=self.steps,
-                    learning_rate=self.learning_rate,
-                )
-            made += [
-                (
-                    float(found.others[0][lane]),
-                    Reconstruction(
-                        Batch(found.images[lane].clamp(0, 1), victims.labels[victim]),
-                        objective=float(found.matching[lane]),
-                        steps=found.steps,
-                        trace=found.traces[lane],
-                        expired=found.expired,
-                    ),
-                )
-                for lane, victim in enumerate(own)
-            ]
-        restarts = [made[i : i + self.restarts] for i in range(0, len(made), self.restarts)]
-        return [min(own, key=lambda one: one[0])[1] for own in restarts]
+        return best_restarts(
+            victims,
+            starts,
+            _objective(likely, prior),
+            prior.images,
+            self,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+        )
 
 
 def _objective(likely: Evidence, prior: PixelPrior) -> ImageObjective:
-    """``-log`` of likelihood times prior; its last value again."""
+    """``-log`` of likelihood times prior, by which restarts are compared, too."""
 
     def objective(
         variables: Tensors, labels: Tensor, observed: Tensors
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        coefficients = variables["coefficients"]
-        images = prior.images(coefficients)
+        coefficients = variables["start"]
+        images = prior.images(coefficients).clamp(0, 1)
         matching, surprise = likely(images, labels, observed)
         value = surprise + coefficients.square().sum() / 2
         return value, (images, matching, value)

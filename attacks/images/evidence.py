@@ -41,7 +41,9 @@ def guarded(
     images, labels = found.guess.inputs, found.guess.labels
     blank = prior.mean.float().expand_as(images).clone()
     tried = {math.inf: blank, 0.0: images}
-    tried |= {noise: prior.smoothed(images, noise * prior.error).float() for noise in _NOISE}
+    tried |= {
+        noise: prior.smoothed(images, noise * prior.error).float().clamp(0, 1) for noise in _NOISE
+    }
     costs: dict[float, tuple[float, float]] = {}
     for noise, own in tried.items():
         with torch.no_grad():

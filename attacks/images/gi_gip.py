@@ -158,7 +158,7 @@ class GIGIP(RegularisedMatching):
     def _of_latents(
         self, loss: MatchingLoss, likely: Evidence | None, generator: Generator
     ) -> ImageObjective:
-        """Its last value tells which restart is best."""
+        """The last value that it keeps tells which restart is best."""
 
         def objective(
             variables: Tensors, labels: Tensor, observed: Tensors

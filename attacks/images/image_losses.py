@@ -8,12 +8,13 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn.functional import logsigmoid
 
-from attacks.observed.declared import declared
+from attacks.images.likelihoods import SHARP, rank_surprise, sign_surprise, surprise
+from attacks.observed.declared import declared, granted_noise
 from attacks.observed.distance import EPSILON, cosine_distance
-from attacks.observed.replay import Replay
+from attacks.observed.replay import Replay, step_length
 from fedsim.capture import Observation
+from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.prune import Prune
 from fedsim.defenses.sign import Sign
@@ -22,12 +23,6 @@ from fedsim.types import Batch, Tensors
 ImageForm: TypeAlias = Literal["cosine", "support", "ranks", "signs", "interval"]
 WIDTH = 0.05
 """Width of the tanh that stands for a sign, in medians of the guess's magnitudes but 0."""
-SHARP = 0.01
-"""Width of the logistic function that is a sign's probability, in the same medians."""
-OUTLYING = 3.0
-"""Width of the distribution of errors in ranks, in median errors of what was kept."""
-_CLOSEST = 1e-14
-"""Distance that float32 cannot tell from 0."""
 SMOOTHER = 16.0
 """Factor of the total variation where signs are compared, whose distance is large at the truth."""
 
@@ -43,12 +38,16 @@ class ImageLoss:
             signs, see ``sign_distance``. ``interval`` leaves out what rounding explains.
         chain: whose surrogate the guess's gradient passes through; empty for none.
         each: whether every example passes alone, before the mean is taken.
+        dither: standard deviation of the noise that a gradient got before its signs were taken.
+        flipped: whether noise was added to the signs.
     """
 
     model: Replay
     form: ImageForm = "cosine"
     chain: Chain = field(default_factory=Chain)
     each: bool = False
+    dither: float = 0.0
+    flipped: bool = False
 
     @property
     def smoother(self) -> float:
@@ -62,23 +61,27 @@ class ImageLoss:
 
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images (example, channel, height, width)``, a scalar."""
-        return self.evidence(images, labels, observed)[0]
+        return self._distance(self.update(images, labels), observed)
 
     def evidence(self, images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
         """The loss, and ``-log p(observed | images)`` up to a constant, both scalars."""
         guess = self.update(images, labels)
+        distance = self._distance(guess, observed)
         if self.form == "signs":
-            return sign_distance(guess, observed), sign_surprise(guess, observed)
+            return distance, sign_surprise(guess, observed, self.dither, flipped=self.flipped)
+        if self.form == "ranks":
+            return distance, rank_surprise(guess, observed)
+        return distance, surprise(distance, observed)
+
+    def _distance(self, guess: Tensors, observed: Tensors) -> Tensor:
+        if self.form == "signs":
+            return sign_distance(guess, observed)
         if self.form == "support":
             kept = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
-            distance = cosine_distance(guess, observed, kept)
-        elif self.form == "interval":
-            distance = cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
-        elif self.form == "ranks":
-            return cosine_distance(guess, observed), rank_surprise(guess, observed)
-        else:
-            distance = cosine_distance(guess, observed)
-        return distance, surprise(distance, observed)
+            return cosine_distance(guess, observed, kept)
+        if self.form == "interval":
+            return cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
+        return cosine_distance(guess, observed)
 
     def update(self, images: Tensor, labels: Tensor) -> Tensors:
         """What the client would send of the guess, as far as that has a slope."""
@@ -95,11 +98,10 @@ class ImageLoss:
 def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) -> ImageLoss:
     """The cosine distance, or the loss that fits the declared defense.
 
-    The mean of several examples' signs takes the cosine of the mean of their ``tanh(g / tau)``,
-    where a declared tau or median is divided by a hundred, so that the truth fits; the paper has no
-    tau, and gradients are so small that its tanh is the identity. So does that of
-    a cohort whose clients have one example each. Signs of the mean are compared as those of one
-    example. Noise and clipping leave the cosine as it is.
+    The mean of several examples' signs takes the cosine of the mean of their ``tanh(g / width)``,
+    and so does that of a cohort whose clients have one example each. The paper takes ``tanh(g)``,
+    but gradients are so small that this is nearly ``g``. Signs of the mean are compared as those of
+    one example. Noise and clipping leave the cosine as it is.
 
     Raises:
         CannotAttack: adaptive, and the server does not know the defense.
@@ -111,29 +113,43 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     several = known.num_examples != 1
     # Each of the cohort's clients defends the gradient of one example.
     singles = 1 < known.cohort == known.num_examples
-    signs = [defense for defense in chain.defenses if "sign" in defense.distortions]
-    if signs and not (several and (singles or signs[-1].per_example)):
-        return ImageLoss(model, "signs")
-    apart = several and chain.per_example
-    if "sparsity" in chain.distortions and not signs and not apart:
+    signs = [i for i, one in enumerate(chain.defenses) if "sign" in one.distortions]
+    last = signs[-1] if signs else 0
+    if signs and not (several and (singles or chain.defenses[last].per_example)):
+        flipped = any("noise" in one.distortions for one in chain.defenses[last + 1 :])
+        return ImageLoss(model, "signs", dither=_dither(observation, last), flipped=flipped)
+    zeroing = [one for one in chain.defenses if "sparsity" in one.distortions]
+    ranked = several and all(_ranks_each(one) for one in zeroing)
+    if zeroing and not signs and not ranked:
         return ImageLoss(model, "support")
     # A mean over a cohort has no common steps.
     alone = not signs and known.cohort == 1
-    sharp = alone and {"rounding", "noise"} & chain.distortions == {"rounding"}
-    form: ImageForm = "interval" if sharp else "cosine"
-    if apart and all(isinstance(own, Prune) and own.keep == "largest" for own in chain.defenses):
+    rounded = alone and {"rounding", "noise"} & chain.distortions == {"rounding"}
+    form: ImageForm = "interval" if rounded else "cosine"
+    if several and all(_ranks_each(one) for one in chain.defenses) and zeroing:
         form = "ranks"
-    apart = apart or (singles and bool({"sign", "scale"} & chain.distortions))
-    sharper = tuple(
-        _SteepSign(**vars(defense)) if isinstance(defense, Sign) else defense
-        for defense in chain.defenses
-    )
-    chain = replace(chain, defenses=sharper)
-    return ImageLoss(model, form, chain, each=apart)
+    apart = singles and bool({"sign", "scale"} & chain.distortions)
+    steep = tuple(_SteepSign() if isinstance(one, Sign) else one for one in chain.defenses)
+    surrogate = replace(chain, defenses=steep)
+    return ImageLoss(model, form, surrogate, each=apart or (several and chain.per_example))
+
+
+def _ranks_each(defense: Defense) -> bool:
+    """Whether it keeps the largest coordinates of each example."""
+    return isinstance(defense, Prune) and defense.per_example and defense.keep == "largest"
+
+
+def _dither(observation: Observation, place: int) -> float:
+    """Standard deviation of what the defenses before this one add to a gradient; 0 if unknown."""
+    known = observation.knowledge
+    first = known.model_copy(update={"defense": (known.defense or ())[:place]})
+    scaled = observation.kind == "weights" and None in {known.learning_rate, known.local_steps}
+    noise = None if scaled else granted_noise(replace(observation, knowledge=first))
+    return (noise or 0.0) / (step_length(observation) if noise else 1.0)
 
 
 class _SteepSign(Sign):
-    """Signs whose surrogate is nearly a step."""
+    """Signs whose surrogate is nearly a step, so that the truth fits."""
 
     def width(self, update: Tensors) -> Tensor | float:
         return SHARP * super().width(update)
@@ -160,52 +176,6 @@ def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
         name: (scale * guess[name].detach()).clamp(value - slack[name], value + slack[name])
         for name, value in observed.items()
     }
-
-
-def surprise(distance: Tensor, observed: Tensors) -> Tensor:
-    """``-log p(observed | guess)`` up to a constant, of Gaussian noise of unknown variance.
-
-    The gradient is known up to a positive scale, as to the cosine. With both chosen to fit best, it
-    is ``N / 2 log(1 - cosine^2)`` over the ``N`` coordinates that are not 0. Where there is no
-    noise, ever smaller distances count, as no fixed weight beside a regulariser lets them.
-
-    Args:
-        distance: ``1 - cosine``; above 1, where the scale would be negative, more is worse.
-        observed: received gradients.
-    """
-    count = torch.stack([(value != 0).sum() for value in observed.values()]).sum()
-    close = (distance + _CLOSEST) * (2 - distance)
-    share = torch.where(distance < 1, close, 1 + (distance - 1).square())
-    return count / 2 * share.log()
-
-
-def sign_surprise(guess: Tensors, observed: Tensors) -> Tensor:
-    """``-log p(observed | guess)`` of signs: logistic in the guess's gradient, steep at 0."""
-    width = SHARP * Sign().width({name: guess[name] for name in observed})
-    parts = [
-        (value != 0) * logsigmoid(value.sign() * guess[name] / width)
-        for name, value in observed.items()
-    ]
-    return -torch.stack([part.sum() for part in parts]).sum()
-
-
-def rank_surprise(guess: Tensors, observed: Tensors) -> Tensor:
-    """``-log p(observed | guess)`` of a mean of pruned examples: Cauchy, wide as the errors are.
-
-    What an example keeps is a matter of ranks. Near the truth few ranks are wrong, but by all of a
-    coordinate, which would outweigh every small error in a sum of squares. The gradient is known up
-    to the scale that most coordinates agree on.
-    """
-    own = torch.cat([guess[name].flatten() for name in observed])
-    other = torch.cat([value.flatten() for value in observed.values()])
-    kept = other != 0
-    agreed = kept & (own != 0)
-    ratios = (other / own.detach().where(agreed, 1)).abs()
-    scale = ratios.where(agreed, torch.nan).nanmedian().nan_to_num(1.0)
-    errors = other - scale * own
-    usual = errors.detach().abs().where(kept, torch.nan).nanmedian().nan_to_num(0.0)
-    width = OUTLYING * usual + _CLOSEST * other.abs().max() + EPSILON
-    return (errors / width).square().log1p().sum() + kept.sum() * width.log()
 
 
 def sign_distance(guess: Tensors, observed: Tensors) -> Tensor:

@@ -1,4 +1,4 @@
-"""The search of Inverting Gradients and GI-GIP for images whose gradient matches."""
+"""The searches of Inverting Gradients, GI-GIP and Bayes for images whose gradient fits."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from attacks.images.batch_statistics import StatisticsLoss, observed_statistics
 from attacks.images.evidence import guarded, pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.over_rounds import over_rounds
+from attacks.images.small_convolutions import suited_convolutions
 from attacks.images.victims import Victims
 from attacks.observed.labels import known_labels
 from attacks.observed.replay import replay
@@ -24,7 +25,7 @@ from attacks.observed.search import Best, SearchProgress, slopes
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
-from fedsim.types import Tensors
+from fedsim.types import Batch, Tensors
 
 NOTED = 100
 """Steps between two entries of the trace: reading an objective waits for the GPU."""
@@ -191,6 +192,61 @@ class RegularisedMatching(ImageMatching, ABC):
             loss=StatisticsLoss(seen.loss, self.batch_statistics),
             observed=seen.observed | statistics,
         )
+
+
+def best_restarts(
+    victims: Victims,
+    starts: Sequence[tuple[int, Tensor]],
+    objective: ImageObjective,
+    render: Callable[[Tensor], Tensor],
+    attack: ImageMatching,
+    *,
+    steps: int,
+    learning_rate: float,
+    pixels: bool = False,
+) -> list[Reconstruction]:
+    """The best restart of each victim; a lane is one restart of one victim.
+
+    Args:
+        victims: to be searched for.
+        starts: a victim and where the search of it starts, the restarts of one beside each other.
+        objective: of the variable ``start``; the last value that it gives tells which is best.
+        render: what a batch of starts looks like, ``(image, channel, height, width)``.
+        attack: whose lanes and restarts are meant.
+        steps: of Adam.
+        learning_rate: as in ``descend``.
+        pixels: as in ``descend``.
+    """
+    made: list[tuple[float, Reconstruction]] = []
+    for first in range(0, len(starts), attack.lanes):
+        own, values = zip(*starts[first : first + attack.lanes], strict=True)
+        start = torch.stack(values).to(victims.job.device)
+        with suited_convolutions(victims.loss.network, render(start.flatten(0, 1))):
+            found = descend(
+                objective,
+                {"start": start},
+                victims.lanes(own),
+                victims.job,
+                steps=steps,
+                learning_rate=learning_rate,
+                pixels=pixels,
+            )
+        ranks = (found.matching, *found.others)[-1].tolist()
+        made += [
+            (
+                ranks[lane],
+                Reconstruction(
+                    Batch(found.images[lane], victims.labels[victim]),
+                    objective=float(found.matching[lane]),
+                    steps=found.steps,
+                    trace=found.traces[lane],
+                    expired=found.expired,
+                ),
+            )
+            for lane, victim in enumerate(own)
+        ]
+    restarts = [made[i : i + attack.restarts] for i in range(0, len(made), attack.restarts)]
+    return [min(one, key=lambda pair: pair[0])[1] for one in restarts]
 
 
 def descend(

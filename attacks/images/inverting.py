@@ -11,12 +11,11 @@ from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
 from attacks.images.image_losses import total_variation
-from attacks.images.image_matching import ImageObjective, RegularisedMatching, descend
-from attacks.images.small_convolutions import suited_convolutions
+from attacks.images.image_matching import ImageObjective, RegularisedMatching, best_restarts
 from attacks.images.victims import MatchingLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
-from fedsim.types import Batch, Tensors
+from fedsim.types import Tensors
 
 STEPS = 4800
 """Steps of the paper's search."""
@@ -64,45 +63,23 @@ class Inverting(RegularisedMatching):
 
     def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
         """A lane is one restart of one victim."""
-        job, examples = victims.job, victims.labels.shape[1]
         # Grey of mean .5 and deviation .25: N(0, 1) in the normalised pixels of the paper.
-        lanes = [
-            (
-                i,
-                0.5
-                + DEVIATION * torch.randn(examples, *task.spec.input_shape, generator=generator),
-            )
-            for i, rng in enumerate(victims.rngs)
+        shape = (victims.labels.shape[1], *task.spec.input_shape)
+        starts = [
+            (victim, (0.5 + DEVIATION * torch.randn(shape, generator=generator)).clamp(0, 1))
+            for victim, rng in enumerate(victims.rngs)
             for generator in restart_generators(rng, self.restarts)
         ]
-        weight = victims.loss.smoother * self.pixel_variation
-        objective = pixel_objective(victims.loss, weight)
-        made: list[Reconstruction] = []
-        for first in range(0, len(lanes), self.lanes):
-            own, starts = zip(*lanes[first : first + self.lanes], strict=True)
-            images = torch.stack(starts).to(job.device).clamp(0, 1)
-            with suited_convolutions(victims.loss.network, images.flatten(0, 1)):
-                found = descend(
-                    objective,
-                    {"images": images},
-                    victims.lanes(own),
-                    job,
-                    steps=self.steps,
-                    learning_rate=DEVIATION * self.learning_rate,
-                    pixels=True,
-                )
-            made += [
-                Reconstruction(
-                    Batch(found.images[lane], victims.labels[victim]),
-                    objective=float(found.matching[lane]),
-                    steps=found.steps,
-                    trace=found.traces[lane],
-                    expired=found.expired,
-                )
-                for lane, victim in enumerate(own)
-            ]
-        restarts = [made[i : i + self.restarts] for i in range(0, len(made), self.restarts)]
-        return [min(own, key=_objective) for own in restarts]
+        return best_restarts(
+            victims,
+            starts,
+            pixel_objective(victims.loss, victims.loss.smoother * self.pixel_variation),
+            lambda images: images,
+            self,
+            steps=self.steps,
+            learning_rate=DEVIATION * self.learning_rate,
+            pixels=True,
+        )
 
 
 def pixel_objective(loss: MatchingLoss, weight: float) -> ImageObjective:
@@ -111,13 +88,8 @@ def pixel_objective(loss: MatchingLoss, weight: float) -> ImageObjective:
     def objective(
         variables: Tensors, labels: Tensor, observed: Tensors
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        images = variables["images"]
+        images = variables["start"]
         matching = loss(images, labels, observed)
         return matching + weight * total_variation(images), (images, matching)
 
     return objective
-
-
-def _objective(lane: Reconstruction) -> float:
-    assert lane.objective is not None
-    return lane.objective

@@ -55,12 +55,13 @@ class RoundsLoss:
 
     def evidence(self, images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
         """The mean loss, and the sum of the surprises, of rounds without batch statistics."""
-        pairs = [
-            loss.evidence(images, labels, {name: value[i] for name, value in observed.items()})
-            for i, loss in enumerate(self.losses)
-            if isinstance(loss, ImageLoss)
-        ]
-        losses, surprises = zip(*pairs, strict=True)
+        losses, surprises = [], []
+        for i, loss in enumerate(self.losses):
+            assert isinstance(loss, ImageLoss)
+            own = {name: value[i] for name, value in observed.items()}
+            distance, surprise = loss.evidence(images, labels, own)
+            losses.append(distance)
+            surprises.append(surprise)
         return torch.stack(losses).mean(), torch.stack(surprises).sum()
 
 

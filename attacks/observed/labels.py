@@ -12,6 +12,7 @@ from attacks.base import Job
 from attacks.observed.declared import declared
 from attacks.observed.replay import observed_gradient
 from fedsim.capture import Observation
+from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.prune import Prune
 from fedsim.defenses.sign import Sign
@@ -83,6 +84,7 @@ def count_labels(
     auxiliary: Batch | None = None,
     *,
     scaled: bool = False,
+    ranked: bool = False,
     predicted: dict[int, Tensor] | None = None,
 ) -> Tensor:
     """How often each class occurs in the batch: int64 ``(class,)``, summing to ``num_examples``.
@@ -92,8 +94,10 @@ def count_labels(
     ``auxiliary`` rows are given, solved for with each class's mean softmax: exact on random
     weights, and a third as many errors on a trained model. Reads a gradient, or a FedAvg update as
     ``observed_gradient`` does; where it is ``scaled``, as by clipping, up to a factor, which is
-    estimated first. ``predicted`` keeps the softmax of the auxiliary rows for other observations of
-    the very same weights, which it knows by their ``id``.
+    estimated first; where it is ``ranked``, as by keeping the largest coordinates of each example,
+    a class occurs only where its bias gradient was kept, the largest of its examples'. Where few
+    others were, it is ``n_c (softmax_c - 1) / B`` alone. ``predicted`` keeps the softmax of the
+    auxiliary rows for other observations of the very same weights, which it knows by their ``id``.
 
     Raises:
         CannotAttack: the bias gradient or its scale is not known.
@@ -118,7 +122,12 @@ def count_labels(
         mean, change = _solve(softmax, auxiliary.labels, bias_gradient)
     if scaled:
         change = change / _scale(mean, change, num_examples)
-    return round_counts(num_examples * (mean + change), num_examples)
+    counts = num_examples * (mean + change)
+    if ranked and bool((bias_gradient == 0).any()):
+        counts = counts.where(bias_gradient != 0, 0)
+        if (bias_gradient == 0).double().mean() > 0.65:
+            counts = -bias_gradient.clamp(max=0) / (1 - mean).clamp(min=0.01)
+    return round_counts(counts, num_examples)
 
 
 def known_labels(
@@ -132,8 +141,7 @@ def known_labels(
     """Classes int64 ``(batch,)``: the granted ones, else those that the update gives away.
 
     An ``adaptive`` attacker reads an update whose length the declared defense cut up to its scale,
-    and a mean of pruned or signed gradients by what these leave of each example, see
-    ``_defended_counts``.
+    and a mean of signed or pruned gradients by what these leave of each example.
 
     Raises:
         CannotAttack: the update does not tell, or adaptive, and the defense is not known.
@@ -146,11 +154,11 @@ def known_labels(
         return torch.tensor([infer_label(observation.update(), find_head(task.build()))])
     auxiliary = job.auxiliary() if knowledge.auxiliary else None
     defense = declared(observation) if adaptive else Chain()
-    if defense.per_example and knowledge.cohort == 1 and knowledge.local_steps in {None, 1}:
-        head = find_head(task.build())
-        shares = _defended_counts(observed_gradient(observation), head, defense)
-        if shares is not None:
-            return torch.repeat_interleave(round_counts(shares, knowledge.num_examples))
+    alone, head = _alone(observation, defense), find_head(task.build())
+    if isinstance(alone, Sign) and alone.scale == "none" and head.bias in observation.received:
+        return torch.repeat_interleave(
+            _signed_counts(observation.update(), head, knowledge.num_examples)
+        )
     scaled = "scale" in defense.distortions
     counts = count_labels(
         observation,
@@ -159,33 +167,33 @@ def known_labels(
         rng,
         auxiliary,
         scaled=scaled,
+        ranked=isinstance(alone, Prune) and alone.keep == "largest",
         predicted=job.predicted,
     )
     return torch.repeat_interleave(counts)
 
 
-def _defended_counts(update: Tensors, head: Head, defense: Chain) -> Tensor | None:
-    """What each class's count is proportional to ``(class,)``; None where that is not known.
+def _alone(observation: Observation, defense: Chain) -> Defense | None:
+    """The only defense, if it changes each example's gradient before the mean is taken."""
+    facts = observation.knowledge
+    single = len(defense.defenses) == 1 and defense.per_example
+    return defense.defenses[0] if single and facts.cohort == 1 and facts.local_steps == 1 else None
+
+
+def _signed_counts(update: Tensors, head: Head, total: int) -> Tensor:
+    """How often each class occurs, from a mean of signs.
 
     The bias gradient of one example is negative at its class only, so that its mean sign at a class
-    is 1 less twice the class's share. Of a gradient pruned to its largest coordinates, the row of
-    its class is nearly all that is left of the last layer.
+    is 1 less twice the class's share. The largest mean of all is that of signs that agree.
     """
-    if len(defense.defenses) != 1:
-        return None
-    (own,) = defense.defenses
-    if isinstance(own, Sign) and own.scale == "none" and head.bias in update:
-        return (1 - update[head.bias]).double()
-    largest = isinstance(own, Prune) and own.keep == "largest"
-    if largest and head.weight in update and update[head.weight].any():
-        return update[head.weight].abs().sum(1).double()
-    return None
+    one = torch.stack([value.abs().max() for value in update.values()]).max()
+    return round_counts(total * (1 - update[str(head.bias)] / one).double() / 2, total)
 
 
 def round_counts(counts: Tensor, total: int) -> Tensor:
     """Largest-remainder rounding to non-negative integers that sum to ``total``.
 
-    Where none is positive, as in a mean of signs that is read as a gradient, the largest count.
+    Where none is positive, as in a mean of signs that is read as a gradient, by their softmax.
     """
     positive = counts.clamp(min=0) if bool((counts > 0).any()) else counts.softmax(0)
     positive = positive * (total / positive.sum())

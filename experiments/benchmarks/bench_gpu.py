@@ -44,6 +44,7 @@ ATTACKS: dict[str, list[dict[str, Any]]] = {
         {"name": "idlg", "steps": 10, "restarts": 2},
         {"name": "inverting", "steps": 100, "restarts": 8},
         {"name": "gi_gip", "latent_steps": 20, "weight_steps": 20},
+        {"name": "bayes", "steps": 100},
         {"name": "lti", "width": 64, "epochs": 2},
         {"name": "ridge"},
     ],

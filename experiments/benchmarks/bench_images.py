@@ -132,7 +132,7 @@ def restart_speed(setting: BenchSetting, steps: int, repeats: int) -> Iterator[M
 
     def ours(count: int) -> None:
         starts, lanes = _lanes(setting, count)
-        variables = {"images": starts}
+        variables = {"start": starts}
         descend(objective, variables, lanes, job, steps=steps, learning_rate=0.1, pixels=True)
 
     start = _lanes(setting, 1)[0][0]
@@ -157,7 +157,7 @@ def compiled_speed(setting: BenchSetting, repeats: int) -> Iterator[Measure]:
     eager = vmap(grad_and_value(_searched(setting), has_aux=True))
     compiled = torch.compile(eager)
     starts, lanes = _lanes(setting, max(RESTARTS))
-    variables = {"images": starts}
+    variables = {"start": starts}
     began = time.monotonic()
     try:
         compiled(variables, *lanes)

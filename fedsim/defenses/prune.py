@@ -24,9 +24,9 @@ class Prune(StagedDefense):
     2017) without error feedback: clients keep no state, so no residual is carried to the next
     round.
 
-    The support is visible, and an adaptive attacker compares only the coordinates in it. The
-    support of a mean of pruned examples is the union of theirs. Noise added later hides it, in
-    which case DLG prunes its guess by the surrogate.
+    The support is visible, and an adaptive attacker compares only the coordinates in it. That of a
+    mean of pruned examples is the union of theirs; there, and where noise added later hides it, an
+    attacker prunes the guess by the surrogate.
 
     Attributes:
         fraction: share of the coordinates that is zeroed.

@@ -13,8 +13,9 @@ from torch.nn.functional import logsigmoid
 
 from attacks.base import Job
 from attacks.images.bayes import Bayes
-from attacks.images.image_losses import SHARP, rank_surprise, sign_surprise, surprise
+from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting
+from attacks.images.likelihoods import SHARP, rank_surprise, sign_surprise, surprise
 from attacks.observed.distance import cosine_distance
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.replay import replay
@@ -138,6 +139,60 @@ def test_each_example_of_a_batch_is_defended(
         errors[adaptive] = float((images - batch.inputs).square().mean())
     assert errors[True] < 0.3 * float((batch.inputs - 0.5).square().mean())
     assert errors[True] < 0.5 * errors[False]
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ({"name": "sign"}, {"name": "gaussian_noise", "std": 1.0}),
+        ({"name": "gaussian_noise", "std": 0.02}, {"name": "sign"}),
+    ],
+)
+def test_noise_about_signs_is_not_fitted(
+    victim: Victim, pictures: Pictures, chain: tuple[dict[str, object], ...]
+) -> None:
+    batch, rows = pictures(1, 6), pictures(200, *[0] * 200, seed=9)
+    task, seen = defended(victim, batch, chain)
+    seen = replace(
+        seen, knowledge=seen.knowledge.model_copy(update={"auxiliary": True, "labels": (6,)})
+    )
+    attack = Bayes(steps=400, adaptive=True)
+    (found,) = attack.reconstruct([seen], task, [rng()], Job(auxiliary=lambda: rows))
+    error = float((found.guess.inputs - batch.inputs).square().mean())
+    assert error < 0.3 * float((rows.inputs.mean(0) - batch.inputs).square().mean())
+
+
+def test_a_guess_stays_within_what_pixels_can_be(victim: Victim, pictures: Pictures) -> None:
+    batch = pictures(1, 6)
+    saturated = Batch(((batch.inputs - 0.5) * 3 + 0.5).clamp(0, 1), batch.labels)
+    assert float(((saturated.inputs == 0) | (saturated.inputs == 1)).float().mean()) > 0.2
+    task, seen = defended(victim, saturated, ({"name": "prune", "fraction": 0.9},))
+    attack = Bayes(steps=300, adaptive=True)
+    (found,) = attack.reconstruct([seen], task, [rng()], Job())
+    assert 0 <= float(found.guess.inputs.min()) <= float(found.guess.inputs.max()) <= 1
+    loss = matching_loss(replay(seen, task, torch.device("cpu")), seen, adaptive=True)
+    again = loss(found.guess.inputs, found.guess.labels, seen.received)
+    assert found.objective == pytest.approx(float(again), rel=1e-2, abs=1e-9)
+
+
+def test_the_likeliest_restart_is_guessed(
+    victim: Victim, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attacks.images.image_matching.guarded", lambda found, *_: found)
+    task, seen = victim(pictures(2, 6, 6))
+    loss = matching_loss(replay(seen, task, torch.device("cpu")), seen, adaptive=False)
+    prior = PixelPrior.of(None, (3, 16, 16))
+
+    def cost(attack: Bayes, seed: int) -> float:
+        guess = attack.reconstruct([seen], task, [rng(seed)], Job())[0].guess
+        surprised = loss.evidence(guess.inputs, guess.labels, seen.received)[1]
+        return float(surprised) + float(prior.rarity(guess.inputs))
+
+    short = Bayes(steps=10, learning_rate=0.02)
+    pairs = [(cost(replace(short, restarts=4), seed), cost(short, seed)) for seed in range(4)]
+    # The first restart is the same search, and not always the best.
+    assert all(best <= first + 1 for best, first in pairs)
+    assert any(best < first - 1 for best, first in pairs)
 
 
 def test_a_lane_is_one_restart_of_one_victim(victim: Victim, pictures: Pictures) -> None:

@@ -20,6 +20,7 @@ from attacks.images.evidence import NOTE, SMOOTHED
 from attacks.images.generator import Generator, load_weights, read_weights
 from attacks.images.generators import build_generator
 from attacks.images.gi_gip import GIGIP
+from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting
 from attacks.images.variational import Variational
 from attacks.observed.distance import cosine_distance
@@ -182,6 +183,30 @@ def test_signs_give_more_to_those_who_know_them_and_a_prior(
         for attack in (aware, replace(aware, adaptive=False), pixels)
     )
     assert first < 0.3 * min(others)
+
+
+def test_knowing_the_defense_both_stages_maximise_a_posterior(
+    victim: Victim, pictures: Pictures, auxiliary: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attacks.images.image_matching.guarded", lambda found, *_: found)
+    batch = pictures(1, 6)
+    task, seen = defended(victim, batch, ({"name": "prune", "fraction": 0.99},))
+    aware = replace(QUICK, adaptive=True, latent=32, latent_steps=100, weight_steps=0)
+    job = Job(prepared=prepared(aware, task, seen, auxiliary))
+    loss = matching_loss(replay(seen, task, torch.device("cpu")), seen, adaptive=True)
+
+    def surprise(attack: GIGIP) -> tuple[float, float]:
+        guess = attack.reconstruct([seen], task, [rng()], job)[0].guess
+        error = float((guess.inputs - batch.inputs).square().mean())
+        return float(loss.evidence(guess.inputs, guess.labels, seen.received)[1]), error
+
+    latents, first = surprise(aware)
+    weights, second = surprise(replace(aware, weight_steps=100))
+    weighed, plain = surprise(replace(aware, adaptive=False))
+    short = replace(aware, latent_steps=3)
+    assert surprise(replace(short, restarts=6))[0] < surprise(short)[0]
+    assert weights < latents < weighed
+    assert max(first, second) < 0.5 * plain
 
 
 def test_weights_from_a_file(

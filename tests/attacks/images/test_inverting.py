@@ -133,6 +133,11 @@ CLIP = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.1}
         ((MEAN_OF_SIGNS,), 1, "signs", False),
         ((MEAN_OF_SIGNS,), 2, "cosine", True),
         ((PRUNE,), 2, "support", False),
+        (({**PRUNE, "stage": "sample"},), 2, "ranks", True),
+        (({**PRUNE, "stage": "sample"},), 1, "support", False),
+        (({**PRUNE, "stage": "sample", "keep": "random"},), 2, "support", False),
+        (({**PRUNE, "stage": "sample"}, PRUNE), 2, "support", False),
+        (({**CLIP, "noise_multiplier": 0.0}, PRUNE), 2, "support", False),
         # What was pruned before has no sign.
         ((PRUNE, SIGN), 1, "signs", False),
         ((INT8,), 1, "interval", False),
@@ -199,6 +204,20 @@ def test_clients_of_a_cohort_defend_alone(
         exact = {name: torch.stack([part[name] for part in parts]).mean(0) for name in found}
         # A steep tanh stands for a sign.
         assert float(cosine_distance(found, exact)) < 0.01
+
+
+def test_noise_about_signs_is_known(victim: Victim, pictures: Pictures) -> None:
+    noise = {"name": "gaussian_noise", "std": 0.1}
+    for chain, step_size, dither, flipped in [
+        ((SIGN,), None, 0.0, False),
+        ((noise, SIGN), None, 0.1, False),
+        ((noise, SIGN), 0.5, 0.2, False),
+        ((SIGN, noise), None, 0.0, True),
+    ]:
+        task, seen = victim(pictures(1, 6), defense=chain, step_size=step_size)
+        loss = matching_loss(replay(seen, task, CPU), seen, adaptive=True)
+        assert loss.dither == pytest.approx(dither, rel=0.05)
+        assert loss.flipped is flipped
 
 
 def test_sign_distance() -> None:

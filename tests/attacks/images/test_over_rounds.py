@@ -59,6 +59,21 @@ def rounds(
     return task, found
 
 
+def test_surprises_of_rounds_add_up(victim: Victim, pictures: Pictures) -> None:
+    task, seen = rounds(victim, pictures(1, 6), 2)
+    guess, losses, own = pictures(1, 6, seed=1), [], []
+    for one in seen:
+        loss = matching_loss(replay(one, task, CPU), one, adaptive=False)
+        losses.append(loss)
+        own.append(loss.evidence(guess.inputs, guess.labels, one.received))
+    observed = {
+        name: torch.stack([one.received[name] for one in seen]) for name in seen[0].received
+    }
+    distance, surprise = RoundsLoss(tuple(losses)).evidence(guess.inputs, guess.labels, observed)
+    torch.testing.assert_close(distance, (own[0][0] + own[1][0]) / 2)
+    torch.testing.assert_close(surprise, own[0][1] + own[1][1])
+
+
 def attack(
     task: Task, seen: list[Observation], job: Job | None = None, **options: Any
 ) -> list[Reconstruction]:

@@ -172,21 +172,43 @@ def test_an_adaptive_attack_counts_where_each_example_is_clipped(
     assert wrong[True] <= 0.5 * wrong[False]
 
 
+SIGN_EACH = {"name": "sign", "stage": "sample"}
+PRUNE_EACH = {"name": "prune", "stage": "sample"}
+
+
 @pytest.mark.parametrize(
-    "defense",
-    [{"name": "sign", "stage": "sample"}, {"name": "prune", "fraction": 0.99, "stage": "sample"}],
+    "defense", [SIGN_EACH, {**PRUNE_EACH, "fraction": 0.5}, {**PRUNE_EACH, "fraction": 0.99}]
 )
-@pytest.mark.parametrize("labels", [[0, 1, 1, 1], [7, 7, 7, 7], [2, 3, 5, 9]])
+@pytest.mark.parametrize(
+    ("classes", "labels"),
+    [
+        (2, [0, 1, 1, 1]),
+        (2, [0, 0, 0, 0]),
+        (3, [0, 0, 1, 2]),
+        (10, [0, 1, 1, 1]),
+        (10, [7, 7, 7, 7]),
+        (10, [2, 3, 5, 9]),
+        (100, [2, 2, 50, 99]),
+    ],
+)
 def test_an_adaptive_attack_counts_in_a_mean_of_defended_examples(
-    victim: Victim, pictures: Pictures, defense: dict[str, object], labels: list[int]
+    victim: Victim,
+    pictures: Pictures,
+    defense: dict[str, object],
+    classes: int,
+    labels: list[int],
 ) -> None:
     batch = pictures(4, *labels)
-    task, seen = victim(batch, defense=(defense,))
+    task, seen = victim(batch, classes=classes, defense=(defense,))
     network, chain = task.model(seen.sent), build_chain((defense,), "defense")
     each = [chain.on_gradient(task.gradient(network, batch[i]), rng()) for i in range(4)]
     mean = {name: torch.stack([one[name] for one in each]).mean(0) for name in each[0]}
     seen = replace(seen, received=mean)
     assert known_labels(seen, task, rng(), Job(), adaptive=True).tolist() == labels
+    # Cut to some other length, it tells the same.
+    cut = replace(seen, received={name: 0.3 * value for name, value in mean.items()})
+    if defense == SIGN_EACH:
+        assert known_labels(cut, task, rng(), Job(), adaptive=True).tolist() == labels
     # Read as a mean of gradients, it still tells some four classes.
     assert len(known_labels(seen, task, rng(), Job())) == 4
 
@@ -250,6 +272,7 @@ def test_counting_needs_the_bias_and_its_scale(victim: Victim, pictures: Picture
 @pytest.mark.parametrize(
     ("counts", "total", "expected"),
     [
+        ([-1.0, -9.0, -9.0], 4, [4, 0, 0]),
         ([1.2, 0.5, 2.3], 4, [1, 1, 2]),
         ([1.5, 1.5, 0.0], 3, [2, 1, 0]),
         ([-0.4, 1.9, 2.5], 4, [0, 2, 2]),

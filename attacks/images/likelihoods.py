@@ -1,0 +1,83 @@
+"""How unlikely an update is if a guess were true: under noise, signs and pruned examples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from attacks.observed.distance import EPSILON
+from fedsim.defenses.sign import Sign
+from fedsim.types import Tensors
+
+SHARP = 0.01
+"""Width of the logistic function that is a sign's probability, in medians of the guess's
+magnitudes but 0."""
+OUTLYING = 3.0
+"""Width of the distribution of errors in ranks, in median errors of what was kept."""
+PROBIT = 1.702
+"""A normal distribution function is nearly a logistic one of a deviation by this."""
+_CLOSEST = 1e-14
+"""Distance that float32 cannot tell from 0."""
+_FLIPS = (1e-6, 0.499)
+"""Least and largest share of flipped signs."""
+
+
+def surprise(distance: Tensor, observed: Tensors) -> Tensor:
+    """``-log p(observed | guess)`` up to a constant, of Gaussian noise of unknown variance.
+
+    The gradient is known up to a positive scale, as to the cosine. With both chosen to fit best, it
+    is ``N / 2 log(1 - cosine^2)`` over the ``N`` coordinates that are not 0. It falls without end
+    as the distance does, so that without noise no regulariser outweighs the update.
+
+    Args:
+        distance: ``1 - cosine``; above 1, where the scale would be negative, more is worse.
+        observed: received gradients.
+    """
+    count = torch.stack([(value != 0).sum() for value in observed.values()]).sum()
+    close = (distance + _CLOSEST) * (2 - distance)
+    share = torch.where(distance < 1, close, 1 + (distance - 1).square())
+    return count / 2 * share.log()
+
+
+def sign_surprise(
+    guess: Tensors, observed: Tensors, dither: float = 0.0, *, flipped: bool = False
+) -> Tensor:
+    """``-log p(observed | guess)`` of signs: each is as likely as the guess's gradient is clear.
+
+    Args:
+        guess: gradients.
+        observed: signs, 0 where there is none.
+        dither: standard deviation of the noise that was added before the signs were taken.
+        flipped: noise was added to the signs. The share of those that it flipped is taken to be
+            that of the guess's wrong ones.
+    """
+    width = SHARP * Sign().width({name: guess[name] for name in observed})
+    width = (torch.as_tensor(width).square() + (dither / PROBIT) ** 2).sqrt()
+    clear = torch.cat([(value.sign() * guess[name]).flatten() for name, value in observed.items()])
+    kept = torch.cat([(value != 0).flatten() for value in observed.values()])
+    likely = logsigmoid(clear / width)
+    if flipped:
+        wrong = (kept & (clear.detach() < 0)).sum() / kept.sum().clamp(min=1)
+        wrong = wrong.clamp(*_FLIPS)
+        likely = ((1 - 2 * wrong) * likely.exp() + wrong).log()
+    return -(kept * likely).sum()
+
+
+def rank_surprise(guess: Tensors, observed: Tensors) -> Tensor:
+    """``-log p(observed | guess)`` of a mean of pruned examples: Cauchy, wide as the errors are.
+
+    What an example keeps is a matter of ranks. Near the truth few ranks are wrong, but by all of a
+    coordinate, which would outweigh every small error in a sum of squares. The gradient is known up
+    to the scale that most coordinates agree on.
+    """
+    own = torch.cat([guess[name].flatten() for name in observed])
+    other = torch.cat([value.flatten() for value in observed.values()])
+    kept = other != 0
+    agreed = kept & (own != 0)
+    ratios = (other / own.detach().where(agreed, 1)).abs()
+    scale = ratios.where(agreed, torch.nan).nanmedian().nan_to_num(1.0)
+    errors = other - scale * own
+    usual = errors.detach().abs().where(kept, torch.nan).nanmedian().nan_to_num(0.0)
+    width = OUTLYING * usual + _CLOSEST * other.abs().max() + EPSILON
+    return (errors / width).square().log1p().sum() + kept.sum() * width.log()
