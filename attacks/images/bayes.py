@@ -25,18 +25,18 @@ _START = 0.1
 class Bayes(ImageMatching):
     """Maximise the posterior probability of a batch of images, given the update.
 
-    Balunovic et al. 2022, "Bayesian Framework for Gradient Leakage": the adversary of least
-    expected error maximises ``p(update | images) p(images)``, and known attacks differ in what they
-    put in for the two. Here the likelihood is the defense's if ``adaptive``, else that of Gaussian
-    noise of unknown variance, see ``attacks.images.image_losses``; the prior is the Gaussian of the
-    attacker's auxiliary images, or of natural images in general, see
+    Balunovic et al. 2022, "Bayesian Framework for Gradient Leakage", approximate the Bayes optimal
+    adversary by the maximum of ``log p(update | images) + log p(images)``, and read other attacks
+    as choices of the two. Here the likelihood is the defense's if ``adaptive``, else that of
+    Gaussian noise of unknown variance, see ``attacks.images.likelihoods``; the prior is the
+    Gaussian of the attacker's auxiliary images, or of natural images in general, see
     ``attacks.observed.pixel_prior``. Adam searches the prior's coefficients in standard deviations,
     from near the mean image; its rate falls to a tenth at 3/8, 5/8 and 7/8 of the steps. There is
     no weight to choose: under noise the prior tells more, without a defense the update does.
 
-    The paper takes total variation for the prior and a network's own weight for it.
-    ``closed_form`` reaches the same estimate by Gauss-Newton where a network can be solved layer by
-    layer; this search asks for a gradient alone, and takes batches.
+    ``closed_form`` makes the same estimate of one image by Gauss-Newton, of networks that it can
+    solve layer by layer; this search needs a gradient alone, and takes batches. Where a gradient is
+    far from linear in the image, as that of ResNet20, it ends in other images.
 
     Attributes:
         steps: of Adam.

@@ -129,7 +129,7 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     if several and all(_ranks_each(one) for one in chain.defenses) and zeroing:
         form = "ranks"
     apart = singles and bool({"sign", "scale"} & chain.distortions)
-    steep = tuple(_SteepSign() if isinstance(one, Sign) else one for one in chain.defenses)
+    steep = tuple(_steep(one) if isinstance(one, Sign) else one for one in chain.defenses)
     surrogate = replace(chain, defenses=steep)
     return ImageLoss(model, form, surrogate, each=apart or (several and chain.per_example))
 
@@ -153,6 +153,10 @@ class _SteepSign(Sign):
 
     def width(self, update: Tensors) -> Tensor | float:
         return SHARP * super().width(update)
+
+
+def _steep(defense: Sign) -> Sign:
+    return _SteepSign(stage=defense.stage, scale=defense.scale)
 
 
 def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
