@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from attacks.images.image_matching import ImageMatching, ImageObjective, best_restarts
+from attacks.images.descent import ImageObjective, best_restarts
+from attacks.images.image_matching import ImageMatching
 from attacks.images.victims import Evidence, Victims
 from attacks.observed.pixel_prior import PixelPrior
 from attacks.observed.search import restart_generators
@@ -67,7 +68,8 @@ class Bayes(ImageMatching):
             starts,
             _objective(likely, prior),
             prior.images,
-            self,
+            restarts=self.restarts,
+            lanes=self.lanes,
             steps=self.steps,
             learning_rate=self.learning_rate,
         )

@@ -12,15 +12,11 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from attacks.base import Job, Reconstruction, Trace
+from attacks.images.descent import BestIterates, ImageObjective, descend
 from attacks.images.generator import Generator, load_weights, read_weights
 from attacks.images.generators import build_generator
 from attacks.images.image_losses import total_variation
-from attacks.images.image_matching import (
-    BestIterates,
-    ImageObjective,
-    RegularisedMatching,
-    descend,
-)
+from attacks.images.image_matching import RegularisedMatching
 from attacks.images.victims import Evidence, MatchingLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.capture import Observation

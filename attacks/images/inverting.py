@@ -10,8 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
+from attacks.images.descent import ImageObjective, best_restarts
 from attacks.images.image_losses import total_variation
-from attacks.images.image_matching import ImageObjective, RegularisedMatching, best_restarts
+from attacks.images.image_matching import RegularisedMatching
 from attacks.images.victims import MatchingLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.tasks.base import Task
@@ -75,7 +76,8 @@ class Inverting(RegularisedMatching):
             starts,
             pixel_objective(victims.loss, victims.loss.smoother * self.pixel_variation),
             lambda images: images,
-            self,
+            restarts=self.restarts,
+            lanes=self.lanes,
             steps=self.steps,
             learning_rate=DEVIATION * self.learning_rate,
             pixels=True,

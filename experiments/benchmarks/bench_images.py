@@ -18,9 +18,9 @@ from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
 from attacks.base import Job
+from attacks.images.descent import ImageObjective, descend
 from attacks.images.dlg import DLG
 from attacks.images.image_losses import matching_loss, total_variation
-from attacks.images.image_matching import ImageObjective, descend
 from attacks.images.inverting import pixel_objective
 from attacks.observed.replay import replay
 from attacks.solved.closed_form import ClosedForm
