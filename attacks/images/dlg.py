@@ -17,7 +17,7 @@ from attacks.images.image_losses import ImageLoss
 from attacks.images.lbfgs import LBFGS
 from attacks.observed.declared import declared
 from attacks.observed.distance import squared_error
-from attacks.observed.labels import known_labels
+from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import Replay, observed_gradient, replay, step_length
 from attacks.observed.search import Best, SearchProgress, restart_generators, stalled
 from fedsim.capture import Observation

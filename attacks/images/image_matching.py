@@ -17,7 +17,7 @@ from attacks.images.evidence import guarded, pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.over_rounds import over_rounds
 from attacks.images.victims import Victims
-from attacks.observed.labels import known_labels
+from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import replay
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact

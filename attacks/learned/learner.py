@@ -28,7 +28,7 @@ from attacks.learned.regression import Regression
 from attacks.learned.simulated_client import SimulatedClient, declared_client
 from attacks.learned.simulated_updates import SimulatedUpdates
 from attacks.observed.declared import declared
-from attacks.observed.labels import known_labels
+from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import Replay, observed_gradient, replay
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack, ConfigError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attack, Grouping, Inferred, Job, Reconstruction
-from attacks.observed.labels import known_labels
+from attacks.observed.known_labels import known_labels
 from attacks.spans.bag import occurrence
 from attacks.spans.soft_traces import soft_traces
 from fedsim.capture import Observation

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks.base import Job
-from attacks.observed.labels import known_labels
+from attacks.observed.known_labels import known_labels
 from attacks.observed.word_rows import noise_variance, standing_out
 from attacks.texts.cuts import CUTS
 from fedsim.capture import Observation

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from attacks.base import Job
+from attacks.observed.known_labels import known_labels
 from attacks.observed.labels import (
     DUMMIES,
     count_labels,
     find_head,
     infer_label,
-    known_labels,
     round_counts,
 )
 from fedsim.capture import Observation
