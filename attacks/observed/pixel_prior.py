@@ -95,12 +95,7 @@ class PixelPrior:
         That is Wiener's filter: rare coefficients are doubted more than common ones.
         """
         kept = self.variances / (self.variances + noise)
-        rest = _cosines(
-            torch.einsum("ec,nchw->nehw", self.colours, images.to(self.mean) - self.mean)
-        )
-        return self.mean + torch.einsum(
-            "ec,nehw->nchw", self.colours, _cosines(rest * kept, inverse=True)
-        )
+        return self.images(self.coefficients(images) * kept.flatten())
 
     def coefficients(self, images: Tensor) -> Tensor:
         """In standard deviations, ``(image, coefficient)``: independent, of variance 1."""
