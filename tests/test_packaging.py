@@ -139,7 +139,7 @@ def test_a_shipped_experiment_can_be_made(name: str, tmp_path: Path) -> None:
         assert experiment.auxiliary or not labels  # else the baseline guesses grey, or nothing
         if (run := Path(experiment.task.weights.split("@")[0])).parts[:1] == ("runs",):
             comment = shipped()[name].read_text(encoding="utf-8").split("\nname = ")[0]
-            assert f"run {run.name} first" in " ".join(comment.replace("#", " ").split()).lower()
+            assert f"run {run.parts[1]} first" in " ".join(comment.replace("#", " ").split()).lower()
     assert list(tmp_path.iterdir()) == []
 
 
