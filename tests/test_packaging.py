@@ -138,8 +138,9 @@ def test_a_shipped_experiment_can_be_made(name: str, tmp_path: Path) -> None:
         assert labels[-1:] == ["prior_only"][: len(labels)]
         assert experiment.auxiliary or not labels  # else the baseline guesses grey, or nothing
         if (run := Path(experiment.task.weights.split("@")[0])).parts[:1] == ("runs",):
-            comment = shipped()[name].read_text(encoding="utf-8").split("\nname = ")[0]
-            assert f"run {run.parts[1]} first" in " ".join(comment.replace("#", " ").split()).lower()
+            opening = shipped()[name].read_text(encoding="utf-8").split("\nname = ")[0]
+            comment = " ".join(opening.replace("#", " ").split()).lower()
+            assert f"run {run.parts[1]} first" in comment
     assert list(tmp_path.iterdir()) == []
 
 
