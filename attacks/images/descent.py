@@ -43,6 +43,16 @@ class BestIterates:
     traces: tuple[Trace, ...]
     expired: bool
 
+    def reconstruction(self, lane: int, labels: Tensor) -> Reconstruction:
+        """A lane's images, with the labels ``(example,)`` that it was searched with."""
+        return Reconstruction(
+            Batch(self.images[lane], labels),
+            objective=float(self.matching[lane]),
+            steps=self.steps,
+            trace=self.traces[lane],
+            expired=self.expired,
+        )
+
 
 def best_restarts(
     victims: Victims,
@@ -85,16 +95,7 @@ def best_restarts(
             )
         ranks = (found.matching, *found.others)[-1].tolist()
         made += [
-            (
-                ranks[lane],
-                Reconstruction(
-                    Batch(found.images[lane], victims.labels[victim]),
-                    objective=float(found.matching[lane]),
-                    steps=found.steps,
-                    trace=found.traces[lane],
-                    expired=found.expired,
-                ),
-            )
+            (ranks[lane], found.reconstruction(lane, victims.labels[victim]))
             for lane, victim in enumerate(own)
         ]
     apart = [made[i : i + restarts] for i in range(0, len(made), restarts)]

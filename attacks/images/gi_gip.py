@@ -21,7 +21,7 @@ from attacks.images.victims import Evidence, MatchingLoss, Victims
 from attacks.observed.search import restart_generators
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, state
-from fedsim.types import Batch, Tensors
+from fedsim.types import Tensors
 
 START = 0.1
 """Standard deviation of the first latents. At 1, as in the paper, pixels start clamped, and the
@@ -141,14 +141,7 @@ class GIGIP(RegularisedMatching):
             )
             best = _after(best, second)
         return [
-            Reconstruction(
-                Batch(best.images[lane], victims.labels[victim]),
-                objective=float(best.matching[lane]),
-                steps=best.steps,
-                trace=best.traces[lane],
-                expired=best.expired,
-            )
-            for lane, victim in enumerate(numbers)
+            best.reconstruction(lane, victims.labels[victim]) for lane, victim in enumerate(numbers)
         ]
 
     def _of_latents(
