@@ -30,7 +30,7 @@ class Replay:
 
     def gradient(self, batch: Batch) -> Tensors:
         """The gradient with its graph, by autograd: the quickest way for a single batch."""
-        loss = self.task.loss(self.network, batch)
+        loss = self.task.functional_loss(self.network, {}, batch)
         gradients = torch.autograd.grad(
             loss,
             list(self.parameters.values()),

@@ -12,6 +12,9 @@ from experiments.audit.attacking import check_suits, first_refusal
 from experiments.audit.update import Update
 from fedsim.errors import CannotAttack
 
+_LONGEST = 200
+"""Characters that are shown of an error."""
+
 
 @dataclass(frozen=True)
 class Suitability:
@@ -65,4 +68,7 @@ def suited(victim: Update) -> Suitability:
             reasons[name] = first_refusal(chosen, name, victim, Job(deadline=time.monotonic()))
         except CannotAttack as error:
             reasons[name] = str(error)
+        except Exception as error:  # an attack and a network may be foreign code
+            said = " ".join(str(error).split())[:_LONGEST]
+            reasons[name] = f"it fails ({type(error).__name__}: {said})"
     return Suitability(reasons, tuple(name for name in known if name not in fitting))

@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from fedsim.cell import TaskKind
 from fedsim.files import Record
+from fedsim.kernels import twice_differentiable
 from fedsim.metrics.base import Examples
 from fedsim.models.lora import LoRA
 from fedsim.types import Batch, Rows, Tensors
@@ -118,12 +119,13 @@ class Task(ABC):
         }
 
     def functional_loss(self, network: nn.Module, parameters: Tensors, batch: Batch) -> Tensor:
-        """``loss`` as a pure function of the parameters, for ``torch.func``."""
+        """``loss`` as a pure function of the parameters, which can be differentiated twice."""
 
         def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             return functional_call(network, parameters, args, kwargs)
 
-        return self.loss(call, batch)
+        with twice_differentiable(network):
+            return self.loss(call, batch)
 
 
 def state(network: nn.Module) -> Tensors:
