@@ -19,10 +19,18 @@ T = TypeVar("T")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """``Did you mean 'std'?`` if a known name is similar, else the list of known names."""
+    """``Did you mean 'std'?`` if a known name is similar in any case, else the known names."""
     names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names) or 'nothing'}."
+    folded = {spelled(name): name for name in names}
+    similar = difflib.get_close_matches(spelled(word), folded, n=1)
+    if similar:
+        return f"Did you mean {folded[similar[0]]!r}?"
+    return f"Known: {', '.join(names) or 'nothing'}."
+
+
+def spelled(name: str) -> str:
+    """A name in the spelling of the registries: ``GI-GIP`` gives ``gi_gip``."""
+    return name.casefold().replace("-", "_").replace(" ", "_")
 
 
 def registry(builtin: Mapping[str, type[T]], group: str) -> dict[str, type[T]]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from experiments.plan.config import ExperimentConfig
 from experiments.preview.catalog import attacks, defenses, metrics
-from fedsim.build import suggest
+from fedsim.build import spelled, suggest
 from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
 
@@ -77,7 +77,9 @@ class Manual:
 
 
 def manual(name: str) -> Manual:
-    """The manual of a name. A section takes precedence over an attack of the same name.
+    """The manual of a name, also as its paper spells it (``LAMP``, ``GI-GIP``, ``DP-SGD``).
+
+    A section takes precedence over an attack of the same name.
 
     Raises:
         ConfigError: the name is unknown.
@@ -85,8 +87,9 @@ def manual(name: str) -> Manual:
     known: list[str] = []
     for place, find in _SHELVES:
         classes = find()
-        if name in classes:
-            return _read(name, place.format(name=name), classes[name])
+        entry = name if name in classes else spelled(name)
+        if entry in classes:
+            return _read(entry, place.format(name=entry), classes[entry])
         known += classes
     raise ConfigError(f"describe {name!r}: there is nothing of that name. {suggest(name, known)}")
 

@@ -14,6 +14,7 @@ from experiments.plan.config import AttackStage, ExperimentConfig
 from experiments.preview.describe import manual
 from fedsim.cell import AuxiliaryConfig, CaptureConfig, FilterConfig, ProbesConfig, TaskConfig
 from fedsim.defenses import DEFENSES
+from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
 from fedsim.metrics import METRICS
 from fedsim.server_knows import ServerKnows
@@ -78,6 +79,19 @@ def test_types_bounds_defaults_and_meanings_are_told() -> None:
     assert tag["layers"].type == "list of: text"
     assert "It reconstructs text. It needs to know: num_examples." in manual("tag").about
     assert "Unit: dB. The attacker wants it higher." in manual("psnr").about
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [("LAMP", "lamp"), ("LTI", "lti"), ("FILM", "film"), ("GI-GIP", "gi_gip"), ("DP-SGD", "dp_sgd")],
+)
+def test_names_as_the_papers_spell_them(name: str, entry: str) -> None:
+    assert manual(name).name == entry
+
+
+def test_a_misspelt_name_in_capitals_is_suggested() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'inverting'"):
+        manual("INVERTNG")
 
 
 def test_every_option_of_a_defense_says_what_it_means() -> None:
