@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,15 +44,15 @@ class Scores:
     _truth: Examples = field(repr=False, compare=False)
 
     def mean(self, metric: str) -> float:
-        """Mean of a metric over the examples.
+        """Mean of a metric over the examples that it applies to; NaN if there are none.
 
         Raises:
             ConfigError: it was not computed.
         """
         if metric not in self.values:
             raise ConfigError(f"{metric!r}: not scored. Known: {', '.join(self.values)}.")
-        values = self.values[metric]
-        return sum(values) / len(values)
+        values = [value for value in self.values[metric] if not math.isnan(value)]
+        return sum(values) / len(values) if values else math.nan
 
     def frame(self) -> pd.DataFrame:
         """One row for each private example, one column for each metric."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedsim.metrics.base import Examples
 from fedsim.metrics.text import TextMetric, compare
+from fedsim.metrics.words import spaced
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Bleu(TextMetric):
 
     The geometric mean of the precisions of 1- to 4-grams, times a penalty for guesses that are too
     short. Signature ``nrefs:1|case:mixed|eff:yes|tok:13a|smooth:exp``: a text of fewer than four
-    words is scored on the orders that it has.
+    words is scored on the orders that it has. Before the tokenizer, letters and their accents are
+    composed, and each letter of a script without spaces is set apart as a word.
     """
 
     name: ClassVar[str] = "bleu"
@@ -30,7 +32,9 @@ class Bleu(TextMetric):
         scorer = BLEU(effective_order=True)
 
         def ratio(guess: str, truth: str) -> float:
-            # sacrebleu exponentiates a logarithm and gives 100.00000000000004 for equal texts.
+            if guess == truth:  # sacrebleu deletes the text "<skipped>"
+                return 1.0
+            # sacrebleu exponentiates a logarithm and gives 100.00000000000004 for equal words.
             return min(1.0, float(scorer.sentence_score(guess, [truth]).score) / 100)
 
-        return compare([g.strip() for g in guess.words], [t.strip() for t in truth.words], ratio)
+        return compare([*map(spaced, guess.words)], [*map(spaced, truth.words)], ratio)

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from fedsim.metrics.base import Examples
 from fedsim.metrics.text import TextMetric
+from fedsim.metrics.words import WORD, Words, cased_words, composed
 
-Entity: TypeAlias = tuple[str, ...]
+Entity: TypeAlias = Words
 """Words of an entity, without the spaces and signs that tokenizers move around."""
 
 _MODEL = "en_core_web_sm"
@@ -46,7 +47,7 @@ class EntityRecovery(TextMetric):
     def score(self, guess: Examples, truth: Examples) -> Tensor:
         """In [0, 1], or NaN."""
         rates = [
-            self._rate(words(ours), self.entities(theirs))
+            self._rate(cased_words(ours), self.entities(theirs))
             for ours, theirs in zip(guess.words, truth.words, strict=True)
         ]
         return torch.tensor(rates, dtype=torch.float64)
@@ -81,12 +82,12 @@ class NamedEntityRecovery(EntityRecovery):
 
     def entities(self, text: str) -> frozenset[Entity]:
         """The entities of spaCy's pipeline."""
-        return frozenset(words(found.text) for found in _pipeline()(text).ents) - {()}
+        return frozenset(cased_words(found.text) for found in _pipeline()(text).ents) - {()}
 
     def names(self, text: str) -> frozenset[Entity]:
         """The entities of the types of which FILM requires at least one in a sentence."""
         found = [entity for entity in _pipeline()(text).ents if entity.label_ in _NAMED]
-        return frozenset(words(entity.text) for entity in found) - {()}
+        return frozenset(cased_words(entity.text) for entity in found) - {()}
 
 
 @dataclass(frozen=True)
@@ -112,26 +113,20 @@ class RuledEntityRecovery(EntityRecovery):
 
     def entities(self, text: str) -> frozenset[Entity]:
         """The entities that the rules find."""
-        mails, dates, names = _split(text)
-        return _distinct(dates + names) | {words(mail[0]) for mail in mails}
+        mails, dates, names = _split(composed(text))
+        return _distinct(dates + names) | {cased_words(mail[0]) for mail in mails}
 
     def names(self, text: str) -> frozenset[Entity]:
         """Runs of capitalised words, and words in capitals."""
-        return _distinct(_split(text)[2])
+        return _distinct(_split(composed(text))[2])
 
 
-def words(text: str) -> Entity:
-    """Sequences of letters and digits in a text."""
-    return tuple(_WORD.findall(text))
-
-
-_WORD = re.compile(r"[^\W_]+")
 # Tokenizers put spaces on both sides of a sign or on neither; WikiText writes 1 @,@ 000.
 _MAIL = re.compile(r"[\w.+-]+(\s?)@\1\w[\w-]*(?:\1\.\1\w[\w-]*)+?(?![\w-]|\.\w)")
 _IN_NAME = re.compile(r"\s*|(\s?)@?['\u2019&-]@?\1")
 _IN_NUMBER = re.compile(r"(\s?)@?[.,:/-]@?\1")
 _ABBREVIATED = re.compile(r"\s?\.\s*")
-_SENTENCE_END = re.compile(r"[.!?\n]|[:,]\s*[\"“]")
+_SENTENCE_END = re.compile(r"[.!?\u3002\uff01\uff1f\u061f\u0964\n]|[:,]\s*[\"“]")
 _LINKS = frozenset({"of", "de", "del", "der", "van", "von", "da", "la"})
 _TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Jr", "Sr", "Gen", "Lt", "Sen"})
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -149,7 +144,7 @@ def _split(text: str) -> tuple[Mentions, list[Mentions], list[Mentions]]:
     mails = list(_MAIL.finditer(text))
     rest = [
         word
-        for word in _WORD.finditer(text)
+        for word in WORD.finditer(text)
         if not any(mail.start() <= word.start() < mail.end() for mail in mails)
     ]
     dates = _dates(text, rest)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedsim.metrics.base import Examples
 from fedsim.metrics.text import TextMetric, compare
+from fedsim.metrics.words import composed, words
 
 
 @dataclass(frozen=True)
@@ -16,8 +20,9 @@ class Rouge(TextMetric):
     """The ROUGE F measure (Lin 2004) by the rouge-score package, without stemming, in [0, 1].
 
     With P the share of the guess's units that also occur in the private text and R the reverse,
-    ``F = 2 P R / (P + R)``; papers print it in per cent. Case and everything but letters a to z and
-    digits are ignored. Two equal texts of one word have no pair of words, so their ROUGE-2 is 0.
+    ``F = 2 P R / (P + R)``; papers print it in per cent. Words are those of ``fedsim.metrics.words``
+    without regard to case, which on ASCII are the package's own. A private text of one word has no
+    pair of words, so that its ROUGE-2 is NaN, and the result row is left empty.
     """
 
     kind: ClassVar[str]
@@ -29,12 +34,14 @@ class Rouge(TextMetric):
     def _compare(self, guesses: tuple[str, ...], truths: tuple[str, ...]) -> Tensor:
         from rouge_score.rouge_scorer import RougeScorer
 
-        scorer = RougeScorer([self.kind], use_stemmer=False)
+        scorer = RougeScorer([self.kind], tokenizer=SimpleNamespace(tokenize=words))
 
         def f_measure(guess: str, truth: str) -> float:
             return float(scorer.score(truth, guess)[self.kind].fmeasure)
 
-        return compare([g.strip() for g in guesses], [t.strip() for t in truths], f_measure)
+        values = compare([*map(composed, guesses)], [*map(composed, truths)], f_measure)
+        pairless = [self.kind == "rouge2" and len(words(truth)) == 1 for truth in truths]
+        return values.masked_fill(torch.tensor(pairless, dtype=torch.bool), math.nan)
 
 
 @dataclass(frozen=True)

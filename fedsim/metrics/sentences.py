@@ -13,6 +13,7 @@ from fedsim.metrics.base import Examples
 from fedsim.metrics.nerr import NamedEntityRecovery, RuledEntityRecovery
 from fedsim.metrics.rouge import Rouge1, Rouge2, RougeL
 from fedsim.metrics.text import TextMetric
+from fedsim.metrics.words import Words, words
 
 THRESHOLD = 0.25
 """ROUGE-L above which a guess counts as a private sentence (Gupta et al. 2022)."""
@@ -128,24 +129,18 @@ def overlaps(guesses: tuple[str, ...], truths: tuple[str, ...]) -> Tensor:
     Two empty texts are equal, as in all text metrics. The rouge-score package needs seconds for the
     16384 pairs of a batch of 128, so the common subsequence is computed with bit vectors.
     """
-    from rouge_score.tokenizers import DefaultTokenizer
-
-    words = DefaultTokenizer(use_stemmer=False).tokenize
     ours, theirs = ([words(text) for text in side] for side in (guesses, truths))
     values = [[_f_measure(g, t) for t in theirs] for g in ours]
-    found = torch.tensor(values, dtype=torch.float64).reshape(len(guesses), len(truths))
-    return found.masked_fill(torch.outer(_empty(guesses), _empty(truths)), 1.0)
+    return torch.tensor(values, dtype=torch.float64).reshape(len(guesses), len(truths))
 
 
-def _empty(texts: tuple[str, ...]) -> Tensor:
-    return torch.tensor([not text.strip() for text in texts], dtype=torch.bool)
+def _f_measure(guess: Words, truth: Words) -> float:
+    if not guess or not truth:
+        return float(guess == truth)
+    return 2 * _common(guess, truth) / (len(guess) + len(truth))
 
 
-def _f_measure(guess: list[str], truth: list[str]) -> float:
-    return 2 * _common(guess, truth) / (len(guess) + len(truth)) if guess and truth else 0.0
-
-
-def _common(first: list[str], second: list[str]) -> int:
+def _common(first: Words, second: Words) -> int:
     """Length of the longest common subsequence, by the bit vectors of Hyyrö 2004."""
     places: dict[str, int] = {}
     for i, word in enumerate(first):

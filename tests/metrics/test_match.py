@@ -121,7 +121,7 @@ def test_no_guess_at_all_is_blank_for_every_example() -> None:
     assert (pictures.batch.inputs == 0.5).all()
     assert pictures.batch.inputs.shape == (3, 3, 8, 8)
     assert pictures.batch.labels.tolist() == [-1, -1, -1]
-    blank, truth = nothing(texts((1, 2), (3,)), "text"), texts((1, 2), (3,))
+    blank, truth = nothing(texts((1, 2), (3, 4)), "text"), texts((1, 2), (3, 4))
     for name, metric in METRICS.items():
         if metric.modality == "text" and not metric().available():
             assert metric().score(blank, truth).tolist() == [0.0, 0.0], name
