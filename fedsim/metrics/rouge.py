@@ -20,7 +20,7 @@ class Rouge(TextMetric):
     """The ROUGE F measure (Lin 2004) by the rouge-score package, without stemming, in [0, 1].
 
     With P the share of the guess's units that also occur in the private text and R the reverse,
-    ``F = 2 P R / (P + R)``; papers print it in per cent. Words are those of ``fedsim.metrics.words``
+    ``F = 2 P R / (P + R)``; papers print it in per cent. Words are those of ``metrics.words``
     without regard to case, which on ASCII are the package's own. A private text of one word has no
     pair of words, so that its ROUGE-2 is NaN, and the result row is left empty.
     """
