@@ -38,7 +38,7 @@ def model(tmp_path: Path) -> str:
     """A folder with the tokenizer of tiny-gpt2 and weights of its shape."""
     source, folder = str(TEXT_MODELS["tiny-gpt2"]), tmp_path / "model"
     network: Any = transformer.build(
-        transformer.architecture(source, 0, 0), "language-modelling", seed=3
+        transformer.architecture(source, 0), "language-modelling", seed=3
     )
     with transformer.quiet():
         network.save_pretrained(folder)

@@ -203,7 +203,7 @@ def _has_train_mode(task: TaskConfig) -> bool:
         options = getattr(made, "options", {})
         return has_train_mode(image_network(task.model, (3, side, side), 2, options))
     if task.model in TEXT_MODELS:
-        architecture = transformer.architecture(transformer.locate(task.model), 2, 0)
+        architecture = transformer.architecture(transformer.locate(task.model), 2)
         return has_train_mode(transformer.blank(architecture, task_kind(task)))
     return True
 

@@ -115,10 +115,20 @@ def _no_tokenizer(folder: str, reason: str) -> ConfigError:
     )
 
 
-def architecture(source: str, num_classes: int, pad_id: int) -> dict[str, Any]:
+def architecture(source: str, num_classes: int) -> dict[str, Any]:
     """The configuration as JSON data, from which ``build`` needs neither folder nor hub."""
     classes = {"num_labels": num_classes} if num_classes else {}
-    return as_data(_auto_config().from_pretrained(source, pad_token_id=pad_id, **classes))
+    return as_data(_auto_config().from_pretrained(source, **classes))
+
+
+def architecture_of(network: Any) -> dict[str, Any]:  # noqa: ANN401
+    """That of a network of transformers, with the row of its word table that is not trained.
+
+    ``config.pad_token_id`` names this row only if it was there when the network was made.
+    """
+    data = as_data(network.config)
+    row = getattr(network.get_input_embeddings(), "padding_idx", None)
+    return data if row == data.get("pad_token_id") else data | {"pad_token_id": row}
 
 
 def as_data(config: Any) -> dict[str, Any]:  # noqa: ANN401

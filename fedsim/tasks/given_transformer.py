@@ -112,9 +112,9 @@ def transformer_task(
         classes = _classes(model, arrays)
     if isinstance(model, str):
         source = transformer.locate(model)
-        architecture = transformer.architecture(source, classes, padding(words))
+        architecture = transformer.architecture(source, classes)
     else:
-        architecture = transformer.as_data(model.config) | {"pad_token_id": padding(words)}
+        architecture = transformer.architecture_of(model)
     check_tokenizer(name, architecture, words)
     if classes == architecture["vocab_size"]:
         raise ConfigError(

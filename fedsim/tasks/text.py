@@ -43,6 +43,10 @@ class TextTask(Task):
         return self._adapted(transformer.blank(self.spec.architecture, self.spec.kind))
 
     def _adapted(self, network: nn.Module) -> nn.Module:
+        config: Any = network.config
+        # A decoder classifies the last token that is no padding.
+        if getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = self.spec.pad_id
         return network if self.spec.lora is None else adapt(network, self.spec.lora)
 
     @property
@@ -102,11 +106,11 @@ def text_spec(
     texts_of(rows, config.model)
     pad_id = padding(tokenizer)
     num_classes = count_classes(rows) if kind == "text-classification" else 0
-    architecture = transformer.architecture(transformer.locate(config.model), num_classes, pad_id)
+    architecture = transformer.architecture(transformer.locate(config.model), num_classes)
     if not config.unchecked:
         families.check(config.model, architecture)
     if config.tokenizer:
-        architecture["vocab_size"] = len(tokenizer)
+        architecture |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     if len(tokenizer) > architecture["vocab_size"]:
         raise ConfigError(
             f"task.model: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but its "

@@ -156,7 +156,7 @@ def test_the_audits_of_a_gradient_work(capsys: pytest.CaptureFixture[str], tmp_p
     folder = models.TEXT_MODELS["tiny-gpt2"]
     tokenizer = transformer.tokenizer(str(folder))
     network: Any = transformer.build(
-        transformer.architecture(str(folder), 0, 0), "language-modelling", seed=1
+        transformer.architecture(str(folder), 0), "language-modelling", seed=1
     )
     tokenizer.save_pretrained(tmp_path)
     network.save_pretrained(tmp_path)

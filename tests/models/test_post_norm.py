@@ -38,7 +38,7 @@ def batch(rows: int = 3, tokens: int = 7) -> Batch:
 
 def test_sizes_of_the_paper() -> None:
     source = str(TEXT_MODELS["transformer3"])
-    architecture = transformer.architecture(source, num_classes=0, pad_id=0)
+    architecture = transformer.architecture(source, num_classes=0)
     network = transformer.build(architecture | {"vocab_size": 50257}, "language-modelling")
     counts = {name: parameter.numel() for name, parameter in network.named_parameters()}
     assert sum(n for name, n in counts.items() if ".h." in name) == 1_002_528

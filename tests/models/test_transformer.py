@@ -43,7 +43,7 @@ def test_attention_has_a_double_backward() -> None:
 def test_pretrained_keeps_the_body_and_seeds_the_head(tmp_path: Path) -> None:
     body = transformer.build(BERT, "text-classification", 5).half()
     body.bert.save_pretrained(tmp_path)  # type: ignore[union-attr, operator]
-    data = transformer.architecture(str(tmp_path), num_classes=3, pad_id=0)
+    data = transformer.architecture(str(tmp_path), num_classes=3)
     first, again, other = (
         transformer.pretrained(str(tmp_path), data, "text-classification", seed)
         for seed in (1, 1, 2)

@@ -32,7 +32,7 @@ def held() -> Held:
     """GPT-2 in a tiny size, one sentence's gradient, and the weights after a step on it."""
     folder = str(TEXT_MODELS["tiny-gpt2"])
     tokenizer = transformer.tokenizer(folder)
-    architecture = transformer.architecture(folder, 0, 0)
+    architecture = transformer.architecture(folder, 0)
     model: Any = transformer.build(architecture, "language-modelling", seed=1)
     ids = torch.tensor([[*tokenizer(SENTENCE)["input_ids"], tokenizer.eos_token_id]])
     gradients = torch.autograd.grad(model(ids, labels=ids).loss, list(model.parameters()))
