@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import pytest
 
 _PATIENCE = 60.0
 
@@ -82,8 +85,16 @@ def free_port() -> int:
 
 @contextmanager
 def nodes(cpus: int) -> Iterator[Nodes]:
-    """A cluster with a head of so many CPUs; all its nodes die at the end."""
-    with TemporaryDirectory() as folder:  # the names of sockets have to be short
+    """A cluster with a head of so many CPUs; all its nodes die at the end.
+
+    Its token is in the environment of this process until then.
+    """
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TemporaryDirectory() as folder,  # the names of sockets have to be short
+    ):
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         made = Nodes(f"127.0.0.1:{(port := free_port())}", Path(folder))
         try:
             made.add(

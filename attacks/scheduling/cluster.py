@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shlex
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
 
+from attacks.scheduling.authentication import authenticated, check_token
 from fedsim.errors import ConfigError
 
 
@@ -19,44 +23,76 @@ def start_ray(
 ) -> Callable[[], None]:
     """Join the cluster at ``address`` or start one here; return the function that stops it.
 
-    A Ray that this process already uses is used, and then not stopped. ``cpus`` and ``gpus`` are
-    for a cluster started here; None counts the machine's own.
+    A cluster started here listens on the loopback interface alone, and asks for a token that only
+    this process and its children have; one that is joined has to ask for a token, too. A Ray that
+    this process already uses is used, and then not stopped. ``cpus`` and ``gpus`` are for a cluster
+    started here; None counts the machine's own.
     """
     import ray
 
     if ray.is_initialized():
         return lambda: None
     path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-    local = {"num_cpus": cpus, "num_gpus": gpus, "include_dashboard": False}
     on_sigterm = signal.getsignal(signal.SIGTERM)
+    with ExitStack() as stack:
+        try:
+            where = _join(address, stack) if address else _start(cpus, gpus, stack)
+            stack.callback(ray.shutdown)
+            ray.init(
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": {"PYTHONPATH": path}, **_interpreter(address)},
+                **where,
+            )
+        except ConfigError:
+            raise
+        except Exception as error:  # Ray raises anything from OSError to RuntimeError here
+            fault = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+            raise ConfigError(
+                f'ray: could not start ({fault}). Use engine = "in-process", or pass an address.'
+            ) from None
+        if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own dumps a stack of C++ and aborts
+        return stack.pop_all().close
+
+
+def _join(address: str, stack: ExitStack) -> dict[str, Any]:
+    check_token(address)
+    stack.enter_context(authenticated())
+    return {"address": address}
+
+
+def _start(cpus: int | None, gpus: int | None, stack: ExitStack) -> dict[str, Any]:
+    """Ray's sockets, logs and spilled objects lie in a folder that nobody else can open."""
+    folder = stack.enter_context(TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
+    stack.enter_context(authenticated(secrets.token_hex(32)))
+    stack.enter_context(_loopback())
+    return {
+        "address": "local",
+        "num_cpus": cpus,
+        "num_gpus": gpus,
+        "include_dashboard": False,
+        "_temp_dir": f"{folder}/0",  # which Ray opens to everybody; the one above stays closed
+    }
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """Let a new cluster bind to 127.0.0.1, as Ray does by itself on macOS and Windows.
+
+    Ray turns ``_node_ip_address="127.0.0.1"`` back into the address of the network.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
     try:
-        if address is not None:
-            _knock(address)
-        ray.init(
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": {"PYTHONPATH": path}, **_interpreter(address)},
-            **(local | {"address": "local"} if address is None else {"address": address}),
-        )
-    except Exception as error:  # Ray raises anything from OSError to RuntimeError here
-        ray.shutdown()
-        fault = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
-        raise ConfigError(
-            f'ray: could not start ({fault}). Use engine = "in-process", or pass an address.'
-        ) from None
-    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own dumps a stack of C++ and aborts
-    return lambda: ray.shutdown()
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _interpreter(address: str | None) -> dict[str, str]:
     """The interpreter of local workers; Ray names it in a shell, which would split it at spaces."""
     quoted = shlex.quote(sys.executable)
     return {"py_executable": quoted} if address is None and quoted != sys.executable else {}
-
-
-def _knock(address: str) -> None:
-    """Fail at once if nothing listens at the address; Ray would retry for minutes."""
-    host, _, port = address.rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host.split("//")[-1], int(port)), timeout=5).close()

@@ -256,15 +256,6 @@ def test_ray_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
         start_ray()
 
 
-def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    with pytest.raises(ConfigError, match=r"^ray: could not start \(.*refused"):
-        start_ray("127.0.0.1:1")
-
-
 def test_a_worker_that_does_not_see_the_run_folder(
     run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]
 ) -> None:
