@@ -26,6 +26,7 @@ from experiments.audit.options import (
 )
 from experiments.audited import audit
 from experiments.exports import export
+from experiments.help_page import Chapters
 from experiments.invocation import Invocation
 from experiments.measurements import bench, limits
 from experiments.mirror import working_folder
@@ -45,8 +46,9 @@ from experiments.options import (
 )
 from experiments.origin import check_origin
 from experiments.plan.folder import STAGES, RunStage
-from experiments.preparations import describe_, prepare, prior
+from experiments.preparations import describe_, prepare, prior, schema_
 from experiments.upkeep import check, diff, ls, open_, rm
+from fedsim import __version__
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
 
@@ -56,13 +58,27 @@ _CONTINUE = "Run the same command again to continue."
 typer.core.HAS_RICH = False
 app = typer.Typer(
     name="fedsim",
-    help="Simulate federated learning with an eavesdropping server, attack the updates that it "
-    "captured, and report how much private data they leaked.",
-    no_args_is_help=True,
+    cls=Chapters,
+    invoke_without_command=True,
     suggest_commands=False,  # click does it already
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def fedsim(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Simulate federated learning with an eavesdropping server.
+
+    Attack the updates that it captured, and report how much private data they leaked.
+    """
+    if version:
+        print(f"fedsim {__version__}")
+    elif ctx.invoked_subcommand is None:
+        print(ctx.get_help())
 
 
 def _command(
@@ -132,6 +148,7 @@ for _name, _chosen, _sentence in (
 for _extra in (prepare, prior, ls, check, diff, export, rm):
     app.command()(_extra)
 app.command("describe")(describe_)
+app.command("schema")(schema_)
 app.command("open")(open_)
 
 

@@ -52,3 +52,10 @@ def describe_(
 
     found = manual(name)
     print(json.dumps(found.table()) if as_json else found.text())
+
+
+def schema_() -> None:
+    """Print the JSON Schema of an experiment file, with which editors complete and check it."""
+    from experiments.preview.schema import schema
+
+    print(json.dumps(schema(), indent=1))

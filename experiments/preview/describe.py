@@ -113,11 +113,40 @@ _SHELVES: tuple[tuple[str, Callable[[], Mapping[str, Any]]], ...] = (
 )
 
 
-def _read(name: str, place: str, cls: type[Any]) -> Manual:
-    schema = TypeAdapter(cls).json_schema()
+def described(cls: type[Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema of a class and of the tables in it, with the docstrings' words on each option.
+
+    Args:
+        cls: the class.
+        schema: as pydantic makes it, with whole docstrings and without a word on options.
+    """
+    tables = {part.__name__: part for part in _sections().values()}
+    parts = {name: described(tables[name], part) for name, part in schema.get("$defs", {}).items()}
+    meanings = _meanings(cls)
+    options = {
+        name: {**option, "description": meanings[name]} if name in meanings else option
+        for name, option in schema.get("properties", {}).items()
+    }
+    about = _split(cls.__doc__ or "")[0]
+    return {
+        **schema,
+        "description": about,
+        "properties": options,
+        **({"$defs": parts} if parts else {}),
+    }
+
+
+def _meanings(cls: type[Any]) -> dict[str, str]:
+    """What each option means, by the docstrings of the class and of those it inherits from."""
     meanings: dict[str, str] = {}
     for parent in reversed(cls.__mro__):
         meanings |= _split(parent.__doc__ or "")[1]
+    return meanings
+
+
+def _read(name: str, place: str, cls: type[Any]) -> Manual:
+    schema = TypeAdapter(cls).json_schema()
+    meanings = _meanings(cls)
     sections = _sections()
     options = []
     for option, taken in schema.get("properties", {}).items():

@@ -3,11 +3,14 @@
 import json
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 
 import pytest
+import typer.main
 
 from attacks import ATTACKS
 from experiments import cli
+from experiments.help_page import CHAPTERS
 from experiments.plan.config import shipped
 from experiments.preview.catalog import CATALOGS
 from fedsim.models import MODELS
@@ -60,3 +63,18 @@ def test_list_alone_says_which_lists_there_are(said: Said) -> None:
     assert counts["experiments"] == len(shipped())
     assert all(line.endswith(f"fedsim list {what}") for what, line in lines.items())
     assert json.loads(said("list", "--json")).keys() == lines.keys()
+
+
+def test_help_names_every_command_under_a_heading(said: Said) -> None:
+    text = said("--help")
+    group = typer.main.get_group(cli.app)
+    listed = [name for names in CHAPTERS.values() for name in names]
+    assert sorted(listed) == sorted(group.commands)
+    assert all(f"\n{chapter}:\n" in text for chapter in CHAPTERS)
+    assert all(f"\n  {name} " in text for name in listed)
+    assert "..." not in text.partition("Simulate:")[2]
+    assert said() == text
+
+
+def test_the_version_is_that_of_the_package(said: Said) -> None:
+    assert said("--version").split() == ["fedsim", version("fedsim")]
