@@ -99,7 +99,9 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
         assert manual(subject).options
     elif name == "bench":
         assert subject in {"", *PARTS}
-    elif name in {"ls", "schema"} or subject == "captures":  # a folder of runs, another application's captures
+    elif (
+        name in {"ls", "schema"} or subject == "captures"
+    ):  # a folder of runs, another application's captures
         pass
     elif run := given.get("run") or given.get("before"):
         assert str(run).startswith("runs/")
