@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
+from pydantic import Field
+
 from fedsim.errors import StoreError
 from fedsim.files import Record, load_tensors, read_record
 from fedsim.knowledge import Knowledge
 from fedsim.types import Batch, Tensors
 
-Kind: TypeAlias = Literal["gradient", "weights"]
+Kind: TypeAlias = Literal["weights", "difference", "pseudo-gradient", "gradient"]
+"""What a reply holds: trained weights, these less what was sent, what was sent less these (Reddi et
+al. 2021), or the gradient of a loss. Of the last alone the scale is known."""
+Setting: TypeAlias = bool | int | float | str
 _NAME = re.compile(r"round-(\d+)[-/]client-(\d+)")
 
 
@@ -80,7 +85,8 @@ class CaptureRecord(Keyed):
     """Metadata of one reply. It is written last: a capture without its record does not exist.
 
     Attributes:
-        kind: ``gradient`` (FedSGD) or ``weights`` (FedAvg).
+        kind: ``gradient`` (FedSGD) or ``weights`` (FedAvg); of another application's reply, as
+            ``fedsim.reply_kind`` tells it or its owner says.
         order: names of the received tensors in the order of the message; safetensors sorts names.
         sha256: hash of the file of received tensors.
         bytes: size of the kept tensors.
@@ -89,6 +95,11 @@ class CaptureRecord(Keyed):
         knowledge: the facts granted to the server about this reply.
         claimed_examples: the ``num-examples`` that a client of another application stated, which
             may count batches; None in fedsim's own.
+        beside: names of what else another application's client sent and the file of tensors holds,
+            ``<record>/<entry>``.
+        config: what another application's server sent beside the weights.
+        nodes: the nodes that all sent these very bytes, hence the sum of a cohort under secure
+            aggregation; empty otherwise.
     """
 
     kind: Kind
@@ -99,6 +110,9 @@ class CaptureRecord(Keyed):
     sent_order: tuple[str, ...]
     knowledge: Knowledge
     claimed_examples: int | None = None
+    beside: tuple[str, ...] = ()
+    config: dict[str, Setting | list[Setting]] = Field(default_factory=dict)
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +123,7 @@ class Observation:
         sent: parameters and buffers that the server broadcast.
         received: the reply as it crossed the wire, in the wire's dtype, or what ``[capture]`` keeps
             of it; frozen parameters are absent.
-        kind: whether ``received`` holds gradients (FedSGD) or trained weights (FedAvg).
+        kind: what ``received`` holds.
         knowledge: the facts that the threat model grants.
     """
 
@@ -120,14 +134,14 @@ class Observation:
     knowledge: Knowledge
 
     def update(self, names: Collection[str | None] | None = None) -> Tensors:
-        """Descent direction in float64: the gradient, or ``sent - received`` for weights.
+        """Descent direction in float64: the gradient, or what was sent less the trained weights.
 
         After k steps of plain SGD with learning rate ``eta``
 
             sent - received = eta (g_1 + ... + g_k),
 
         g_j being the gradient at the weights before step j, so one step gives ``eta * gradient``.
-        Integer buffers are left out.
+        Integer buffers are left out, and of weights what was not sent.
 
         Args:
             names: tensors to return; None for all. Float64 doubles the memory of a large model.
@@ -137,9 +151,11 @@ class Observation:
             for name, value in self.received.items()
             if value.is_floating_point() and (names is None or name in names)
         }
-        if self.kind == "gradient":
-            return received
-        return {name: self.sent[name].double() - value for name, value in received.items()}
+        if self.kind == "weights":
+            pairs = {name: value for name, value in received.items() if name in self.sent}
+            return {name: self.sent[name].double() - value for name, value in pairs.items()}
+        sign = -1 if self.kind == "difference" else 1
+        return {name: sign * value for name, value in received.items()}
 
 
 @dataclass(frozen=True)
@@ -152,11 +168,12 @@ class CaptureStore:
     - ``models/<sha256>.safetensors``: broadcast parameters; equal models are stored once.
     - ``task.json``, ``tokenizer/`` and, if granted, ``auxiliary.safetensors``.
     - ``candidates.safetensors``, if a membership attack is to choose among rows.
-    - ``run.json`` and ``base.safetensors``, of another application: which run it was, and the
-      weights that never cross the wire.
+    - ``run.json``, ``base.safetensors`` and ``left_out.json``, of another application: which run it
+      was, the weights that never cross the wire, and why how many replies could not be read.
     """
 
     BASE: ClassVar[str] = "base.safetensors"
+    LEFT_OUT: ClassVar[str] = "left_out.json"
 
     root: Path
 

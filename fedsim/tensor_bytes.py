@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedsim.errors import StoreError
 from fedsim.files import Buffer
 
 
@@ -24,6 +25,15 @@ def safetensors_parts(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
     names, header = _header(kinds)
     whole = [np.ascontiguousarray(arrays[name]) for name in names]
     return [header, *(array.data.cast("B") for array in whole if array.nbytes)]
+
+
+def check_storable(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Raise ``StoreError`` for what no safetensors file can hold."""
+    for name, array in arrays.items():
+        if array.dtype.str.lstrip("<|") not in _DTYPES:
+            raise StoreError(f"{name!r} has the type {array.dtype}, which is not stored")
+        if name == "__metadata__" or not name.isprintable():
+            raise StoreError(f"{name!r} is no name of a tensor")
 
 
 def halved(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -60,6 +70,9 @@ _DTYPES = {
     "i4": "I32",
     "i2": "I16",
     "i1": "I8",
+    "u8": "U64",
+    "u4": "U32",
+    "u2": "U16",
     "u1": "U8",
     "b1": "BOOL",
 }

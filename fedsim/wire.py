@@ -149,28 +149,19 @@ class TrainReply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFacts:
-    """Metadata of a reply, of fedsim's own clients or of another application's.
-
-    Attributes:
-        client: the number that a client of fedsim states, else Flower's id of the node.
-        claimed_examples: what a client of another application states as ``num-examples``; several
-            of Flower's examples count batches.
-    """
+    """Metadata of a reply: what a client of fedsim states, else weights of Flower's node id."""
 
     client: int
     kind: Kind
     knowledge: Knowledge
-    claimed_examples: int | None = None
 
     @classmethod
     def read(cls, message: Message) -> ReplyFacts:
         """Parse a reply."""
-        metrics = next(iter(message.content.metric_records.values()), MetricRecord())
         update = message.content.config_records.get(UPDATE)
         if update is None:
-            count = metrics.get("num-examples")
-            claim = int(count) if isinstance(count, int | float) else None
-            return cls(message.metadata.src_node_id, "weights", Knowledge(), claim)
+            return cls(message.metadata.src_node_id, "weights", Knowledge())
         kind: Kind = "gradient" if update["kind"] == "gradient" else "weights"
         knowledge = Knowledge.model_validate_json(str(update["knowledge"]))
-        return cls(int(str(metrics[PARTITION])), kind, knowledge)
+        partition = message.content.metric_records[METRICS][PARTITION]
+        return cls(int(str(partition)), kind, knowledge)

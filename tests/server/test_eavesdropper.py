@@ -162,13 +162,6 @@ def test_a_broken_file_is_named(
     assert said in str(caught.value)
 
 
-def test_a_failing_disk_ends_the_run(tmp_path: Path) -> None:
-    blocked = tmp_path / "captures"
-    blocked.write_text("a file where the folder should be")
-    with pytest.raises(OSError, match="captures"):
-        train(FedAvg, lambda inner: Eavesdropper(inner, blocked))
-
-
 def test_view_shares_memory_and_keeps_shape() -> None:
     for value in (np.zeros((2, 3), np.float32), np.asarray(5, np.int64), np.ones(0, np.float32)):
         array = Array(value)
@@ -182,8 +175,11 @@ def test_view_shares_memory_and_keeps_shape() -> None:
 class Numbers(NumPyClient):
     """A client of Flower's older interface."""
 
+    def __init__(self, node: int) -> None:
+        self.step = (node - 998) / 8
+
     def fit(self, parameters: Any, config: Any) -> Any:
-        return [value - 0.5 for value in parameters], 4, {}
+        return [value - np.float32(self.step) for value in parameters], 4, {}
 
 
 def test_an_app_of_numpy_clients_is_overheard(tmp_path: Path) -> None:
@@ -200,7 +196,7 @@ def test_an_app_of_numpy_clients_is_overheard(tmp_path: Path) -> None:
             inner = Plain(fraction_evaluate=0.0, min_fit_clients=2, initial_parameters=first)
             return ServerAppComponents(strategy=wrap(inner), config=ServerConfig(num_rounds=2))
 
-        client = ClientApp(client_fn=lambda context: Numbers().to_client())
+        client = ClientApp(client_fn=lambda context: Numbers(context.node_id).to_client())
         run_server(ServerApp(server_fn=components), InProcessGrid(client, 2, {}), {})
 
     federate(lambda inner: inner)
@@ -214,8 +210,8 @@ def test_an_app_of_numpy_clients_is_overheard(tmp_path: Path) -> None:
         "round-0002-client-1000",
     ]
     seen = store.load(store.keys()[2])
-    assert np.array_equal(seen.sent["0"].numpy(), start[0] - 0.5)
-    assert np.array_equal(seen.received["0"].numpy(), start[0] - 1)
+    assert np.allclose(seen.sent["0"].numpy(), start[0] - 0.3125)
+    assert np.allclose(seen.received["0"].numpy(), start[0] - 0.5625)
     assert store.record(store.keys()[0]).claimed_examples == 4
 
 

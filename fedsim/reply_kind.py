@@ -1,0 +1,112 @@
+"""What a client of another application replies with, told from the numbers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsim.capture import Kind
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = Mapping[str, Array]
+Pairs: TypeAlias = Sequence[tuple[Array, Array]]
+
+_COSINE, _RATIO = 0.3, 0.1
+"""Trained weights keep a cosine with those sent of more than this, unless training moved them by
+three times their norm, and more than this of their norm. Gradients and differences have a cosine
+near 0, and weight decay alone a small norm. Half and double of either judge the tests alike."""
+_SMALL = 0.25
+"""Entries below this share of their weight tell whether they are differences of two weights, since
+the sum is then exact. Half and double of it judge the tests alike."""
+_FEWEST, _ON_GRID, _ODD = 32, 0.99, 0.1
+"""So many such entries are needed; this share of them must be whole multiples of the last digit of
+their weight, and this share odd ones. Of differences half are odd, of halves of them nearly none;
+of gradients few are whole. Half and double of each judge the tests alike, but for ``_ON_GRID``."""
+_LOOKED_AT = 2**22
+_ZERO_SUM = 0.01
+"""The gradients of a head's biases sum to 0 under the cross-entropy, up to rounding to float16."""
+
+
+def kind_of(sent: Arrays, received: Arrays) -> Kind:
+    """Tell weights, their differences and gradients apart.
+
+    Weights point where those that were sent do. Differences of two arrays of weights are multiples
+    of their last digits, and show their sign where the sum would need a digit that its format
+    lacks. What remains is a gradient, unless the head's biases rise at the few classes of a batch:
+    then it is a difference that was scaled or rounded.
+    """
+    pairs = matched(sent, received)
+    start, reply, both = _products(pairs)
+    if not start or not np.isfinite([start, reply, both]).all():
+        return "weights"
+    if reply > _RATIO**2 * start and both > _COSINE * (start * reply) ** 0.5:
+        return "weights"
+    if not reply or are_differences(pairs):
+        shown = _summable(pairs, 1) - _summable(pairs, -1) or _head_sign(received)
+        return "pseudo-gradient" if shown < 0 else "difference"
+    return "difference" if _head_sign(received) > 0 else "gradient"
+
+
+def matched(sent: Arrays, received: Arrays) -> list[tuple[Array, Array]]:
+    """Pairs of floating-point arrays by name, else by order, as far as their shapes agree."""
+    named = [(sent[name], value) for name, value in received.items() if name in sent]
+    pairs = named or zip(sent.values(), received.values(), strict=False)
+    return [
+        (a.ravel(), b.ravel())
+        for a, b in pairs
+        if a.shape == b.shape and a.size and a.dtype.kind == b.dtype.kind == "f"
+    ]
+
+
+def are_differences(pairs: Pairs) -> bool:
+    """Whether replies are differences of weights in the format that was sent, with all digits."""
+    multiples = [b / np.spacing(np.abs(a)).astype(np.float64) for a, b in _small(pairs)]
+    entries = np.concatenate([*multiples, np.empty(0)])
+    odd = np.abs(entries % 2) == 1
+    # Sums in the next lower binade have a digit more.
+    whole = (2 * entries) % 1 == 0
+    enough = len(entries) >= _FEWEST and whole.mean() >= _ON_GRID
+    return bool(enough and odd.mean() >= _ODD)
+
+
+def _summable(pairs: Pairs, sign: int) -> float:
+    """Share of the differences that can be added to what was sent without rounding."""
+    exact = [
+        (a + (sign * b).astype(a.dtype)).astype(np.float64) - a == sign * b.astype(np.float64)
+        for a, b in _small(pairs)
+    ]
+    return float(np.concatenate([*exact, np.empty(0)]).mean()) if exact else 0.0
+
+
+def _small(pairs: Pairs) -> list[tuple[Array, Array]]:
+    """Entries that differ from 0 and are small beside their weight, of some millions at most."""
+    step = 1 + sum(len(a) for a, _ in pairs) // _LOOKED_AT
+    found = []
+    for a, b in ((a[::step], b[::step]) for a, b in pairs):
+        small = (b != 0) & (np.abs(b) < _SMALL * np.abs(a))
+        found.append((a[small], b[small]))
+    return found
+
+
+def _products(pairs: Pairs) -> tuple[float, float, float]:
+    """Squared norms of what was sent and of the replies, and their inner product."""
+    sums = np.zeros(3)
+    for a, b in pairs:
+        wide = np.promote_types(np.promote_types(a.dtype, b.dtype), np.float32)
+        a, b = a.astype(wide, copy=False), b.astype(wide, copy=False)
+        sums += [np.vdot(a, a), np.vdot(b, b), np.vdot(a, b)]
+    return float(sums[0]), float(sums[1]), float(sums[2])
+
+
+def _head_sign(received: Arrays) -> int:
+    """1 if the last biases rise at few classes, -1 if they fall there, 0 if they do not tell."""
+    vectors = [v for v in received.values() if v.ndim == 1 and v.size > 2 and v.dtype.kind == "f"]
+    if not vectors:
+        return 0
+    bias = vectors[-1].astype(np.float64)
+    if not abs(bias.sum()) < _ZERO_SUM * np.abs(bias).sum():
+        return 0
+    return int(np.sign(bias[np.abs(bias).argmax()]))

@@ -1,0 +1,95 @@
+"""The files of a round's captures, written while the next round trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
+from fedsim.files import digest, sync_file, write_bytes, write_json
+from fedsim.reply_kind import kind_of
+from fedsim.tensor_bytes import halved, safetensors_parts
+from server.replies import Reply, Sent
+
+
+class CaptureWriter:
+    """Writes rounds one after another in a thread of its own, with at most one pending.
+
+    Files are synced at the end, in ``flush``: to wait for the disk after each would take longer
+    than a round of a small model.
+
+    Args:
+        store: where to.
+        dtype: ``float16`` to halve what was received.
+        on_round: called in the thread with each round that is written.
+    """
+
+    def __init__(
+        self, store: CaptureStore, dtype: str, on_round: Callable[[int], None] | None
+    ) -> None:
+        self._store, self._dtype, self._on_round = store, dtype, on_round
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eavesdropper")
+        self._pending: Future[None] | None = None
+        self._written: list[Path] = []
+
+    def submit(self, round_: int, replies: Sequence[Reply]) -> None:
+        """Write these once the round before is written; raises what the writing of that raised."""
+        self.wait()
+        self._pending = self._thread.submit(self._write, round_, replies)
+
+    def wait(self) -> None:
+        """Wait until all is written; raises what the writing raised."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def flush(self) -> None:
+        """Wait until all is on the disk; raises what the writing raised."""
+        self.wait()
+        written, self._written = self._written, []
+        for path in written:
+            sync_file(path)
+
+    def _write(self, round_: int, replies: Sequence[Reply]) -> None:
+        hashes: dict[int, str] = {}
+        for reply in replies:
+            if id(reply.sent) not in hashes:
+                hashes[id(reply.sent)] = self._write_sent(reply.sent)
+            self._write_reply(round_, reply, hashes[id(reply.sent)])
+        if self._on_round is not None:
+            self._on_round(round_)
+
+    def _write_sent(self, sent: Sent) -> str:
+        parts = safetensors_parts(sent.beside | sent.arrays)
+        sha256 = digest(*parts)
+        path = self._store.sent_path(sha256)
+        if not path.exists():
+            write_bytes(path, *parts, sync=False)
+            self._written.append(path)
+        return sha256
+
+    def _write_reply(self, round_: int, reply: Reply, sent_sha256: str) -> None:
+        key = CaptureKey(round=round_, client=reply.client)
+        arrays, beside = reply.arrays, reply.beside
+        if self._dtype == "float16":
+            arrays = {name: halved(array) for name, array in arrays.items()}
+        parts = safetensors_parts(beside | arrays)
+        path = self._store.tensors_path(key)
+        write_bytes(path, *parts, sync=False)
+        record = CaptureRecord(
+            key=key,
+            kind=reply.kind or kind_of(reply.sent.arrays, reply.arrays),
+            order=tuple(arrays),
+            sha256=digest(*parts),
+            bytes=sum(array.nbytes for array in arrays.values()),
+            sent_sha256=sent_sha256,
+            sent_order=tuple(reply.sent.arrays),
+            knowledge=reply.knowledge,
+            claimed_examples=reply.claimed_examples,
+            beside=tuple(reply.beside),
+            config=reply.sent.config,
+            nodes=reply.nodes,
+        )
+        write_json(path.with_suffix(".json"), record, sync=False, compact=True)
+        self._written += [path, path.with_suffix(".json")]
