@@ -43,7 +43,7 @@ def ls(
 
 
 def _row(run: Path) -> dict[str, Any]:
-    files = [path.stat() for path in run.rglob("*") if path.is_file()]
+    files = [path.lstat() for path in run.rglob("*") if not path.is_dir()]
     state = next((word for name, word in _STAGES if (run / name).exists()), "planned")
     return {
         "run": str(run),

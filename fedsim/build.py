@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -36,10 +37,12 @@ def spelled(name: str) -> str:
 def registry(builtin: Mapping[str, type[T]], group: str) -> dict[str, type[T]]:
     """Built-in classes, and those that installed packages register as entry points of ``group``.
 
+    The working directory is never searched: a folder of somebody else's registers nothing.
+
     Raises:
         ConfigError: an entry point has the name of a built-in class.
     """
-    found = _installed(group, tuple(sys.path))
+    found = _installed(group, tuple(filter(_is_elsewhere, sys.path)))
     added = {point.name: cast(type[T], point.load()) for point in found}
     if clash := sorted(builtin.keys() & added.keys()):
         raise ConfigError(f"{group}: {clash[0]!r} is already taken. Rename the entry point.")
@@ -49,8 +52,15 @@ def registry(builtin: Mapping[str, type[T]], group: str) -> dict[str, type[T]]:
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Entry points of the packages on ``path``; to search these takes longer than many a job."""
-    del path
-    return tuple(entry_points(group=group))
+    points: dict[tuple[str, str], EntryPoint] = {}
+    for package in distributions(path=list(path)):
+        for point in package.entry_points.select(group=group):
+            points.setdefault((package.name, point.name), point)  # as in an import, the first
+    return tuple(points.values())
+
+
+def _is_elsewhere(folder: str) -> bool:
+    return os.path.realpath(folder) != os.path.realpath(os.curdir)
 
 
 def locate(where: str, *parts: str | int) -> str:

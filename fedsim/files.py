@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedsim.errors import StoreError
+from fedsim.plain_files import read_plain
 
 if TYPE_CHECKING:  # importing torch takes a second, and the command line has to answer sooner
     from fedsim.types import Tensors
@@ -122,16 +123,30 @@ def write_json(
 R = TypeVar("R", bound=Record)
 
 
+def read_bytes(path: Path) -> bytes:
+    """Read a plain file.
+
+    Raises:
+        StoreError: the file is missing.
+        ConfigError: it is a link or no file, or too large.
+    """
+    try:
+        return read_plain(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(
+            f"{path}: the file is missing. Restore it, or rerun the previous stage."
+        ) from None
+
+
 def read_record(path: Path, kind: type[R]) -> R:
     """Read a record of the type ``kind``.
 
     Raises:
         StoreError: the file is missing or is not a valid record.
     """
-    if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Restore it, or rerun the previous stage.")
+    data = read_bytes(path)
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "JSON"
@@ -162,10 +177,9 @@ def read_text(path: Path) -> str:
     Raises:
         StoreError: the file is missing or no text.
     """
-    if not path.is_file():
-        raise StoreError(f"{path}: the file is missing. Restore it, or simulate again.")
+    data = read_bytes(path)
     try:
-        return path.read_text("utf-8")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise StoreError(f"{path}: not a text ({error}). Restore or delete the file.") from None
 
@@ -191,9 +205,7 @@ def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = (
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Restore it, or rerun the previous stage.")
-    data = path.read_bytes()
+    data = read_bytes(path)
     if sha256 is not None and digest(data) != sha256:
         raise StoreError(
             f"{path}: the file is cut or altered (SHA-256 differs from the recorded "

@@ -16,6 +16,7 @@ from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_record
 from fedsim.models import MODELS, transformer
 from fedsim.models.lora import HEADS
+from fedsim.plain_files import check_folder
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.given import Model, task_of
@@ -96,7 +97,8 @@ def captured(
             ``image_shape``, ``max_length``, ``lora_alpha``.
 
     Raises:
-        ConfigError: the folder holds no captures, or the model is missing or does not fit.
+        ConfigError: the folder holds no captures, ``check_folder`` refuses it, or the model is
+            missing or does not fit.
         StoreError: a file is missing, cut or altered.
     """
     store = CaptureStore(Path(folder).resolve())
@@ -105,6 +107,7 @@ def captured(
         raise ConfigError(
             f"{folder}: holds no captures. Name the folder that the eavesdropper printed."
         )
+    check_folder(store.root)
     task = _task(store, keys[0], model, description)
     if isinstance(base, str):
         base = _pretrained(base, task)

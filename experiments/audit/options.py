@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,7 +58,6 @@ def attack_foreign(
     from experiments.audit.campaign import attack_captures
     from experiments.audit.captured import captured
 
-    sys.path.append(os.getcwd())  # where the application's own modules are, behind all others
     found = captured(
         folder,
         model,
@@ -121,7 +118,6 @@ def examine_foreign(
     from experiments.audit.captured import captured
     from experiments.audit.doctor import examine
 
-    sys.path.append(os.getcwd())
     found = captured(folder, model, loss=loss, base=base)
     if truth is None:
         raise ConfigError(

@@ -23,6 +23,7 @@ from fedsim.files import (
     write_json,
 )
 from fedsim.metrics.base import Examples
+from fedsim.plain_files import check_folder
 from fedsim.records import MAIN, JobRecord
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec
@@ -75,7 +76,8 @@ def results(folder: Path, task: Task) -> Iterator[Kept]:
 
 
 def task_in(folder: Path) -> Task:
-    """The task of captures, without running code that a file names."""
+    """The task of captures that ``check_folder`` takes, without running code that a file names."""
+    check_folder(folder)
     path = folder / "task.json"
     if path.exists() and (spec := read_record(path, TaskSpec)).factory:
         return ImageClassification(spec)  # pictures are compared without their model

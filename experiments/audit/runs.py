@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsim.errors import StoreError
+from fedsim.plain_files import check_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,10 +32,12 @@ def load(folder: Path | str) -> Frames:
 
     Raises:
         StoreError: the folder is no run, it is not scored, or a table is cut.
+        ConfigError: ``check_folder`` refuses it.
     """
     root = Path(folder)
-    if not (root / "experiment.toml").exists():
+    if not os.path.lexists(root / "experiment.toml"):
         raise StoreError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
+    check_folder(root)
     if not (root / "scores.parquet").exists():
         raise StoreError(f"{root}: nothing is scored. Run fedsim score {root} first.")
     return Frames(*(_table(root / f"{name}.parquet") for name in ("scores", "utility")))

@@ -24,7 +24,8 @@ from experiments.plan.overrides import override
 from experiments.plan.toml_source import read_toml
 from fedsim.build import explain
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import SCHEMA, digest, read_json, write_bytes, write_json
+from fedsim.files import SCHEMA, digest, read_bytes, read_json, write_bytes, write_json
+from fedsim.plain_files import check_folder, check_path
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")
@@ -59,6 +60,7 @@ class Run:
     @classmethod
     def plan_at(cls, plan: Plan, root: Path) -> Run:
         """The run that ``create`` would make, checked; nothing is written."""
+        check_path(root)
         if root.exists() and not root.is_dir():
             raise ConfigError(f"--out {root}: this is a file. Name a folder.")
         if (root / "experiment.toml").exists():
@@ -89,7 +91,7 @@ class Run:
 
 def _check_whole(path: Path) -> None:
     """Compare the experiment with its hash in the second line, which older runs lack."""
-    known, _, body = path.read_bytes().partition(b"\n")[2].partition(b"\n")
+    known, _, body = read_bytes(path).partition(b"\n")[2].partition(b"\n")
     if known.startswith(b"sha256") and known.decode() != f'sha256 = "{digest(body)}"':
         raise StoreError(
             f"{path}: cut or altered, and other captures would be made. Restore it, or run the "
@@ -98,14 +100,19 @@ def _check_whole(path: Path) -> None:
 
 
 def check_version(root: Path) -> dict[str, Any]:
-    """The parsed ``experiment.toml`` without its hash and schema number, which must be ours."""
+    """The parsed ``experiment.toml`` without its hash and schema number, which must be ours.
+
+    Raises:
+        ConfigError: there is none, it is of another version, or ``check_folder`` refuses the run.
+    """
     path = root / "experiment.toml"
-    if not path.exists():
+    if not os.path.lexists(path):
         raise ConfigError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
+    check_folder(root)
     table = read_toml(path)
     schema = table.pop("schema", None)
     table.pop("sha256", None)
-    if schema != SCHEMA:
+    if type(schema) is not int or schema != SCHEMA:  # in Python, true equals 1
         raise ConfigError(
             f"{root}: a run folder of version {schema!r}, and this fedsim reads version {SCHEMA}. "
             "Use the fedsim that wrote it, or run the experiment again with another --out."

@@ -11,6 +11,7 @@ from experiments.plan.config import ExperimentConfig
 from fedsim.build import registry
 from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
 from fedsim.data.columns import find_label, label_candidates
+from fedsim.data.holdings import fresh_rows
 from fedsim.data.partition import partition
 from fedsim.data.rows import is_builtin
 from fedsim.data.tables import locate, open_tables
@@ -63,6 +64,8 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
         setting = loaded[key].setting
         _check_metrics(cell.experiment, setting.task)
         _check_parts(config, setting)
+        if config.candidates.fresh and config.capture.enabled:
+            fresh_rows(config.candidates.fresh, setting.holdings)
         mode = config.federation.train_mode
         if (defended := f"{key}{mode}{config.defense}") not in replies:
             model = setting.task.build().train(mode)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -127,6 +129,8 @@ def function_of(given: object, what: str) -> Callable[..., Any]:
     if callable(given):
         return given
     module, colon, name = str(given).partition(":")
+    if colon and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where an application's modules are, behind all others
     try:
         found = getattr(importlib.import_module(module), name) if colon else None
     except (ImportError, AttributeError) as error:
