@@ -92,7 +92,7 @@ TRICKS: dict[str, Trick] = {
 }
 
 
-def state(folder: Path) -> dict[str, tuple[int, int, bytes | str]]:
+def state(folder: Path) -> dict[str, tuple[int, int, str]]:
     """Mode, time of the last change and content of everything below a folder."""
     found = {}
     for path in sorted([folder, *folder.rglob("*")]):
