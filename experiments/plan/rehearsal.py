@@ -67,11 +67,15 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
         if config.candidates.fresh and config.capture.enabled:
             fresh_rows(config.candidates.fresh, setting.holdings)
         mode = config.federation.train_mode
-        if (defended := f"{key}{mode}{config.defense}") not in replies:
+        sends_statistics = mode and config.federation.batch_statistics == "sent"
+        if (defended := f"{key}{mode}{sends_statistics}{config.defense}") not in replies:
             model = setting.task.build().train(mode)
-            build_chain(config.defense, "defense").on_model(model)
+            chain = build_chain(config.defense, "defense")
+            chain.on_model(model)
+            if sends_statistics:
+                chain.on_statistics(model)
             sent = [(name, own) for name, own in model.named_parameters() if own.requires_grad]
-            reply = dict(sent) | (dict(model.named_buffers()) if mode else {})
+            reply = dict(sent) | (dict(model.named_buffers()) if sends_statistics else {})
             replies[defended] = {name: own.detach().to("meta") for name, own in reply.items()}
         kept = _kept_bytes(config.capture, replies[defended])
         starts[cell.name] = replace(loaded[key], reply_bytes=kept)
