@@ -14,6 +14,7 @@ from attacks.images.gi_gip import GIGIP
 from attacks.images.inverting import Inverting
 from attacks.learned.lti import LTI
 from attacks.learned.ridge import Ridge
+from attacks.learned.statistics import Statistics
 from attacks.membership.membership import Membership
 from attacks.membership.properties import Properties
 from attacks.observed.cuts import CUTS as OBSERVED_CUTS
@@ -52,6 +53,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "embedding_rows": EmbeddingRows,
     "lti": LTI,
     "ridge": Ridge,
+    "statistics": Statistics,
     "membership": Membership,
     "properties": Properties,
     "prior_only": PriorOnly,

@@ -25,8 +25,9 @@ from fedsim.tasks import TASKS, load_task, make_task, save_task
 Modality = Literal["image", "text"]
 
 
-Cell = Literal["image", "linear", "patches", "text", "language"]
-"""Classifiers of images by convolutions, linear layers and patches, of texts, a language model."""
+Cell = Literal["image", "linear", "patches", "normalised", "text", "language"]
+"""Classifiers of images by convolutions, linear layers, patches and with batch statistics, of
+texts, a language model."""
 
 
 class AttackCase(NamedTuple):
@@ -59,7 +60,8 @@ ATTACK_CASES = {
     "lti": AttackCase(
         {"epochs": 1, "width": 8, "channels": 4, "bins": 0.02}, ("image", "text", "language"), True
     ),
-    "ridge": AttackCase({}, ("image",), True),
+    "ridge": AttackCase({}, ("image", "normalised"), True),
+    "statistics": AttackCase({}, ("normalised",), True),
     "spear": AttackCase({}, ("linear",), False),
     "ratio": AttackCase({}, ("linear",), False),
     "properties": AttackCase({}, (), False),  # waits for all rounds, and guesses no rows

@@ -183,7 +183,12 @@ class Learner(Attack, ABC):
             guess = network.output.read(outputs, observation.knowledge.lengths)
             guesses.append(
                 Reconstruction(
-                    replace(guess, labels=_labels(observation, task, rng, job, self.adaptive)),
+                    replace(
+                        guess,
+                        labels=labels_or_unknown(
+                            observation, task, rng, job, adaptive=self.adaptive
+                        ),
+                    ),
                     objective=float(learned["heldout"]),
                     steps=int(learned.get("epoch", 0)),
                     note="; ".join(notes),
@@ -222,8 +227,8 @@ def _check_fits(
         )
 
 
-def _labels(
-    observation: Observation, task: Task, rng: torch.Generator, job: Job, adaptive: bool
+def labels_or_unknown(
+    observation: Observation, task: Task, rng: torch.Generator, job: Job, *, adaptive: bool
 ) -> Tensor:
     """The classes of a classifier's examples; -1 where they cannot be told."""
     unknown = torch.full((_count(observation),), -1)
