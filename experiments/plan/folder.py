@@ -19,7 +19,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from experiments.plan.cells import Cell, make_cells
-from experiments.plan.config import Plan
+from experiments.plan.config import Plan, VerdictRule
 from experiments.plan.overrides import override
 from experiments.plan.toml_source import read_toml
 from fedsim.build import explain
@@ -118,6 +118,14 @@ def check_version(root: Path) -> dict[str, Any]:
             "Use the fedsim that wrote it, or run the experiment again with another --out."
         )
     return table
+
+
+def read_rules(root: Path) -> dict[str, VerdictRule]:
+    """The rule of the verdicts of each experiment of a run, by its name."""
+    return {
+        table["name"]: VerdictRule.model_validate(table.get("verdict", {}))
+        for table in check_version(root).get("experiments", [])
+    }
 
 
 def note_provenance(

@@ -21,6 +21,8 @@ from experiments.report.gallery import data_uri, mark, words
 from experiments.report.glossary import glossary, metric_terms
 from experiments.report.naming import attack_label, attack_name, shown_metrics, unit_of
 from experiments.report.phrases import attackers, scope, simulated, threats, told, trained
+from experiments.report.reasons import phrases
+from experiments.report.statements import shade, word_of
 from experiments.report.tables import text_of
 from experiments.report.verdict_tables import null_of, number, reached, rule, told_labels, useful
 from experiments.wording.defense_names import defense_name, family, short_options
@@ -143,12 +145,15 @@ def _environment() -> Environment:
         "shown_metrics": shown_metrics,
         "statuses": STATUSES,
         "scope": scope,
+        "shade": shade,
+        "phrases": phrases,
         "show": show,
         "told": told,
         "told_labels": told_labels,
         "trained": trained,
         "title": title,
         "unit_of": unit_of,
+        "word_of": word_of,
         "utility_unit": utility_unit,
     }
     return environment

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.analysis.findings import Findings
 from experiments.analysis.summary import summarise
-from experiments.plan.folder import read_provenance
+from experiments.plan.folder import read_provenance, read_rules
 from experiments.report.chapter import Chapter, chapter
 from experiments.report.footer import cost, provenance_lines
 from experiments.report.page import render
@@ -54,7 +54,14 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
     }
     coverage = read_rows(run / "coverage.parquet", Coverage)
     updates = read_rows(run / "updates.parquet", UpdateRow)
-    summary = summarise(rows, utility, cells)
+    membership = run / "membership.parquet"
+    summary = summarise(
+        rows,
+        utility,
+        cells,
+        rules=read_rules(run),
+        membership=read_rows(membership, ScoreRow) if membership.exists() else (),
+    )
     write_bytes(run / "summary.json", canonical(summary))
     shown = [] if redact else read_gallery(run)
     chapters = [

@@ -24,7 +24,7 @@ from tests.experiments.conftest import Said
 
 
 def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
-    answer = "no defense: embedding rows, 3 of 3 texts recovered, rougeL 1"
+    answer = "no defense: leaks (verbatim): embedding rows, 3 of 3 texts recovered, rougeL 1"
     assert headline(finished) == answer
     assert said("report", finished)[1].splitlines()[-1] == answer
     assert json.loads(said("report", finished, "--json")[1])["answer"] == answer
@@ -92,15 +92,16 @@ def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> 
     write_rows(path, ScoreRow, rows)
     code, out, _ = said("diff", finished, copied)
     line, count = out.splitlines()
-    said_so = "no defense, embedding rows, ROUGE-L: 1.00 to 0.250, \N{MINUS SIGN}0.750 "
-    assert line == f"{said_so}[\N{MINUS SIGN}0.750, \N{MINUS SIGN}0.750], 3 pairs"
-    assert code == 1
-    assert count.startswith("1 of ")
+    said_so = "no defense, embedding rows, ROUGE-L: 1.00 to 0.250, \N{MINUS SIGN}0.750"
+    assert line == f"{said_so}, 3 pairs"  # three clients have no interval
+    assert code == 0
+    assert count.startswith("0 of ")
+    assert "have no interval (too few clients, or one seed)" in count
     other = [replace(row, row=row.client + 1000) for row in rows]
     write_rows(path, ScoreRow, other)  # other private examples: the intervals are far apart
     found = json.loads(said("diff", finished, copied, "--json")[1])["changes"]
     (moved,) = (one for one in found if "embedding rows, ROUGE-L" in one["what"])
-    assert (moved["paired"], moved["high"]) == (0, -0.75)
+    assert (moved["paired"], moved["high"]) == (0, None)
     assert "unpaired" in said("diff", finished, copied, "--all")[1]
     without = [row for row in rows if row.attack != "embedding_rows"]
     write_rows(path, ScoreRow, without)
