@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.images.image_losses import ImageLoss
 from attacks.observed.distance import EPSILON
+from attacks.observed.replay import Replay
 from attacks.observed.running_statistics import (
     MEAN,
     VARIANCE,
@@ -82,9 +83,9 @@ class StatisticsLoss:
     weight: float
 
     @property
-    def network(self) -> nn.Module:
+    def model(self) -> Replay:
         """As broadcast."""
-        return self.loss.network
+        return self.loss.model
 
     @property
     def smoother(self) -> float:

@@ -94,7 +94,7 @@ def captured(
         base: the weights that are not on the wire, or the hub id or folder of such a model.
         knows: facts that the attacker knows, as in ``Update.of``.
         **description: the other arguments of ``task_of``: ``tokenizer``, ``task``, ``loss``,
-            ``image_shape``, ``max_length``, ``lora_alpha``.
+            ``image_shape``, ``input_shape``, ``input_range``, ``max_length``, ``lora_alpha``.
 
     Raises:
         ConfigError: the folder holds no captures, ``check_folder`` refuses it, or the model is
@@ -136,7 +136,9 @@ def _task(
     if written.exists():
         spec = read_record(written, TaskSpec)
         if spec.kind == "image-classification" and "tokenizer" not in given:
-            given.setdefault("image_shape", spec.input_shape)
+            if "image_shape" not in given:
+                given.setdefault("input_shape", spec.owner_shape or spec.input_shape)
+            given.setdefault("input_range", (spec.low, spec.high))
         elif (
             not {"tokenizer", "loss", "image_shape"} & given.keys()
             and (store.root / "tokenizer").is_dir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification
 from fedsim.truth import TruthStore
+from fedsim.types import Batch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,9 @@ def keep(folder: Path, record: JobRecord, guess: Guess | None, fit: Fit | None) 
     """Write what became of one attack on one capture below ``folder``."""
     path = folder / record.attack / f"{record.key}.safetensors"
     if guess is not None:
-        sha256 = save_tensors(path, batch_tensors(guess.examples.batch))
+        batch = guess.examples.batch
+        inputs = batch.inputs if guess.images is None else guess.images
+        sha256 = save_tensors(path, batch_tensors(replace(batch, inputs=inputs)))
         record = record.model_copy(update={"sha256": sha256})
     write_json(path.with_suffix(".fit.json"), {"cosines": fit})
     write_json(path.with_suffix(".json"), record.sealed())
@@ -71,8 +74,15 @@ def results(folder: Path, task: Task) -> Iterator[Kept]:
             examples = None
             if record.sha256 is not None:
                 tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)
-                examples = task.examples(batch_from(tensors))
+                examples = task.examples(_pixels(batch_from(tensors), task))
             yield Kept(record, examples, Fit(*cosines) if cosines else None)
+
+
+def _pixels(batch: Batch, task: Task) -> Batch:
+    """A batch in its owner's shape and range, as attacks hold it."""
+    if not isinstance(task, ImageClassification):
+        return batch
+    return replace(batch, inputs=task.form.read(batch.inputs))
 
 
 def task_in(folder: Path) -> Task:
@@ -106,7 +116,9 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
     if not any(kept.examples for kept in made):
         lacking = "no attack left a guess. Run another one" if made else "not attacked. Run"
         raise StoreError(f"{folder}: {lacking}: fedsim attack {folder}.")
-    truths = {key: task.examples(private.load(key)) for key in {k.record.key for k in made}}
+    truths = {
+        key: task.examples(_pixels(private.load(key), task)) for key in {k.record.key for k in made}
+    }
     rows = [row for kept in made if kept.examples for row in _scored(kept, made, truths, task)]
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     frame.to_csv(folder / GUESSES / _SCORES, index=False)

@@ -15,6 +15,7 @@ from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
+from fedsim.tasks.inputs import Range
 from fedsim.tasks.own_tokenizer import doubt
 from fedsim.tensor_names import Given, Named, lacks, named, own_tensors, weights_of
 from fedsim.types import Tensors
@@ -50,6 +51,8 @@ class Update:
         task: str = "",
         loss: Loss | str | None = None,
         image_shape: tuple[int, ...] = (),
+        input_shape: tuple[int, ...] = (),
+        input_range: Range | None = None,
         max_length: int = 0,
         base: Given | nn.Module | None = None,
         **knows: Any,  # noqa: ANN401
@@ -67,6 +70,10 @@ class Update:
             task: what a text model learns, if its class does not tell.
             loss: of a network of images: a function of (model, batch).
             image_shape: of a network of images: ``(channel, height, width)``.
+            input_shape: of rows of a table, ``(column,)``, or windows of sensors, ``(channel,
+                time)``, instead of ``image_shape``.
+            input_range: smallest and largest value of an input, or of each channel, which attacks
+                that search need; [0, 1] if not given.
             max_length: longest text in tokens that attacks look for; 64 if 0.
             base: the weights that are in neither ``before`` nor ``after``, such as those under
                 adapters; those of ``model`` if that is a network.
@@ -84,6 +91,8 @@ class Update:
             task=task,
             loss=loss,
             image_shape=image_shape,
+            input_shape=input_shape,
+            input_range=input_range,
             max_length=max_length,
             arrays=shapes,
         )

@@ -43,7 +43,7 @@ CASES: list[tuple[str, str, str]] = [
     (f"attack BARE {GPT2} --base lenet", "no pretrained weights", "Name a folder"),
     (f"attack BARE {NET}", "that of Net is not known", "Pass it, for example"),
     (f"attack BARE {NET} --loss nowhere:loss", "'nowhere:loss' cannot be", "in the folder of"),
-    (f"attack BARE {NET} --loss json:dumps", "fails on one image", "Write a function"),
+    (f"attack BARE {NET} --loss json:dumps", "fails on one example", "Write a function"),
     (f"attack BARE {NET} --image-shape 1x8x8", "1x8x8", "write numbers, for example 3,32,32"),
     (f"attack BARE {NET} --loss json:dumps --image-shape 3,8,8", "(3, 8, 8)", "Pass the shape"),
     (f"attack SWAPPED {GPT2}", "tensor 1 has the shape", "in its order"),
