@@ -13,7 +13,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.spans.candidates import nearest, start_of
-from attacks.spans.certificate import batch_of, match
+from attacks.spans.certificate import Prover, batch_of
 from attacks.spans.cuts import CUTS
 from attacks.spans.judges import read_traces
 from fedsim.capture import Observation
@@ -109,7 +109,7 @@ class APRIL(Attack):
         end = task.tokenizer.eos_token_id
         if task.spec.kind == "language-modelling" and end is not None:
             ids.append(end)  # it predicts nothing and leaves no trace
-        proof = match(observation, task, network, [tuple(ids)], first, self.tolerance)
+        proof = Prover(observation, task, network, first, self.tolerance).match([tuple(ids)])
         return Reconstruction(
             batch_of([ids], task, proof.labels),
             objective=proof.error,
