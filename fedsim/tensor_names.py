@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsim.build import suggest
 from fedsim.errors import ConfigError
@@ -207,17 +208,31 @@ def _by_name(
 def _by_order(
     values: Sequence[Tensor], network: nn.Module, own: Tensors, places: _Places
 ) -> tuple[Tensors, str] | None:
+    listed = list(places.listed.values())
     trained = [name for name, value in network.named_parameters() if value.requires_grad]
     orders = {
-        "state_dict()": list(places.listed.values()),
+        "state_dict()": listed,
         "parameters()": [name for name, _ in network.named_parameters()],
         "the trained parameters": trained,
+        "state_dict() without batch normalisation": _without_statistics(listed, network),
     }
+    shapes = [value.shape for value in values]
     for source, names in orders.items():
-        if [own[name].shape for name in names] == [value.shape for value in values]:
+        if [own[name].shape for name in names] == shapes:
             how = f"{len(values)} tensors by shape and order, as {source} lists them"
             return dict(zip(names, values, strict=True)), how
+    for source, names in orders.items():
+        count = min(len(names), len(shapes))
+        if count > 1 and [own[name].shape for name in names[:count]] == shapes[:count]:
+            how = f"the first {count} of {len(values)} tensors by shape and order, as {source}"
+            return dict(zip(names[:count], values, strict=False)), f"{how} lists {len(names)}"
     return None
+
+
+def _without_statistics(names: Sequence[str], network: nn.Module) -> list[str]:
+    """The tensors that clients share where each keeps its own normalisation (FedBN)."""
+    layers = {name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm)}
+    return [name for name in names if name.rpartition(".")[0] not in layers]
 
 
 def _difference(tensors: Tensors, own: Tensors, places: _Places) -> str:

@@ -124,9 +124,10 @@ class TruthStore:
         """Row numbers and step order of ``key``."""
         return pooled(key, self.members(key))
 
-    def load(self, key: CaptureKey) -> Batch:
-        """The private examples of ``key``."""
-        return joined([self.batch(member) for member in self.members(key)])
+    def load(self, key: CaptureKey, nodes: Sequence[int] = ()) -> Batch:
+        """The private examples of ``key``, or of the nodes of its cohort, see ``CaptureRecord``."""
+        keys = [CaptureKey(round=key.round, client=node) for node in nodes] or [key]
+        return joined([self.batch(member) for each in keys for member in self.members(each)])
 
     def _read(self, pattern: str) -> list[TruthRecord]:
         paths = {CaptureKey.parse(path.stem): path for path in self.root.glob(pattern)}

@@ -138,7 +138,7 @@ def _dither(observation: Observation, place: int) -> float:
     """Standard deviation of what the defenses before this one add to a gradient; 0 if unknown."""
     known = observation.knowledge
     first = known.model_copy(update={"defense": (known.defense or ())[:place]})
-    scaled = observation.kind == "weights" and None in {known.learning_rate, known.local_steps}
+    scaled = observation.kind != "gradient" and None in {known.learning_rate, known.local_steps}
     noise = None if scaled else granted_noise(replace(observation, knowledge=first))
     return (noise or 0.0) / (step_length(observation) if noise else 1.0)
 

@@ -82,6 +82,7 @@ def attack(
         job.deadline = end - (1 - share) * (end - time.monotonic())
         try:
             found = (_run(chosen, label, seen, job, seed), assumed)
+            _check_count(found[0], seen)
         except CannotAttack as error:
             refused = refused or error
             continue
@@ -152,7 +153,9 @@ def _readings(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
     # Without a number first: copies of a text have its gradient, and a claim would bring them.
     counts: list[int | None] = [None] if "num_examples" not in chosen.requires else []
     counts += [claim] if claim else []
-    for count in dict.fromkeys([*counts, *_COUNTS]):
+    # Every client of a cohort has an example.
+    counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
+    for count in dict.fromkeys(counts):
         if count is None:
             yield victim, ""
             continue
@@ -175,6 +178,19 @@ def _run(chosen: Attack, label: str, victim: Update, job: Job, seed: int) -> Rec
             advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
             raise CannotAttack(error.reason, advice) from None
     return found
+
+
+def _check_count(found: Reconstruction, victim: Update) -> None:
+    """Refuse more examples than the attacker knows of, or than are claimed if it proves none."""
+    count, known = len(found.guess), victim.observation.knowledge.num_examples
+    proven = _fit(found)[0] == 1.0
+    most = known if known is not None or proven else victim.claimed_examples
+    if most is not None and count > most:
+        raise CannotAttack(
+            f"it explains the update by {count} examples, and there are {most}",
+            "Something else is in the update, or the model, its loss or the kind of the reply "
+            "differs from the client's.",
+        )
 
 
 def first_refusal(chosen: Attack, label: str, victim: Update, job: Job) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from experiments.audit.facts import facts_of
 from experiments.audit.update import Update, update_of
-from fedsim.capture import CaptureKey, CaptureStore
+from fedsim.build import suggest
+from fedsim.capture import CaptureKey, CaptureStore, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_record
 from fedsim.models import MODELS, transformer
@@ -36,12 +38,14 @@ class Captured:
         task: the model's architecture and loss.
         base: weights that were not sent; None if there are none.
         knows: facts that the attacker knows in addition to what is recorded.
+        kind: what the clients reply with, if that is not what was recorded.
     """
 
     store: CaptureStore
     task: Task
     base: Given | nn.Module | None
     knows: dict[str, Any]
+    kind: Kind | None
     _network: nn.Module = field(repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Update]:
@@ -62,8 +66,8 @@ class Captured:
         return update_of(
             self.task,
             seen.sent,
-            seen.received,
-            kind=seen.kind,
+            _updated(seen),
+            kind=self.kind or seen.kind,
             base=self.base,
             knowledge=known,
             key=seen.key,
@@ -72,10 +76,25 @@ class Captured:
         )
 
     def other(self, key: CaptureKey) -> Update | None:
-        """An update of another client, of the same round if there is one; None if alone."""
-        others = [one for one in self.store.keys() if one.client != key.client]
-        same = [one for one in others if one.round == key.round]
-        return self.update((same or others)[0]) if others else None
+        """An update of another client, of the same round if there is one; None if alone.
+
+        The null of a cohort that is alone in its round is another round's sum.
+        """
+        pooled = bool(self.store.record(key).nodes)
+        others = [k for k in self.store.keys() if k.client != key.client or (pooled and k != key)]
+        for candidate in sorted(
+            others, key=lambda k: (k.round != key.round, k.client == key.client)
+        ):
+            with suppress(ConfigError):  # of a client that did not train, or of another shape
+                return self.update(candidate)
+        return None
+
+
+def _updated(seen: Observation) -> Tensors:
+    """What was received of the tensors that were sent: clients may append others, as SCAFFOLD's."""
+    shared = seen.received.keys() & seen.sent.keys()
+    more = len(seen.received) > len(seen.sent) and shared
+    return {k: v for k, v in seen.received.items() if k in shared} if more else seen.received
 
 
 def captured(
@@ -84,6 +103,7 @@ def captured(
     *,
     base: Given | nn.Module | str | None = None,
     knows: dict[str, Any] | None = None,
+    kind: Kind | None = None,
     **description: Any,  # noqa: ANN401
 ) -> Captured:
     """Read a folder that ``server.eavesdropper.Eavesdropper`` wrote.
@@ -93,6 +113,7 @@ def captured(
         model: needed if the eavesdropper was not given it; as in ``fedsim.tasks.given.task_of``.
         base: the weights that are not on the wire, or the hub id or folder of such a model.
         knows: facts that the attacker knows, as in ``Update.of``.
+        kind: what the clients reply with, as in ``Eavesdropper``; None for what was recorded.
         **description: the other arguments of ``task_of``: ``tokenizer``, ``task``, ``loss``,
             ``image_shape``, ``input_shape``, ``input_range``, ``max_length``, ``lora_alpha``.
 
@@ -101,6 +122,8 @@ def captured(
             missing or does not fit.
         StoreError: a file is missing, cut or altered.
     """
+    if kind not in (None, *get_args(Kind)):
+        raise ConfigError(f"kind: {kind!r} is none. {suggest(str(kind), get_args(Kind))}")
     store = CaptureStore(Path(folder).resolve())
     keys = store.keys()
     if not keys:
@@ -117,7 +140,7 @@ def captured(
         base = load_tensors(store.root / CaptureStore.BASE)
     told = facts_of(task, knows or {})
     added = {fact: getattr(told, fact) for fact in told.model_fields_set}
-    return Captured(store, task, base, added, task.build())
+    return Captured(store, task, base, added, kind, task.build())
 
 
 def _task(

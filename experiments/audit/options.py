@@ -25,6 +25,7 @@ Base = Annotated[str | None, _option("hub id or folder of weights that are never
 Alpha = Annotated[float | None, _option("lora_alpha of adapters")]
 Longest = Annotated[int | None, _option("longest text in tokens; default: 64")]
 Knows = Annotated[list[str] | None, _option("a fact that the server knows", "FACT=VALUE")]
+Kind = Annotated[str | None, _option("weights, difference, pseudo-gradient or gradient", "KIND")]
 Attacks = Annotated[str | None, _option("names with commas; default: exact ones and one search")]
 Budget = Annotated[float | None, _option("seconds for each attack on each capture; default: 60")]
 Truth = Annotated[Path | None, _option("folder that truth_mod wrote")]
@@ -51,6 +52,7 @@ def attack_foreign(
     lora_alpha: Alpha = None,
     max_length: Longest = None,
     knows: Knows = None,
+    kind: Kind = None,
     attacks: Attacks = None,
     budget: Budget = None,
 ) -> int:
@@ -63,6 +65,7 @@ def attack_foreign(
         model,
         base=base,
         knows=override({}, knows or []),
+        kind=kind,  # type: ignore[arg-type]  # checked there
         tokenizer=tokenizer,
         task=task or "",
         loss=loss,

@@ -98,7 +98,8 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
     """Mean scores of each attack over all examples whose truth is known.
 
     They are also kept in ``guesses/scores.csv``, one row for each example and metric. The null is
-    the score of the attack's guess on another client's update.
+    the score of the attack's guess on another client's update, or on another round's sum of a
+    cohort that is alone in its round.
 
     Raises:
         StoreError: nothing was attacked, or the truth is missing.
@@ -116,10 +117,17 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
     if not any(kept.examples for kept in made):
         lacking = "no attack left a guess. Run another one" if made else "not attacked. Run"
         raise StoreError(f"{folder}: {lacking}: fedsim attack {folder}.")
+    nodes = {k.record.key: CaptureStore(folder).record(k.record.key).nodes for k in made}
     truths = {
-        key: task.examples(_pixels(private.load(key), task)) for key in {k.record.key for k in made}
+        key: task.examples(_pixels(private.load(key, cohort), task))
+        for key, cohort in nodes.items()
     }
-    rows = [row for kept in made if kept.examples for row in _scored(kept, made, truths, task)]
+    rows = [
+        row
+        for kept in made
+        if kept.examples
+        for row in _scored(kept, made, truths, task, bool(nodes[kept.record.key]))
+    ]
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     frame.to_csv(folder / GUESSES / _SCORES, index=False)
     write_page(folder)
@@ -130,11 +138,13 @@ _COLUMNS = ("capture", "attack", "control", "example", "metric", "value", "certi
 
 
 def _scored(
-    kept: Kept, made: list[Kept], truths: dict[CaptureKey, Examples], task: Task
+    kept: Kept, made: list[Kept], truths: dict[CaptureKey, Examples], task: Task, pooled: bool
 ) -> Iterator[tuple[Any, ...]]:
     key, name = kept.record.key, kept.record.attack
-    others = [k for k in made if k.record.attack == name and k.record.key.client != key.client]
+    alike = [k for k in made if k.record.attack == name and k is not kept]
+    others = [k for k in alike if k.record.key.client != key.client]
     same_round = [k for k in others if k.record.key.round == key.round]
+    others = others or (alike if pooled else [])
     for control, one in (("none", kept), ("other_client", next(iter(same_round or others), None))):
         if one is None or one.examples is None:
             continue

@@ -10,15 +10,24 @@ import torch
 from torch import nn
 
 from experiments.audit.facts import facts_of
-from fedsim.capture import CaptureKey, Observation
+from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
+from fedsim.precision import at_own_precision
+from fedsim.reply_kind import weights_behind
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
 from fedsim.tasks.inputs import Range
 from fedsim.tasks.own_tokenizer import doubt
 from fedsim.tensor_names import Given, Named, lacks, named, own_tensors, weights_of
 from fedsim.types import Tensors
+
+_WORDS: dict[Kind, str] = {
+    "weights": "after",
+    "difference": "differences",
+    "pseudo-gradient": "pseudo-gradients",
+    "gradient": "gradients",
+}
 
 
 @dataclass(frozen=True)
@@ -119,9 +128,11 @@ class Update:
             "" if self.claimed_examples is None else f"; claims {self.claimed_examples} examples"
         )
         doubted = doubt(self.task)
+        cohort = seen.knowledge.cohort
+        whose = "" if cohort == 1 else f" The reply is the mean of {cohort} clients."
         return (
             f"{seen.kind} of {spec.model} ({spec.kind}{longest}): {self.match}. "
-            f"The attacker knows {known}{claim}." + (f" Note: {doubted}." if doubted else "")
+            f"The attacker knows {known}{claim}.{whose}" + (f" Note: {doubted}." if doubted else "")
         )
 
 
@@ -130,7 +141,7 @@ def update_of(
     before: Given,
     received: Given | None,
     *,
-    kind: str,
+    kind: Kind,
     base: Given | nn.Module | None,
     knowledge: Knowledge,
     key: CaptureKey | None = None,
@@ -142,8 +153,8 @@ def update_of(
     Args:
         task: the model and its loss.
         before: what the server sent.
-        received: gradients or weights, as ``kind`` says.
-        kind: ``gradient`` or ``weights``.
+        received: what the client sent.
+        kind: what was received.
         base: where weights come from that were not sent; None to refuse where there are any.
         knowledge: what the server knows.
         key: round and client.
@@ -155,19 +166,34 @@ def update_of(
     """
     network = task.blank() if network is None else network
     sent = named(before, network, "before")
-    what = "gradients" if kind == "gradient" else "after"
+    what = _WORDS[kind]
     got = named(received or {}, network, what)
     tensors, note = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
-    _check_moved(reply, tensors, kind)
+    _check_moved(reply, tensors, kind, key)
+    tensors, whole = at_own_precision(tensors), at_own_precision(got.tensors)
+    whole, kind = _as_weights(tensors, whole, kind)
     observation = Observation(  # copied, as a program trains on with what it handed over
         key or CaptureKey(round=1, client=0),
         {name: value.clone() for name, value in tensors.items()},
-        {name: value.clone() for name, value in got.tensors.items()},
-        "gradient" if kind == "gradient" else "weights",
+        {name: value.clone() for name, value in whole.items()},
+        kind,
         knowledge,
     )
     return Update(observation, task, f"{what}: {got.how}{note}", claimed_examples)
+
+
+def _as_weights(sent: Tensors, reply: Tensors, kind: Kind) -> tuple[Tensors, Kind]:
+    """Differences as the weights behind them, whose rounding they hold; but for half-precision."""
+    floats = [value for value in reply.values() if value.is_floating_point()]
+    coarse = any(value.itemsize < torch.float32.itemsize for value in floats)
+    if kind not in ("difference", "pseudo-gradient") or coarse:
+        return reply, kind
+    weights = {
+        name: torch.from_numpy(weights_behind(sent[name].numpy(), value.numpy(), kind))
+        for name, value in reply.items()
+    }
+    return weights, "weights"
 
 
 def _one_kind(
@@ -214,14 +240,24 @@ def _completed(
     return tensors, f"; {len(lacking)} tensors that were not sent come from base"
 
 
-def _check_moved(reply: Tensors, sent: Tensors, kind: str) -> None:
-    if kind == "gradient":
-        if not any(bool(value.any()) for value in reply.values()):
-            raise ConfigError(
-                "gradients: all are zero. Call loss.backward() before, and read them before "
-                "optimizer.zero_grad()."
-            )
-    elif all(torch.equal(value, sent[name].to(value.dtype)) for name, value in reply.items()):
+def _check_moved(reply: Tensors, sent: Tensors, kind: Kind, key: CaptureKey | None) -> None:
+    if not reply:
+        raise ConfigError(
+            "reply: all tensors are of whole numbers, so it was quantised in a way that is not "
+            "known. Capture a client that sends floats."
+        )
+    if kind == "weights":
+        still = all(torch.equal(value, sent[k].to(value.dtype)) for k, value in reply.items())
+    else:
+        still = not any(bool(value.any()) for value in reply.values())
+    if still and key is not None:
+        raise ConfigError(f"{key}: the client did not train, as its reply shows. Attack another.")
+    if still and kind == "gradient":
+        raise ConfigError(
+            "gradients: all are zero. Call loss.backward() before, and read them before "
+            "optimizer.zero_grad()."
+        )
+    if still:
         raise ConfigError(
             "after: equals before, so there is no update. Copy the weights before the training: "
             "state_dict() shares their memory, and {k: v.clone() for k, v in ...} does not."
