@@ -73,7 +73,7 @@ def _dequantised(weight: Any) -> Tensor | None:  # noqa: ANN401
     return own.int8_vectorwise_dequant(weight.data, weight.SCB)  # type: ignore[no-any-return]
 
 
-def named(given: Given, network: nn.Module, what: str) -> Named:
+def named(given: Given, network: nn.Module, what: str, *, partial: bool = False) -> Named:
     """Match tensors by name, where that fails by shape and order.
 
     Prefixes of DistributedDataParallel, torch.compile and peft are dropped, a tied head counts as
@@ -83,6 +83,7 @@ def named(given: Given, network: nn.Module, what: str) -> Named:
         given: arrays or tensors, by name or in the order of the network.
         network: whose names they get.
         what: what they are, for messages.
+        partial: arrays without names may be the network's first alone, or have others behind them.
 
     Raises:
         ConfigError: they do not fit the network.
@@ -92,7 +93,7 @@ def named(given: Given, network: nn.Module, what: str) -> Named:
     targets = {name: places.target(name) for name in tensors}
     unknown = [name for name, target in targets.items() if target is None]
     if unknown:
-        found = _by_order(list(tensors.values()), network, own, places)
+        found = _by_order(list(tensors.values()), network, own, places, partial)
         if found is None and len(unknown) < len(tensors):
             raise ConfigError(
                 f"{what}: the model has no tensor {unknown[0]!r}. {suggest(unknown[0], own)} "
@@ -206,7 +207,7 @@ def _by_name(
 
 
 def _by_order(
-    values: Sequence[Tensor], network: nn.Module, own: Tensors, places: _Places
+    values: Sequence[Tensor], network: nn.Module, own: Tensors, places: _Places, partial: bool
 ) -> tuple[Tensors, str] | None:
     listed = list(places.listed.values())
     trained = [name for name, value in network.named_parameters() if value.requires_grad]
@@ -221,7 +222,7 @@ def _by_order(
         if [own[name].shape for name in names] == shapes:
             how = f"{len(values)} tensors by shape and order, as {source} lists them"
             return dict(zip(names, values, strict=True)), how
-    for source, names in orders.items():
+    for source, names in orders.items() if partial else ():
         count = min(len(names), len(shapes))
         if count > 1 and [own[name].shape for name in names[:count]] == shapes[:count]:
             how = f"the first {count} of {len(values)} tensors by shape and order, as {source}"

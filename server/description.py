@@ -58,7 +58,7 @@ class Description:
             task = self._task or task_of(model, arrays=shapes, **self._options)
             save_task(task, folder)
             network = task.blank()
-            found = named(tensors, network, "the broadcast")
+            found = named(tensors, network, "the broadcast", partial=True)
             lacking = lacks(found, network)
             note = ""
             if lacking and isinstance(model, nn.Module):

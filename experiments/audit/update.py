@@ -165,9 +165,9 @@ def update_of(
         ConfigError: the tensors do not fit.
     """
     network = task.blank() if network is None else network
-    sent = named(before, network, "before")
+    sent = named(before, network, "before", partial=key is not None)
     what = _WORDS[kind]
-    got = named(received or {}, network, what)
+    got = named(received or {}, network, what, partial=key is not None)
     tensors, note = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
     _check_moved(reply, tensors, kind, key)
@@ -251,7 +251,10 @@ def _check_moved(reply: Tensors, sent: Tensors, kind: Kind, key: CaptureKey | No
     else:
         still = not any(bool(value.any()) for value in reply.values())
     if still and key is not None:
-        raise ConfigError(f"{key}: the client did not train, as its reply shows. Attack another.")
+        raise ConfigError(
+            f"{key}: the reply equals what was sent, or is zero, so the client did not train. "
+            "Attack another capture."
+        )
     if still and kind == "gradient":
         raise ConfigError(
             "gradients: all are zero. Call loss.backward() before, and read them before "
