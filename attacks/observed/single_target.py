@@ -60,7 +60,9 @@ def scale_note(factor: float) -> str:
     return f"the gradient is {shown} times that of the loss."
 
 
-def single_target(network: nn.Module, task: Task, gradient: Tensors, head: Head) -> SingleTarget:
+def single_target(
+    network: nn.Module, task: Task, gradient: Tensors, head: Head, image: Tensor | None = None
+) -> SingleTarget:
     """The target whose slope at the last layer's outputs is the observed one, up to a factor.
 
     With one example the layer's input is ``h = G_W^T g / |g|^2`` at any scale of the update, ``g``
@@ -73,6 +75,7 @@ def single_target(network: nn.Module, task: Task, gradient: Tensors, head: Head)
         task: whose loss is asked for its slopes.
         gradient: observed, of the head's weight and bias at least.
         head: the last linear layer, whose outputs the loss is a function of.
+        image: ``(1, channel, height, width)``, if it is known, for losses of other outputs, too.
 
     Raises:
         CannotAttack: as ``infer_label``, where the bias was not sent.
@@ -86,7 +89,9 @@ def single_target(network: nn.Module, task: Task, gradient: Tensors, head: Head)
         features = gradient[head.weight].T @ bias / bias.square().sum()
         layer = network.get_submodule(head.layer)
         outputs = layer(features[None])
-    image = torch.full((1, *task.spec.input_shape), 0.5).to(bias)
+    if image is None:
+        image = torch.full((1, *task.spec.input_shape), 0.5)
+    image = image.to(bias)
 
     def slopes(target: Tensor) -> Tensor:
         batch = Batch(image, target.to(bias.device))

@@ -109,10 +109,11 @@ def _invert(
             "Choose an attack that searches.",
         )
     values = sequence.solve(model, gradient)
-    target = single_target(model.network, task, gradient, sequence.head)
+    finite = bool(values.isfinite().all())
+    image = values.view(1, *task.spec.input_shape).float() if finite else None
+    target = single_target(model.network, task, gradient, sequence.head, image)
     solved: Solved | None = None
-    if values.isfinite().all():
-        image = values.view(1, *task.spec.input_shape).float()
+    if image is not None:
         solved = Solved(image, target, single_error(model, image, target, gradient))
         if solved.error < tolerance:
             notes = (scale_note(target.factor) if scaled else "", range_note(image, task))

@@ -80,7 +80,7 @@ class PatchRows(Attack):
                 "the update holds NaN or infinite values", "Lower the client's learning rate."
             )
         image = patches.solve(gradient, CUTS.patch_singular_value)[None].float()
-        target = single_target(model.network, task, gradient, find_head(model.network))
+        target = single_target(model.network, task, gradient, find_head(model.network), image)
         error = single_error(model, image, target, gradient)
         notes = (scale_note(target.factor) if scaled else "", range_note(image, task))
         sure = error <= self.tolerance

@@ -80,6 +80,8 @@ def is_transformer(network: nn.Module) -> bool:
     """Whether it is a text model of transformers."""
     config = getattr(network, "config", None)
     vocabulary = getattr(config, "vocab_size", None)
+    if getattr(network, "main_input_name", "") == "pixel_values":  # BEiT has a vocabulary, too
+        return False
     return isinstance(getattr(config, "model_type", None), str) and vocabulary is not None
 
 
