@@ -127,7 +127,8 @@ def transformers_vit(**options: Any) -> nn.Module:
     config = ViTConfig(
         **sizes, intermediate_size=64, image_size=8, patch_size=4, num_labels=5, **options
     )
-    return ViTForImageClassification(config)
+    network: nn.Module = ViTForImageClassification(config)
+    return network
 
 
 def transformers_loss(model: Any, batch: Any) -> Tensor:
