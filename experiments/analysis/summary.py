@@ -29,6 +29,7 @@ from experiments.analysis.frames import (
     jobs,
     score_frame,
     utility_frame,
+    with_prior,
 )
 from experiments.analysis.judgement import evidence
 from experiments.analysis.keys import DefenseInSetting, Placed
@@ -138,7 +139,7 @@ def _section(
 ) -> TaskFindings:
     results = [
         _result(part, key.modality, directions)
-        for _, part in scores.groupby([*PLACE, *ATTACK, "control", "probe"])
+        for _, part in with_prior(scores).groupby([*PLACE, *ATTACK, "control", "probe"])
         if part.control.iloc[0] != SECOND_CLIENT
     ]
     results.sort(key=lambda result: (*_order(result), *_rank(result)))

@@ -114,6 +114,30 @@ def test_seeds_are_pooled_and_a_client_of_several_seeds_is_one() -> None:
     assert result.jobs == {"done": 3, "skipped": 0, "failed": 0, "timeout": 0, "interrupted": 0}
 
 
+def test_no_mean_is_taken_over_survivors() -> None:
+    def attack(client: int, value: float | None, **more: Any) -> ScoreRow:
+        status = "skipped" if value is None else "done"
+        return row(client=client, row=client, value=value, status=status, **more)
+
+    blind = {"attack": PRIOR_ONLY, "attack_options": "{}"}
+    priors = [attack(client, 12.0, **blind) for client in range(4)]
+    # A refused victim counts with the prior's guess, a failed one as it was scored, as a blank.
+    failed = replace(attack(3, 6.0), status="failed")
+    tried = [attack(0, 30.0), attack(1, 20.0), attack(2, None), failed]
+    section = only_section([*tried, *priors])
+    result = next(one for one in section.results if one.attack == "dlg")
+    assert (result.leakage["psnr"].n, result.leakage["psnr"].mean) == (4, (30 + 20 + 12 + 6) / 4)
+    assert (result.rounds["psnr"][1].n, result.jobs["skipped"]) == (4, 1)
+    verdict = section.evidence.verdicts[0]
+    assert verdict.strongest is not None
+    assert verdict.strongest.leakage.mean == result.leakage["psnr"].mean
+    # One that refused all victims has reached nothing, and without the prior there is no guess.
+    none = only_section([*(attack(client, None) for client in range(4)), *priors])
+    assert next(one for one in none.results if one.attack == "dlg").leakage == {}
+    (alone,) = only_section(tried).results
+    assert alone.leakage["psnr"].n == 3
+
+
 def test_a_sentence_says_how_often_was_trained_and_from_where() -> None:
     rows = [row()]
     start, end = use(value=0.1), use(round=1, value=0.4)
