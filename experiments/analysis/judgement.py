@@ -62,9 +62,7 @@ def evidence(
     return Evidence(
         verdicts=verdicts,
         gaps=tuple(
-            gap
-            for place in utility
-            for gap in adaptive_gaps([one for one in attacks if one.place == place])
+            adaptive_gaps([one for place in utility for one in attacks if one.place == place])
         ),
         against_none=tuple(_against_none(verdicts, attacks)),
         certified=tuple(one for place, part in parts.items() for one in _certified(place, part)),

@@ -168,7 +168,8 @@ def adaptive(section: TaskFindings, where: str) -> Table:
     return Table(
         "adaptive",
         f"What knowing the defense gains an attack: mean {title(section.main)} of its adaptive and "
-        f"its oblivious variant on the same victims, 95 % intervals clustered by client: {where}.",
+        "its oblivious variant on the same victims; the intervals, clustered by client, hold at "
+        f"95 % for all of these together (Bonferroni): {where}.",
         _gap_columns("attack", "adaptive", "oblivious", "adaptive less oblivious"),
         tuple(_gap_rows(section, section.evidence.gaps)),
     )
