@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsim.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 
@@ -96,7 +96,8 @@ def named(given: Given, network: nn.Module, what: str, *, partial: bool = False)
         found = _by_order(list(tensors.values()), network, own, places, partial)
         if found is None and len(unknown) < len(tensors):
             raise ConfigError(
-                f"{what}: the model has no tensor {unknown[0]!r}. {suggest(unknown[0], own)} "
+                f"{what}: the model has no tensor {unknown[0]!r}. The nearest are "
+                f"{', '.join(difflib.get_close_matches(unknown[0], own, n=3, cutoff=0.0))}. "
                 "Pass the model that the clients train."
             )
         if found is None:

@@ -97,8 +97,8 @@ def observed_gradient(observation: Observation) -> Tensors:
         raise CannotAttack(
             f"the scale of a FedAvg update needs {' and '.join(missing)}, which the server does "
             "not know",
-            "Grant it under [server_knows]; 'inverting' does without it where the labels are "
-            "granted.",
+            "Grant it under [server_knows]. Of texts, 'span' does without it; of images, "
+            "'inverting' where the labels are granted.",
         )
     if knowledge.optimizer not in _MULTIPLES:
         raise CannotAttack(

@@ -76,6 +76,8 @@ class Prover:
         sentences = list(sentences)[: CUTS.proof_sentences]
         likely = sentences[:count]
         labels = [-1] * len(likely)
+        if self.task.spec.target != "class":
+            return self._by_slopes(likely)
         if self.task.spec.num_classes:
             shares = self._shares(likely)
             if shares is None:
@@ -101,10 +103,11 @@ class Prover:
             found = replace(found, lines=found.lines * times, labels=found.labels * times)
         return found
 
-    def compare(self, lines: list[tuple[int, ...]], labels: list[int]) -> GradientMatch:
+    def compare(self, lines: list[tuple[int, ...]], labels: list[int] | Tensor) -> GradientMatch:
         """Compare the gradient of labelled sentences, in the multiplicities given."""
+        shown = [-1] * len(lines) if isinstance(labels, Tensor) else labels
         if not lines:
-            return GradientMatch(lines, labels, 1.0, self.tolerance)
+            return GradientMatch(lines, shown, 1.0, self.tolerance)
         for name, parameter in self.network.named_parameters():
             parameter.requires_grad_(name in self.observation.received)
         guessed = self._gradient(lines, labels)
@@ -121,27 +124,51 @@ class Prover:
         errors, bounds = [], []
         for seen, made, both, rounding in sums.values():
             if both <= 0:
-                return GradientMatch(lines, labels, 1.0, self.tolerance)
+                return GradientMatch(lines, shown, 1.0, self.tolerance)
             errors.append(max(0.0, 1 - both**2 / (seen * made)) ** 0.5)
             bounds.append(self.tolerance + 2 * (rounding / seen) ** 0.5)
         worst = max(range(2), key=lambda i: errors[i] / bounds[i])
-        return GradientMatch(lines, labels, errors[worst], bounds[worst])
+        return GradientMatch(lines, shown, errors[worst], bounds[worst])
 
-    def batch(self, lines: Sequence[tuple[int, ...]], labels: Sequence[int]) -> Batch:
+    def batch(self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor) -> Batch:
         """The batch as the client's, on the network's device."""
         device = next(self.network.parameters()).device
         return batch_of(lines, self.task, labels, self.layout).to(device)
 
-    def _gradient(self, lines: Sequence[tuple[int, ...]], labels: Sequence[int]) -> Tensors:
+    def _gradient(
+        self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor
+    ) -> Tensors:
         with self.layout.told(self.network):
             return self.task.gradient(self.network, self.batch(lines, labels))
+
+    def _by_slopes(self, lines: list[tuple[int, ...]]) -> GradientMatch:
+        """Compare the gradient of sentences under a loss that is known by its slopes alone."""
+        slopes = self._slopes(lines) if lines else None
+        if slopes is None:
+            return GradientMatch(lines, [-1] * len(lines), 1.0, self.tolerance)
+        return self.compare(lines, slopes[0].float())
 
     def _shares(self, lines: Sequence[tuple[int, ...]]) -> list[tuple[int, float]] | None:
         """The class of each sentence and its weight in the batch; None if the head was not sent.
 
+        Of the slopes ``w_i (p_i - one_hot_i)`` the only negative entry is the class, so that no
+        assignment of classes has to be tried.
+        """
+        found = self._slopes(lines)
+        if found is None:
+            return None
+        slopes, logits = found
+        classes = slopes.argmin(1)
+        once = logits.softmax(1) - one_hot(classes, logits.shape[1])
+        weights = (slopes * once).sum(1) / once.square().sum(1).clamp(min=1e-30)
+        return list(zip(classes.tolist(), weights.tolist(), strict=True))
+
+    def _slopes(self, lines: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor] | None:
+        """Slopes of the loss at each sentence's logits, and the logits ``(sentence, output)``.
+
         The head's gradient is ``sum_i c_i f_i^T`` with the features ``f_i``, which the sentences
-        determine, and ``c_i = w_i (p_i - one_hot_i)``. Least squares yields each ``c_i``, whose
-        only negative entry is the class, so that no assignment of classes has to be tried.
+        determine, and the slopes ``c_i``, which follow by least squares. None if the head was not
+        sent.
         """
         head = find_head(self.network)
         if head.weight not in self.observation.received:
@@ -164,11 +191,7 @@ class Prover:
         if head.bias in update:
             features = torch.cat([features, features.new_ones(len(lines), 1)], 1)
             gradient = torch.cat([gradient, update[head.bias].to(features)[:, None]], 1)
-        slopes = (gradient @ torch.linalg.pinv(features)).T
-        classes = slopes.argmin(1)
-        once = logits.softmax(1) - one_hot(classes, logits.shape[1])
-        weights = (slopes * once).sum(1) / once.square().sum(1).clamp(min=1e-30)
-        return list(zip(classes.tolist(), weights.tolist(), strict=True))
+        return (gradient @ torch.linalg.pinv(features)).T, logits
 
     def _weights(self, lines: Sequence[tuple[int, ...]]) -> list[float]:
         """The weight of each sentence in a language model's batch, by the first layers' gradient.
@@ -194,12 +217,15 @@ class Prover:
 
 
 def batch_of(
-    sentences: Sequence[Sequence[int]], task: Task, labels: Sequence[int], layout: Layout = RIGHT
+    sentences: Sequence[Sequence[int]],
+    task: Task,
+    labels: Sequence[int] | Tensor,
+    layout: Layout = RIGHT,
 ) -> Batch:
     """The sentences in a layout, with classes or next-token targets."""
     inputs, mask = layout.place(sentences, task.spec.pad_id or 0)
-    if task.spec.num_classes:
-        return Batch(inputs, torch.tensor(list(labels)), mask)
+    if task.spec.kind == "text-classification":
+        return Batch(inputs, torch.as_tensor(labels), mask)
     return Batch(inputs, inputs.where(layout.predicted(mask), IGNORED), mask)
 
 

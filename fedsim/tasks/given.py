@@ -106,6 +106,11 @@ def task_of(
     made = _made(model)
     inner = unwrapped(made) if isinstance(made, nn.Module) else made
     if isinstance(inner, str) or is_transformer(inner):
+        if loss is not None:
+            raise ConfigError(
+                "loss: that of a text model is the one of transformers, or is read off the head's "
+                "gradient. Leave loss out."
+            )
         return transformer_task(inner, tokenizer, task, max_length, arrays or {}, lora_alpha)
     if tokenizer is not None:
         raise ConfigError(
