@@ -83,5 +83,5 @@ def range_note(images: Tensor, task: Task) -> str:
         return ""
     form = getattr(task, "form", None)
     if form is not None and not form.plain:
-        return "its values leave input_range."
-    return f"its values run from {low:.3g} to {high:.3g}; attacks that search need input_range."
+        return "its values leave input_range"
+    return f"its values run from {low:.3g} to {high:.3g}; attacks that search need input_range"

@@ -57,7 +57,7 @@ def scale_note(factor: float) -> str:
     if abs(factor - 1) <= _SAME:
         return ""
     shown = f"{factor:.2f}" if 0.1 <= factor < 1e6 else f"{factor:.3g}"
-    return f"the gradient is {shown} times that of the loss."
+    return f"the gradient is {shown} times that of the loss"
 
 
 def single_target(

@@ -122,7 +122,7 @@ def _invert(
                 objective=solved.error,
                 steps=max(1, len(sequence.layers)),
                 confidence=("certified",),
-                note=" ".join(filter(None, notes)),
+                note="; ".join(filter(None, notes)),
             )
     length = step_length(observation) if scaled else 1.0
     seen = Received(gradient, length, sequence.head, target)

@@ -88,7 +88,7 @@ class PatchRows(Attack):
             Batch(image, target.target.to(image.device)),
             objective=error,
             confidence=("certified" if sure else "guess",),
-            note=" ".join(filter(None, notes)) if sure else "",
+            note="; ".join(filter(None, notes)) if sure else "",
         )
 
 

@@ -247,3 +247,22 @@ def test_any_number_of_channels_and_no_square(channels: int) -> None:
     guess = fedsim.attack(victim_of(net, cross_entropy, [2], image), "bayes", steps=2, quiet=True)
     assert guess.images is not None
     assert guess.images.shape == image.shape
+
+
+@pytest.mark.parametrize("attack", ["ratio", "spear"])
+@pytest.mark.parametrize(("count", "factor"), [(1, 0.5), (3, 1.0), (3, 2.0)])
+def test_rows_of_several_examples(attack: str, count: int, factor: float) -> None:
+    def scaled(model: Any, batch: Any) -> Tensor:
+        return factor * cross_entropy(model, batch)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 200), nn.ReLU(), nn.Linear(200, 4))
+    rows = 2 * torch.randn(count, 20, generator=torch.Generator().manual_seed(5))
+    labels = [1, 0, 2][:count]
+    victim = victim_of(net, cross_entropy, labels, rows, scaled, input_shape=(20,))
+    guess = fedsim.attack(victim, attack, quiet=True)
+    assert guess.certified == (True,) * count
+    assert fedsim.score(guess, (rows, labels)).mean("mse") < 1e-8
+    assert sorted(guess.labels) == sorted(labels)
+    assert (f"{factor:.2f} times that of the loss" in guess.note) == (factor != 1)
+    assert "its values run from" in guess.note
