@@ -100,6 +100,7 @@ class CaptureRecord(Keyed):
         config: what another application's server sent beside the weights.
         nodes: the nodes that all sent these very bytes, hence the sum of a cohort under secure
             aggregation; empty otherwise.
+        sign_open: whether the numbers, which alone told the kind, leave the sign open.
     """
 
     kind: Kind
@@ -113,6 +114,7 @@ class CaptureRecord(Keyed):
     beside: tuple[str, ...] = ()
     config: dict[str, Setting | list[Setting]] = Field(default_factory=dict)
     nodes: tuple[int, ...] = ()
+    sign_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

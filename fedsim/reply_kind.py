@@ -50,6 +50,11 @@ def kind_of(sent: Arrays, received: Arrays) -> Kind:
     return "difference" if _head_sign(received) > 0 else "gradient"
 
 
+def hides_its_sign(received: Arrays) -> bool:
+    """Whether what ``kind_of`` takes for a gradient may as well be a scaled difference."""
+    return _head_sign(received) == 0
+
+
 def cosine(sent: Arrays, received: Arrays) -> float:
     """Cosine of a reply with what was sent; 0 if either is zero or infinite."""
     start, reply, both = _products(matched(sent, received))

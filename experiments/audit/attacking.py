@@ -144,7 +144,18 @@ def check_suits(label: str, chosen: Attack, victim: Update) -> None:
 
 
 def _readings(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
-    """The update with each number of examples to try, and what was assumed."""
+    """The update as each kind and with each number of examples to try, and what was assumed."""
+    if victim.difference is None:
+        yield from _counted(chosen, victim)
+        return
+    pairs = zip(_counted(chosen, victim), _counted(chosen, victim.difference), strict=True)
+    for (seen, assumed), (other, _) in pairs:
+        yield seen, assumed
+        yield other, "; ".join(filter(None, (assumed, "the reply was read as a difference")))
+
+
+def _counted(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
+    """The update with each number of examples to try."""
     seen = victim.observation
     if seen.knowledge.num_examples is not None:
         yield victim, ""

@@ -16,8 +16,9 @@ from experiments.audit.guess import NO_SCORE, Guess
 from experiments.audit.results import GUESSES, keep, write_page
 from experiments.audit.update import Update
 from fedsim.build import suggest
-from fedsim.capture import CaptureKey
+from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import CannotAttack, ConfigError
+from fedsim.files import read_json
 from fedsim.records import JobRecord, Status
 from fedsim.tasks import save_task
 
@@ -95,6 +96,9 @@ def attack_captures(found: Captured, names: Sequence[str], budget: float, quiet:
         if name not in attack_classes():
             raise ConfigError(f"--attacks {name!r}: not known. {suggest(name, attack_classes())}")
     save_task(found.task, root)
+    unread = root / CaptureStore.LEFT_OUT
+    if unread.exists() and not quiet:
+        print(f"replies that could not be read: {sum(read_json(unread).values())}, see {unread}")
     done = Campaign(root / GUESSES)
     unfit: dict[CaptureKey, ConfigError] = {}
     for key in found.store.keys():
@@ -129,7 +133,10 @@ def _attack(
         _refuse(done, key, name, f"{type(error).__name__}: {error}", "failed", quiet)
         return
     done.guesses[str(key), name] = guess
-    fit = fit_of(guess.examples.batch, victim, found.other(key))
+    other = found.other(key)
+    readings = [victim] if victim.difference is None else [victim, victim.difference]
+    fits = [fit_of(guess.examples.batch, reading, other) for reading in readings]
+    fit = max((fit for fit in fits if fit is not None), default=None)
     done.fits[str(key), name] = fit
     keep(done.folder, _record(key, guess), guess, fit)
     _say(done, key, name, quiet)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +13,7 @@ from torch import nn
 from experiments.audit.facts import facts_of
 from experiments.audit.update import Update, update_of
 from fedsim.build import suggest
-from fedsim.capture import CaptureKey, CaptureStore, Kind, Observation
+from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_record
 from fedsim.models import MODELS, transformer
@@ -62,16 +62,22 @@ class Captured:
             StoreError: a file is missing, cut or altered.
         """
         seen = self.store.load(key)
-        known = seen.knowledge.model_copy(update=self.knows)
+        record = self.store.record(seen.key)
+        found = self._read(seen, record, self.kind or seen.kind)
+        if self.kind is None and record.sign_open:
+            return replace(found, difference=self._read(seen, record, "difference"))
+        return found
+
+    def _read(self, seen: Observation, record: CaptureRecord, kind: Kind) -> Update:
         return update_of(
             self.task,
             seen.sent,
             _updated(seen),
-            kind=self.kind or seen.kind,
+            kind=kind,
             base=self.base,
-            knowledge=known,
+            knowledge=seen.knowledge.model_copy(update=self.knows),
             key=seen.key,
-            claimed_examples=self.store.record(seen.key).claimed_examples,
+            claimed_examples=record.claimed_examples,
             network=self._network,
         )
 

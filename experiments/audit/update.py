@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,12 +40,15 @@ class Update:
         match: how the tensors were matched to the model's, a sentence.
         claimed_examples: how many examples a client of another application says it used, which
             attacks try where the number is not known; None if it says nothing.
+        difference: the same reply read as a difference, which attacks try as well; None where it
+            can be no scaled difference.
     """
 
     observation: Observation
     task: Task
     match: str
     claimed_examples: int | None = None
+    difference: Update | None = field(default=None, repr=False)
 
     @classmethod
     def of(

@@ -206,6 +206,27 @@ def test_each_client_is_attacked_from_what_it_was_sent(tmp_path: Path) -> None:
     check_exact(found)
 
 
+class Unbiased(Net):
+    """Its head has no bias, which would tell a scaled difference from a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.h = nn.Linear(40, 4, bias=False)
+
+
+@pytest.mark.parametrize("name", ["a scaled gradient", "clipped"])
+def test_a_difference_whose_sign_is_open_is_tried_as_both(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{__name__}.Net", Unbiased)
+    found = capture(tmp_path, DIFFERENCES[name])
+    check_exact(found)
+    attack_captures(found, ["spear"], 20, quiet=False)
+    said = capsys.readouterr().out
+    assert said.count("The reply was read as a difference") == CLIENTS
+    assert said.count("cosine of its gradient 1.00 with this update") == CLIENTS
+
+
 def test_the_owner_may_say_the_kind(tmp_path: Path) -> None:
     said = capture(tmp_path / "said", DIFFERENCES["float32"], kind="gradient")
     assert said.store.record(said.store.keys()[0]).kind == "gradient"
@@ -258,6 +279,18 @@ def test_clients_that_did_not_train_leave_the_others_their_turn(
     assert [sum(guess.certified) for guess in done.guesses.values()] == [1]
     assert set(done.refusals) == {(f"round-0001-client-100{i}", "spear") for i in range(2)}
     assert "so the client did not train" in capsys.readouterr().out
+
+
+def test_replies_that_could_not_be_read_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(step: Step) -> Tensors:
+        return step.weights if step.client else step.each(lambda s, w, g: w.to(torch.complex64))
+
+    attack_captures(capture(tmp_path, reply), ["spear"], 20, quiet=False)
+    said = capsys.readouterr().out
+    assert f"replies that could not be read: 1, see {tmp_path / 'left_out.json'}" in said
+    assert said.count("1 certified") == CLIENTS - 1
 
 
 def test_whole_numbers_are_named_as_such(tmp_path: Path) -> None:
