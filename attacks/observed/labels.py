@@ -12,6 +12,7 @@ from attacks.observed.replay import observed_gradient
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
+from fedsim.tasks.targets import output_slopes
 from fedsim.types import Batch, Tensors
 
 DUMMIES = 256
@@ -110,6 +111,7 @@ def count_labels(
     bias_gradient = observed_gradient(observation)[head.bias]
     if len(bias_gradient) == 1:  # sigmoid - class: a sigmoid is the softmax of (0, output)
         bias_gradient = torch.cat([-bias_gradient, bias_gradient])
+    bias_gradient = bias_gradient / _slope(network, head, task, num_examples)
     if auxiliary is None:
         batch = _dummies(network, task, rng)
         mean, change = _softmax(network, head, task, batch).mean(0), -bias_gradient
@@ -196,6 +198,22 @@ def _softmax(network: nn.Module, head: Head, task: Task, batch: Batch) -> Tensor
     if outputs.shape[-1] == 1:
         outputs = torch.cat([torch.zeros_like(outputs), outputs], -1)
     return outputs.softmax(-1)
+
+
+def _slope(network: nn.Module, head: Head, task: Task, total: int) -> float:
+    """A class's slope at outputs of 0 in a batch, by that of the mean cross-entropy.
+
+    It is the number of examples for a sum, and what smoothing leaves for smoothed labels.
+    """
+    if task.modality == "text":
+        return 1.0
+    images = torch.full((total, *task.spec.input_shape), 0.5)
+    width = network.get_parameter(head.weight).shape[0]
+    batch = Batch(images, torch.zeros(total, dtype=torch.int64))
+    outputs = torch.zeros(total, width)
+    slope = output_slopes(task.loss, network, head.layer, outputs, batch)[0]
+    usual = 0.5 if width == 1 else (1 - width) / width
+    return float(slope[0]) * total / usual or 1.0
 
 
 def _dummies(network: nn.Module, task: Task, rng: torch.Generator) -> Batch:

@@ -21,6 +21,8 @@ Tokenizer = Annotated[str | None, _option("hub id or folder; default: the model'
 Task = Annotated[str | None, _option("classification, language-modelling, ...")]
 Loss = Annotated[str | None, _option("of a network of images, module:function")]
 Shape = Annotated[str | None, _option("channel,height,width of images")]
+InputShape = Annotated[str | None, _option("of other inputs: columns, or channel,time")]
+InputRange = Annotated[str | None, _option("lowest,highest value of an input; default: 0,1")]
 Base = Annotated[str | None, _option("hub id or folder of weights that are never sent")]
 Alpha = Annotated[float | None, _option("lora_alpha of adapters")]
 Longest = Annotated[int | None, _option("longest text in tokens; default: 64")]
@@ -48,6 +50,8 @@ def attack_foreign(
     task: Task = None,
     loss: Loss = None,
     image_shape: Shape = None,
+    input_shape: InputShape = None,
+    input_range: InputRange = None,
     base: Base = None,
     lora_alpha: Alpha = None,
     max_length: Longest = None,
@@ -70,6 +74,8 @@ def attack_foreign(
         task=task or "",
         loss=loss,
         image_shape=_shape(image_shape),
+        input_shape=_shape(input_shape),
+        input_range=_range(input_range),
         max_length=max_length or 0,
         lora_alpha=lora_alpha or 0.0,
     )
@@ -137,3 +143,10 @@ def _shape(text: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
         raise ConfigError(f"--image-shape {text}: write numbers, for example 3,32,32.") from None
+
+
+def _range(text: str | None) -> tuple[float, ...] | None:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else None
+    except ValueError:
+        raise ConfigError(f"--input-range {text}: write two numbers, for example -1,1.") from None

@@ -118,11 +118,12 @@ def task_of(
             "head, which AutoModelForCausalLM.register makes of yours, or leave tokenizer out."
         )
     if loss is None and not isinstance(inner, ImageNetwork):
-        shape = "" if image_shape else ", nor the shape of its images"
-        more = "" if image_shape else ", image_shape=(3, 32, 32)"
+        given = image_shape or input_shape
+        shape = "" if given else ", nor the shape of its images"
+        more = "" if given else ", image_shape=(3, 32, 32)"
         raise ConfigError(
             f"loss: that of {type(inner).__name__} is not known{shape}. "
-            f"Pass {'it' if image_shape else 'both'}, for example {LOSS}{more}."
+            f"Pass {'it' if given else 'both'}, for example {LOSS}{more}."
         )
     objective = function_of(loss, "loss") if loss is not None else _cross_entropy
     form = InputForm.of(image_shape or input_shape, input_range)

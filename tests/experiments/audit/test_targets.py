@@ -266,3 +266,19 @@ def test_rows_of_several_examples(attack: str, count: int, factor: float) -> Non
     assert sorted(guess.labels) == sorted(labels)
     assert (f"{factor:.2f} times that of the loss" in guess.note) == (factor != 1)
     assert "its values run from" in guess.note
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss", "labels"),
+    [
+        (1, bce, [0, 1, 1, 1]),
+        (5, lambda m, b: F.cross_entropy(m(b.inputs), b.labels, reduction="sum"), [0, 0, 3, 4]),
+        (5, lambda m, b: F.cross_entropy(m(b.inputs), b.labels, label_smoothing=0.2), [1, 1, 2, 4]),
+    ],
+    ids=["one output", "sum", "smoothing"],
+)
+def test_classes_of_a_batch(outputs: int, loss: Any, labels: list[int]) -> None:
+    images = torch.cat([IMAGE, 1 - IMAGE, IMAGE.flip(3), IMAGE.flip(2)])
+    victim = victim_of(network(outputs), loss, labels, images)
+    guess = fedsim.attack(victim, "inverting", steps=2, quiet=True)
+    assert sorted(guess.labels) == labels
