@@ -133,19 +133,24 @@ class ExactSearch:
                 "encoder needs",
                 "Choose a model whose tokenizer does, as BERT's.",
             )
-        stop, tokens = ends[-1], shortlist.tokens
-        possible = [
-            position + 1
-            for position, own in enumerate(tokens)
-            if position and stop in own.tolist() and position + 1 in (lengths or [position + 1])
-        ]
-        if not possible:
-            return ranked(shortlist, self._count or 1), self.job.expired
-        update = self.observation.update()
-        companions = Companions.of(judge.layers, update, tokens, stop, self.job)
-        descent = Descent(judge, tokens, stop, possible, companions)
-        expired = descent.run(self.starts, self._count, self.rng, self.job)
-        return descent.found, expired
+        tokens, found = shortlist.tokens, list[SpanSentence]()
+        usual = any(ends[-1] in own.tolist() for own in tokens[1:])
+        for stop in ends[-1:] if usual else tokens[-1].tolist():  # else the application adds none
+            possible = [
+                position + 1
+                for position, own in enumerate(tokens)
+                if position and stop in own.tolist() and position + 1 in (lengths or [position + 1])
+            ]
+            if not possible:
+                continue
+            companions = None
+            if usual:
+                update = self.observation.update()
+                companions = Companions.of(judge.layers, update, tokens, stop, self.job)
+            descent = Descent(judge, tokens, stop, possible, companions)
+            descent.run(self.starts, self._count, self.rng, self.job)
+            found += [one for one in descent.found if one.in_span or usual]
+        return found, self.job.expired
 
     def _proven(self, prover: Prover, judge: Judge, found: list[SpanSentence]) -> Reconstruction:
         """The sentences in the layout that explains the gradient, else in the usual one."""

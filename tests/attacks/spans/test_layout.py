@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
 import fedsim
 from experiments.audit.update import Update
@@ -123,3 +128,20 @@ def test_what_is_missing_is_said() -> None:
     guess = fedsim.attack(update, "span", budget=60, quiet=True)
     assert "certified" not in guess.confidence
     assert "1 of 2 examples found" in guess.note
+
+
+@pytest.mark.parametrize("attack", ["span", "april", "embedding_rows"])
+@pytest.mark.parametrize(("starts", "ends"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_an_encoder_without_its_start_or_end(attack: str, starts: int, ends: int) -> None:
+    tokenizer: Any = transformer.tokenizer(str(TEXT_MODELS["tiny-bert"]))
+    torch.manual_seed(0)
+    shape = SHAPES["bert"] | {"vocab_size": len(tokenizer)}
+    model: Any = BertForSequenceClassification(BertConfig(**shape)).eval()
+    first, *ids, last = tokenizer(text(A)).input_ids
+    rows = torch.tensor([[first] * starts + ids + [last] * ends])
+    loss = model(input_ids=rows, labels=torch.tensor([1])).loss
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    update = Update.of(model, gradients=list(gradients), tokenizer=tokenizer, num_examples=1)
+    guess = fedsim.attack(update, attack, budget=60, quiet=True)
+    assert guess.texts == (tokenizer.decode(ids),)
+    assert (guess.confidence, guess.labels) == (("certified",), (1,))
