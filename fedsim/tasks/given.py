@@ -207,10 +207,9 @@ def _network_task(network: nn.Module, objective: Loss, form: InputForm, factory:
 def _outputs(network: nn.Module, inputs: Tensor, form: InputForm) -> tuple[str | None, int]:
     """The layer whose outputs ``(batch, output)`` the loss is about, and how many these are."""
     head, widths = last_linear(network), []
-    if head is not None:
-        network.get_submodule(head).register_forward_hook(
-            lambda module, args, output: widths.append(tuple(output.shape))
-        )
+    hook = network.get_submodule(head or "").register_forward_hook(
+        lambda module, args, output: widths.append(tuple(getattr(output, "shape", ())))
+    )
     try:
         with torch.no_grad():
             made = network(inputs)
@@ -219,9 +218,9 @@ def _outputs(network: nn.Module, inputs: Tensor, form: InputForm) -> tuple[str |
             f"{'image' if len(form.shape) == 3 else 'input'}_shape: {type(network).__name__} does "
             f"not take inputs of {form.shape} ({_said(error)}). Pass the shape that it takes."
         ) from None
-    if head is not None:
-        network.get_submodule(head)._forward_hooks.clear()
-    if widths and len(widths[-1]) == 2:
+    finally:
+        hook.remove()
+    if head is not None and widths and len(widths[-1]) == 2:
         return head, widths[-1][1]
     if isinstance(made, Tensor) and made.dim() == 2:
         return "", made.shape[1]
