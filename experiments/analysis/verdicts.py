@@ -51,6 +51,8 @@ WORDS = ("batch_token_precision", "batch_token_recall")
 LABELS = "label_accuracy"
 """The baselines know granted labels too, so only labels that were withheld can leak."""
 
+_RULE = VerdictRule()
+
 
 @dataclass(frozen=True, slots=True)
 class _Tested:
@@ -84,7 +86,7 @@ def judge(
     found: Mapping[str, Sequence[Scored]],
     modality: Modality,
     *,
-    rule: VerdictRule = VerdictRule(),  # noqa: B008
+    rule: VerdictRule = _RULE,
     working: Collection[AttackKey] = (),
     members: Finding | None = None,
 ) -> Verdict:
