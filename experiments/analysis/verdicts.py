@@ -19,6 +19,7 @@ Intervals of m attacks are at level 1 - 0.05 / m, so that all hold together (Bon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -220,7 +221,7 @@ def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[s
 
 
 def _over_labels(match: BaselineComparison) -> float:
-    return min(one.mean for one in match.against[LABELS].values())
+    return min((one.mean for one in match.against[LABELS].values()), default=-math.inf)
 
 
 def _strongest(attacks: Sequence[Scored]) -> Reached | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
@@ -17,10 +18,11 @@ from experiments.analysis.gaps import oblivious_twin
 from experiments.analysis.judgement import null_calls
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.paired import Scored, difference, portfolio, scored
+from experiments.analysis.summary import summarise
 from experiments.analysis.verdicts import LABELS, WORDS, judge
 from experiments.plan.config import VerdictRule
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, AttackKey, ScoreRow
-from tests.experiments.analysis.test_summary import only_section, row
+from tests.experiments.analysis.test_summary import cell, only_section, row
 
 CLIENTS, ROUNDS = 6, 2
 PLACE = DefenseInSetting("", "sign", "{}")
@@ -281,6 +283,45 @@ def test_an_attack_that_refuses_victims_falls_back_to_the_prior() -> None:
         (0.85 + 0.11 + 0.12 + 0.13 + 0.14 + 0.15) / 6
     )
     assert alone.nulls[PRIOR_ONLY] == pytest.approx(0.125)
+
+
+def test_members_that_leak_are_a_word_of_their_own() -> None:
+    def told(auc: float, **more: Any) -> list[ScoreRow]:
+        given = {"metric": "membership_auc", "attack": "membership", **more}
+        return list(rows(lambda c, _: auc + c / 100, **given))
+
+    cells = {"c0": cell()}
+    known = [*rows(near(0.09)), *other(), *prior()]
+
+    def word_of(members: list[ScoreRow]) -> Verdict:
+        (section,) = summarise(known, [], cells, membership=members).sections
+        return section.evidence.verdicts[0]
+
+    leaking = word_of(told(0.8))
+    assert (leaking.word, leaking.rows, leaking.grade) == ("members leak", "not decided", None)
+    assert leaking.members is not None
+    assert leaking.members.metric == "membership_auc"
+    guessed = word_of(told(0.47))
+    assert (guessed.word, guessed.members) == ("not decided", None)
+    # A few members that are told for sure leak, whatever the area under the curve.
+    rate = word_of([*told(0.47), *told(0.4, metric="membership_tpr_1")])
+    assert rate.word == "members leak"
+    swapped = word_of(told(0.8, control=OTHER_CLIENT))
+    assert swapped.word == "not decided"
+
+
+def test_the_experiment_sets_the_smallest_effect() -> None:
+    known = [*rows(lambda c, r: 0.4 + c * c % 5 / 100 + r / 50), *other(), *prior()]
+    for rouge, word in ((0.05, "leaks"), (0.5, "not decided")):
+        rules = {"r": VerdictRule(rouge=rouge)}
+        (section,) = summarise(known, [], {"c0": cell()}, rules=rules).sections
+        assert section.evidence.verdicts[0].word == word
+    for clients, word in ((6, "leaks"), (7, "not decided")):
+        rules = {"r": VerdictRule(clients=clients)}
+        (section,) = summarise(known, [], {"c0": cell()}, rules=rules).sections
+        assert section.evidence.verdicts[0].word == word
+    with pytest.raises(ValidationError):
+        VerdictRule(clients=4)
 
 
 def test_a_lone_client_decides_nothing_by_its_mean() -> None:
