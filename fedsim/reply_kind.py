@@ -108,11 +108,11 @@ def _summable(pairs: Pairs, sign: int) -> float:
 def _small(pairs: Pairs) -> list[tuple[Array, Array]]:
     """Entries that differ from 0 and are small beside their weight, of some millions at most."""
     step = 1 + sum(len(a) for a, _ in pairs) // _LOOKED_AT
-    found = []
+    entries = []
     for a, b in ((a[::step], b[::step]) for a, b in pairs):
         small = (b != 0) & (np.abs(b) < _SMALL * np.abs(a))
-        found.append((a[small], b[small]))
-    return found
+        entries.append((a[small], b[small]))
+    return entries
 
 
 def _products(pairs: Pairs) -> tuple[float, float, float]:

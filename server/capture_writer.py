@@ -78,7 +78,7 @@ class CaptureWriter:
         path = self._store.tensors_path(key)
         write_bytes(path, *parts, sync=False)
         kind = reply.kind or kind_of(reply.sent.arrays, reply.arrays)
-        told = reply.kind is None and kind == "gradient"
+        unstated = reply.kind is None and kind == "gradient"
         record = CaptureRecord(
             key=key,
             kind=kind,
@@ -92,7 +92,7 @@ class CaptureWriter:
             beside=tuple(reply.beside),
             config=reply.sent.config,
             nodes=reply.nodes,
-            sign_open=told and hides_its_sign(reply.arrays),
+            sign_open=unstated and hides_its_sign(reply.arrays),
         )
         write_json(path.with_suffix(".json"), record, sync=False, compact=True)
         self._written += [path, path.with_suffix(".json")]

@@ -226,16 +226,16 @@ class Eavesdropper(Wrapper):
         return replies
 
     def _keep(self, server_round: int, replies: Sequence[Reply]) -> None:
-        kept = [
+        selected = [
             replace(reply, arrays=self._kept(reply.arrays))
             for reply in replies
             if any(self.policy.keeps(server_round, n) for n in (reply.client, *reply.nodes))
         ]
         if self._sent:
             self._description.write(next(iter(self._sent.values())).arrays, self.store.root)
-        self._writer.submit(server_round, kept)
-        if kept and not self._overwrite:
-            self._ask(kept[0].knowledge)
+        self._writer.submit(server_round, selected)
+        if selected and not self._overwrite:
+            self._ask(selected[0].knowledge)
 
     def _ask(self, known: Knowledge) -> None:
         """Once: name the facts that attacks will lack."""

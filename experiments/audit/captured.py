@@ -63,10 +63,10 @@ class Captured:
         """
         seen = self.store.load(key)
         record = self.store.record(seen.key)
-        found = self._read(seen, record, self.kind or seen.kind)
+        reading = self._read(seen, record, self.kind or seen.kind)
         if self.kind is None and record.sign_open:
-            return replace(found, difference=self._read(seen, record, "difference"))
-        return found
+            return replace(reading, difference=self._read(seen, record, "difference"))
+        return reading
 
     def _read(self, seen: Observation, record: CaptureRecord, kind: Kind) -> Update:
         return update_of(
