@@ -26,8 +26,10 @@ PRIOR_ONLY = "prior_only"
 FRESH_ROW = "fresh_row"
 """A row that nobody used in the place of a member, ranked among the other such rows."""
 OTHER_CLIENT = "other_client"
+"""The attack on another client's reply, with the victim's own granted facts and broadcast."""
 SECOND_CLIENT = "second_client"
-"""A second mismatched update. The null test compares the two; neither is privileged."""
+"""As ``other_client`` with another donor. Both are drawn at random: neither is privileged."""
+CONTROLS = (OTHER_CLIENT, SECOND_CLIENT)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,8 +117,8 @@ class ScoreRow:
 
     ``value`` is None where the job was skipped or interrupted, or there is nothing to measure. A
     failed job, a timed-out job without a guess and an example that no guess was matched to are
-    scored as a blank guess. ``control`` is ``none`` for the attack itself, ``other_client`` for its
-    guess on another client's update, and ``second_client`` for one more, by the main metric alone.
+    scored as a blank guess. ``control`` is ``none`` for the attack itself, else one of
+    ``CONTROLS``; of ``second_client`` there is the main metric alone.
     ``probe`` is ``none`` for a client, else the kind of the probe. ``row`` is the example's number
     in the split that it is from, by which the same example is known again.
     """

@@ -53,6 +53,7 @@ class JobSpec:
         keys: the group of observations.
         seed: the experiment's seed.
         attempt: 1 for the first.
+        donors: of a control job, for each key the capture whose reply takes the place of its own.
     """
 
     captures: Path
@@ -63,6 +64,7 @@ class JobSpec:
     seed: int
     demand: Demand = Demand()
     attempt: int = 1
+    donors: tuple[CaptureKey, ...] = ()
 
     @property
     def cell(self) -> str:

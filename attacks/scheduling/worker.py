@@ -165,9 +165,10 @@ def _load(
     """Each observation, or the error that rules out its attack; equal broadcasts share memory."""
     store = CaptureStore(spec.captures)
     sent: dict[str, Tensors] = {}
-    for key in spec.keys:
+    for key, donor in zip(spec.keys, spec.donors or spec.keys, strict=True):
         try:
             seen = store.load(key)
+            seen = seen if donor == key else seen.with_reply_of(store.load(donor))
             check_facts(attack, seen.knowledge, task)
             yield key, replace(seen, sent=sent.setdefault(store.record(key).sent_sha256, seen.sent))
         except FedsimError as error:

@@ -57,6 +57,9 @@ class AttackStage(ConfigSection):
             rounds shares them among all rounds of a client.
         grace: further seconds after which the process is killed.
         retries: number of times a job is run again after its process died.
+        control_jobs: further runs of an attack on each capture, fed with the replies of other
+            clients, where clients differ in the facts that are granted, such as labels. Where they
+            do not, the attacks on the others serve as two controls, at no cost.
         group_size: largest number of captures in one job, for attacks that batch their victims.
         address: address of a Ray cluster to join; empty starts a local one.
     """
@@ -70,6 +73,7 @@ class AttackStage(ConfigSection):
     time_budget: float = Field(default=3600.0, gt=0)
     grace: float = Field(default=60.0, gt=0)
     retries: int = Field(default=1, ge=0)
+    control_jobs: int = Field(default=1, ge=0, le=2)
     group_size: int = Field(default=16, ge=1)
     address: str = ""
 

@@ -208,7 +208,7 @@ def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
     for attack, example, rank, total, value in wanted:
         key = CaptureKey(round=example.round, client=example.client)
         truth, number = victims.examples(key), example.example
-        found = matched(read_guess(victims, known[attack], key), truth, modality)
+        found = matched(read_guess(victims, known[attack].label, key), truth, modality)
         missed = found.assignment[number] is None
         yield Shown(
             cell=example.cell,
