@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from attacks.base import Attack
@@ -63,6 +64,11 @@ ATTACKS: dict[str, type[Attack]] = {
 def attack_classes() -> dict[str, type[Attack]]:
     """The project's attacks and those that installed packages add by entry point."""
     return registry(ATTACKS, "fedsim.attacks")
+
+
+def attacks_for(table: Mapping[str, object]) -> dict[str, type[Attack]]:
+    """Classes among which the one of a table is; for a built-in no code of others is loaded."""
+    return ATTACKS if table.get("name") in ATTACKS else attack_classes()
 
 
 def cuts() -> dict[str, dict[str, float]]:

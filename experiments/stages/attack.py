@@ -12,7 +12,7 @@ from typing import Any
 
 from attacks.scheduling.jobs import Demand, Event, JobSpec, plan
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import run_serial
+from attacks.scheduling.serial import run_serial
 from experiments.console import Console
 from experiments.plan.cells import Cell
 from experiments.plan.config import AttackStage, ExperimentConfig

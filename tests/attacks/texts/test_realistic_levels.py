@@ -12,7 +12,7 @@ import pytest
 
 from attacks.scheduling.jobs import Demand, plan
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import run_serial
+from attacks.scheduling.serial import run_serial
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
