@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from attacks.learned.kernel_regression import KernelRegression, learn_scales
+from attacks.learned.learner import Learner
+from attacks.learned.lti import LTI
+from attacks.learned.ridge import Ridge
 from attacks.learned.simulated_statistics import SimulatedStatistics
 from attacks.learned.statistics import Statistics
 from fedsim.capture import Observation
@@ -153,6 +156,35 @@ def test_the_leave_one_out_error_is_that_of_fits_without_each_update() -> None:
         assert torch.allclose(fitted(features[i][None])[0], guess, atol=0.2)
         errors.append((guess - centred[i]).square().mean())
     assert float(torch.stack(errors).mean()) == pytest.approx(scales.error, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("attack", "bound"),
+    [(Ridge(), 0.95), (LTI(width=64, epochs=4, updates=32), 0.95)],
+    ids=["ridge", "lti"],
+)
+def test_the_learners_of_updates_gain_by_statistics(
+    trained: tuple[Task, Tensors], rows: Batch, attack: Learner, bound: float
+) -> None:
+    task, sent = trained
+    noise: dict[str, object] = {"name": "gaussian_noise", "std": 0.1}
+    private, public = rows[270:], rows[100:270]
+    errors, features = {}, {}
+    for statistics, kept in ((False, "sent"), (True, "kept"), (True, "sent")):
+        seen = [
+            train_client(task, sent, private[i], None, noise, batch_statistics=kept)
+            for i in range(30)
+        ]
+        learner = replace(attack, statistics=statistics)
+        prepared = learner.prepare(seen[0], task, owning(public), 0)
+        job = replace(owning(public), prepared=prepared)
+        made = learner.reconstruct(seen, task, [rng()] * 30, job)
+        guesses = torch.cat([one.guess.inputs for one in made])
+        errors[statistics, kept] = float((guesses - private.inputs).square().mean())
+        features[statistics, kept] = int(prepared["inputs"])
+    assert errors[True, "sent"] < bound * errors[False, "sent"]
+    assert features[True, "sent"] == features[False, "sent"] + 40
+    assert errors[True, "kept"] == errors[False, "sent"]  # none came, and none is missed
 
 
 def refused(task: Task, seen: Observation, public: Batch, reason: str) -> None:
