@@ -20,12 +20,13 @@ from experiments.options import Json, RunFolder
 from experiments.plan.folder import Run, check_version
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, StoreError
+from fedsim.visible import say
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _STAGES = (("summary.json", "reported"), ("scores.parquet", "scored"), ("jobs.sqlite", "attacked"))
-_PARTS = ("report", "gallery", "export", "tensorboard")
+_PARTS = ("report", "redacted", "gallery", "export", "tensorboard")
 """Folders of a run beside those of its cells."""
 
 
@@ -44,14 +45,14 @@ def ls(
     """List the runs of a folder with their state, age and size."""
     found = [_row(path.parent) for path in sorted(folder.glob("*/experiment.toml"))]
     if as_json:
-        print(json.dumps(found))
+        say(json.dumps(found))
         return
     if not found:
         raise ConfigError(f"{folder}: holds no run. Run fedsim run quickstart, or name its folder.")
     width = max(len(row["run"]) for row in found)
     for row in found:
         age, size = f"{row['hours']:.0f} h", f"{row['megabytes']:.0f} MB"
-        print(f"{row['run']:<{width}}  {row['state']:<9}  {age:>7}  {size:>8}")
+        say(f"{row['run']:<{width}}  {row['state']:<9}  {age:>7}  {size:>8}")
 
 
 def _row(run: Path) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def open_(run: RunFolder) -> None:
     page = run / "report" / "index.html"
     if not page.exists():
         raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
-    print(page)
+    say(page)
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     if sys.platform != "linux" or any(os.environ.get(name) for name in screens):
         webbrowser.open(page.resolve().as_uri())
@@ -93,7 +94,7 @@ def diff(
     for run in (before, after):
         check_version(run)
     found = compare(before, after)
-    print(found.model_dump_json() if as_json else found.text(every=every))
+    say(json.dumps(found.model_dump(mode="json")) if as_json else found.text(every=every))
     raise typer.Exit(1 if any(change.moved for change in found.changes) else 0)
 
 
@@ -125,7 +126,7 @@ def rm(
             (cell / "simulation.json").unlink(missing_ok=True)
         for folder in filter(Path.exists, gone):
             shutil.rmtree(folder)
-    print(f"{run}: freed {size:.1f} MB")
+    say(f"{run}: freed {size:.1f} MB")
 
 
 def _ask(question: str) -> None:
@@ -186,11 +187,11 @@ def check(
         scores = scores[scores.defense == defense]
     lines = broken(scores, limits, compare=compare.value, verbatim=verbatim)
     if as_json:
-        print(json.dumps({"passed": not lines, "broken": lines}))
+        say(json.dumps({"passed": not lines, "broken": lines}))
     else:
         count = len(limits) + (verbatim is not None)
         held = "1 limit holds" if count == 1 else f"{count} limits hold"
-        print("\n".join(lines) or f"passed: {held}")
+        say("\n".join(lines) or f"passed: {held}")
     raise typer.Exit(1 if lines else 0)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedsim.errors import StoreError
 from fedsim.plain_files import read_plain
@@ -36,6 +36,29 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
+class Sealed(Record):
+    """A record that is written with the hash of its other fields, against damage and edited digits.
+
+    The seal is no signature: who alters a record on purpose can seal it again.
+    """
+
+    seal: str | None = None
+    """None in older runs."""
+
+    def sealed(self) -> Self:
+        """The record as it is written."""
+        return self.model_copy(update={"seal": self._hash()})
+
+    @model_validator(mode="after")
+    def _unaltered(self) -> Self:
+        if self.seal not in (None, self._hash()):
+            raise ValueError("differs from its seal")
+        return self
+
+    def _hash(self) -> str:
+        return digest(self.model_dump_json(exclude={"seal"}).encode())
+
+
 def digest(*parts: Buffer) -> str:
     """SHA-256 of the concatenated parts, in hexadecimal."""
     sha = hashlib.sha256()
@@ -44,10 +67,11 @@ def digest(*parts: Buffer) -> str:
     return sha.hexdigest()
 
 
-def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
+def write_bytes(path: Path, *parts: Buffer, sync: bool = True, private: bool = False) -> None:
     """Write to a temporary file, sync and rename it: a reader sees the whole file or none.
 
     Without ``sync`` a crash of the machine may still lose the file until ``sync_file`` is called.
+    A ``private`` file is its owner's alone (mode 0600).
 
     Raises:
         StoreError: the disk is full or refuses the file; an older file of the name is kept.
@@ -57,6 +81,8 @@ def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
     with _writing(path):
         try:
             with _opened(temporary) as file:
+                if private:
+                    os.fchmod(file.fileno(), 0o600)
                 file.writelines(parts)
                 if sync:
                     file.flush()
@@ -112,9 +138,10 @@ def write_json(
     sync: bool = True,
     compact: bool = False,
 ) -> None:
-    """Write a record or plain JSON data as ``write_bytes`` does; ``compact`` applies to records."""
+    """Write a record, sealed if it can be, or plain JSON data; ``compact`` applies to records."""
     if isinstance(record, Record):
-        text = record.model_dump_json(indent=None if compact else 1)
+        kept = record.sealed() if isinstance(record, Sealed) else record
+        text = kept.model_dump_json(indent=None if compact else 1)
     else:
         text = json.dumps(record, indent=1, sort_keys=isinstance(record, Mapping))
     write_bytes(path, text.encode(), sync=sync)

@@ -87,6 +87,12 @@ def digest_plain(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone can open (mode 0700), or close one that is there."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+
+
 def open_lock(path: Path) -> IO[str]:
     """Open a file to lock it; it is made if need be, and what it holds is left alone.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedsim.capture import Keyed
-from fedsim.files import Record, digest
+from fedsim.files import Record, Sealed
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -63,7 +63,7 @@ class ExampleKey(NamedTuple):
     example: int
 
 
-class JobRecord(Keyed):
+class JobRecord(Keyed, Sealed):
     """What became of one attack on one observation. Always written, also when the worker died.
 
     Attributes:
@@ -78,7 +78,6 @@ class JobRecord(Keyed):
         confidence: per guessed example, where the attack can tell.
         trace: (step, seconds, objective), thinned to at most some hundreds.
         sha256: hash of the guess file; None where there is no guess.
-        seal: hash of the record's other fields; None in older runs.
     """
 
     attack: str
@@ -93,20 +92,6 @@ class JobRecord(Keyed):
     trace: tuple[tuple[int, float, float], ...] = ()
     attempts: int = 1
     sha256: str | None = None
-    seal: str | None = None
-
-    def sealed(self) -> JobRecord:
-        """The record to write, whose reader sees it if anything is altered."""
-        return self.model_copy(update={"seal": self._hash()})
-
-    @model_validator(mode="after")
-    def _unaltered(self) -> JobRecord:
-        if self.seal not in (None, self._hash()):
-            raise ValueError("differs from its seal")
-        return self
-
-    def _hash(self) -> str:
-        return digest(self.model_dump_json(exclude={"seal"}).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +192,7 @@ class UtilityPoint(Record):
     seconds: float
 
 
-class SimulationRecord(Record):
+class SimulationRecord(Sealed):
     """``simulation.json``: written when the training has ended, so its presence says so.
 
     Attributes:

@@ -238,5 +238,5 @@ def give_up(spec: JobSpec, status: Status, reason: str, seconds: float) -> list[
                 seconds=seconds / len(spec.keys),
                 attempts=spec.attempt,
             )
-            write_json(spec.record_path(key), record.sealed())
+            write_json(spec.record_path(key), record)
     return [read_record(spec.record_path(key), JobRecord) for key in spec.keys]

@@ -19,7 +19,7 @@ from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.spans.bag import words_of_update
 from fedsim.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.errors import StoreError
-from fedsim.files import Record, digest, load_tensors, read_record, save_tensors, write_json
+from fedsim.files import Sealed, digest, load_tensors, read_record, save_tensors, write_json
 from fedsim.knowledge import Knowledge
 from fedsim.plain_files import open_lock
 from fedsim.seeds import derive
@@ -29,7 +29,7 @@ from fedsim.types import Tensors
 Report: TypeAlias = Callable[[Progress], None]
 
 
-class PreparedRecord(Record):
+class PreparedRecord(Sealed):
     """The sidecar of the learned tensors, written last; ``seconds`` is the time to learn them."""
 
     attack: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import time
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from attacks.scheduling.isolation import run
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.parcel import Delivery, Reference, Unseen, deliver, unpack
 from attacks.scheduling.worker import GpuLost
+from fedsim.devices import machine
 
 _REPORT_EVERY = 0.25
 """Seconds between two progress messages of one job."""
@@ -35,7 +35,7 @@ def stream_job(
     Raises:
         Unseen: there are no references, and the run folder is not here either.
     """
-    yield f"{os.getpid()}@{socket.gethostname()}"
+    yield f"{os.getpid()}@{machine()}"
     if files is None:
         if not (spec.captures / "task.json").is_file():
             raise Unseen

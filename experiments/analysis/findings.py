@@ -13,7 +13,7 @@ from experiments.analysis.evidence import Evidence
 from experiments.analysis.keys import Data, DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
-from fedsim.files import SCHEMA
+from fedsim.files import SCHEMA, Sealed
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey, Modality
 
 Spread: TypeAlias = tuple[float, float | None, float | None]
@@ -234,7 +234,7 @@ class TaskFindings(Data):
         return settled([utility for utility in self.utility if utility.place == place])
 
 
-class Findings(Data):
+class Findings(Sealed, Data):
     """``summary.json``; the same rows give the same bytes, in whatever order they come."""
 
     schema_version: int = SCHEMA

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from fedsim.build import build, suggest
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.records import Certificate
 from fedsim.seeds import derive, generator, seeded
+from fedsim.visible import say
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of examples that are tried where none is known and none claimed, until one is proven."""
@@ -237,4 +237,4 @@ class _Progress:
         if now - self._said >= _SAID_EVERY:
             self._said = now
             line = f"{self._label}: {now - self._start:.0f} s, step {step}, {objective:.3g} {text}"
-            print(line.rstrip(), file=sys.stderr, flush=True)
+            say(line.rstrip(), error=True, flush=True)

@@ -21,6 +21,7 @@ from fedsim.errors import CannotAttack, ConfigError
 from fedsim.files import read_json
 from fedsim.records import JobRecord, Status
 from fedsim.tasks import save_task
+from fedsim.visible import say
 
 DEFAULTS = {"text": ("span", "embedding_rows"), "image": ("closed_form", "inverting")}
 """The attacks that are run where none is named."""
@@ -108,7 +109,7 @@ def attack_captures(found: Captured, names: Sequence[str], budget: float, quiet:
             unfit[key] = error
             continue
         if not quiet and not done.guesses and not done.refusals:
-            print(victim)
+            say(victim)
         for name in chosen:
             _attack(done, found, victim, name, budget, quiet)
     if len(unfit) == len(found):
@@ -152,7 +153,7 @@ def _refuse(
 
 def _say(done: Campaign, key: CaptureKey, name: str, quiet: bool) -> None:
     if not quiet:
-        print(f"{key}: {done.said(str(key), name)}", flush=True)
+        say(f"{key}: {done.said(str(key), name)}", flush=True)
 
 
 def _record(key: CaptureKey, guess: Guess) -> JobRecord:

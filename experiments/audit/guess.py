@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.own_tokenizer import doubt
+from fedsim.visible import escaped
 
 NO_SCORE = (
     "No score is possible without the private examples; fedsim.truth_mod records them in a test "
@@ -143,10 +143,10 @@ class Guess:
         """A grid of pictures, or a table of texts."""
         from experiments.audit.rich import grid, table
 
-        head = f"<p>{html.escape(self.line)}</p>"
+        head = f"<p>{escaped(self.line)}</p>"
         if self.images is not None:
             return head + grid(self.examples.batch.inputs, self.confidence)
-        return head + table([(level, html.escape(text)) for level, text in self._levels()])
+        return head + table([(level, escaped(text)) for level, text in self._levels()])
 
     def _levels(self) -> list[tuple[str, str]]:
         return list(zip(self.confidence or ("guess",) * len(self.texts), self.texts, strict=True))

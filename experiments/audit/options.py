@@ -10,6 +10,7 @@ import typer
 
 from experiments.plan.overrides import override
 from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 
 def _option(help_: str, metavar: str = "") -> Any:  # noqa: ANN401
@@ -81,7 +82,7 @@ def attack_foreign(
     )
     names = attacks.split(",") if attacks else []
     done = attack_captures(found, names, 60.0 if budget is None else budget, quiet or as_json)
-    print(done.json() if as_json else done.line())
+    say(done.json() if as_json else done.line())
     return 0 if done.guesses else 1
 
 
@@ -95,7 +96,7 @@ def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = No
             "fedsim.truth_mod in a test federation, and pass its folder: --truth FOLDER."
         )
     frame = score_captures(folder, truth)
-    print(frame.to_json(orient="records") if as_json else frame.to_string(index=False))
+    say(frame.to_json(orient="records") if as_json else frame.to_string(index=False))
     return 0
 
 
@@ -107,11 +108,11 @@ def report_foreign(folder: Path, quiet: bool, as_json: bool) -> int:
     frame = report_captures(folder)
     page = folder / GUESSES / "index.html"
     if as_json:
-        print(frame.to_json(orient="records"))
+        say(frame.to_json(orient="records"))
     else:
-        print(frame.to_string(index=False, float_format="%.3g", na_rep="-"))
+        say(frame.to_string(index=False, float_format="%.3g", na_rep="-"))
         scored = (folder / GUESSES / "scores.csv").exists()
-        print(f"guesses: {page}." + ("" if scored else f" {NO_SCORE}"))
+        say(f"guesses: {page}." + ("" if scored else f" {NO_SCORE}"))
     return 0
 
 
@@ -134,7 +135,7 @@ def examine_foreign(
             "federation, and pass its folder: --truth FOLDER."
         )
     checkup = examine(found, truth)
-    print(json.dumps(checkup.table()) if as_json else checkup.text())
+    say(json.dumps(checkup.table()) if as_json else checkup.text())
     return 1 if checkup.faults else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,13 +22,14 @@ from fedsim.files import (
     write_json,
 )
 from fedsim.metrics.base import Examples
-from fedsim.plain_files import check_folder
+from fedsim.plain_files import check_folder, make_private
 from fedsim.records import MAIN, JobRecord
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification
 from fedsim.truth import TruthStore
 from fedsim.types import Batch
+from fedsim.visible import escaped, inert
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,7 @@ def keep(folder: Path, record: JobRecord, guess: Guess | None, fit: Fit | None) 
         sha256 = save_tensors(path, batch_tensors(replace(batch, inputs=inputs)))
         record = record.model_copy(update={"sha256": sha256})
     write_json(path.with_suffix(".fit.json"), {"cosines": fit})
-    write_json(path.with_suffix(".json"), record.sealed())
+    write_json(path.with_suffix(".json"), record)
 
 
 def results(folder: Path, task: Task) -> Iterator[Kept]:
@@ -129,7 +129,7 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
         for row in _scored(kept, made, truths, task, bool(nodes[kept.record.key]))
     ]
     frame = pd.DataFrame(rows, columns=_COLUMNS)
-    frame.to_csv(folder / GUESSES / _SCORES, index=False)
+    frame.assign(attack=frame.attack.map(inert)).to_csv(folder / GUESSES / _SCORES, index=False)
     write_page(folder)
     return _means(frame, task)
 
@@ -209,6 +209,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 def write_page(folder: Path) -> None:
     """Write ``guesses/index.html``: every guess with how sure it is, and every refusal."""
+    make_private(folder / GUESSES)
     parts = ["<!doctype html><meta charset=utf-8><title>guesses</title>"]
     scored = folder / GUESSES / _SCORES
     parts.append("" if scored.exists() else f"<p>{NO_SCORE}</p>")
@@ -217,11 +218,11 @@ def write_page(folder: Path) -> None:
         goal = "" if record.objective is None else f", objective {record.objective:.3g}"
         fit = "" if kept.fit is None else f", {kept.fit}"
         head = f"{record.key}: {record.attack}: {record.status}{goal}{fit}. {record.reason}"
-        parts.append(f"<p>{html.escape(head)}</p>")
+        parts.append(f"<p>{escaped(head)}</p>")
         if found is not None and not found.words:
             parts.append(grid(found.batch.inputs, record.confidence or ()))
         elif found is not None:
             levels = record.confidence or ("guess",) * len(found.words)
-            pairs = zip(levels, map(html.escape, found.words), strict=True)
+            pairs = zip(levels, map(escaped, found.words), strict=True)
             parts.append(table(list(pairs)))
     write_bytes(folder / GUESSES / "index.html", "".join(parts).encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from fedsim.records import MAIN
 from fedsim.tasks.base import Task
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch, Rows
+from fedsim.visible import escaped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,12 +73,10 @@ class Scores:
         """Private pictures over their reconstructions, or texts with what was recovered."""
         from experiments.audit.rich import diff, grid, table
 
-        head = f"<p>{html.escape(str(self))}</p>"
+        head = f"<p>{escaped(str(self))}</p>"
         if self._truth.words:
             pairs = zip(self._truth.words, self._aligned.words, strict=True)
-            return head + table(
-                [(diff(truth, guess), html.escape(guess)) for truth, guess in pairs]
-            )
+            return head + table([(diff(truth, guess), escaped(guess)) for truth, guess in pairs])
         psnr = [f"{value:.1f} dB" for value in self.values.get(MAIN["image"], ())]
         return head + grid(self._truth.batch.inputs, ()) + grid(self._aligned.batch.inputs, psnr)
 

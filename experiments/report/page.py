@@ -29,6 +29,7 @@ from experiments.wording.defense_names import defense_name, family, short_option
 from experiments.wording.names import natural, options, show, title, utility_unit
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE
 from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
+from fedsim.visible import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -110,6 +111,11 @@ def _visible(body: str) -> str:
     return html.unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", body, flags=re.DOTALL))
 
 
+def _shown(value: object) -> object:
+    """What an expression of a template gives, made visible unless it is HTML of ours."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _environment() -> Environment:
     from jinja2 import DictLoader, Environment, StrictUndefined
 
@@ -119,6 +125,7 @@ def _environment() -> Environment:
         loader=DictLoader({name: source.joinpath(name).read_text("utf-8") for name in TEMPLATES}),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )

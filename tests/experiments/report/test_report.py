@@ -474,7 +474,8 @@ def test_private_content_is_in_the_gallery_alone(run: Path) -> None:
     for path in [run / "summary.json", *(run / "report" / "tables").iterdir()]:
         assert "Okafor" not in path.read_text("utf-8")
     redacted = shutil.copytree(run, run.parent / "redacted")
-    stale = redacted / "report" / "tables" / "9-gone-headline.csv"
+    stale = redacted / "redacted" / "tables" / "9-gone-headline.csv"
+    stale.parent.mkdir(parents=True)
     stale.write_text("old")
     source = write_report(redacted, redact=True).read_text("utf-8")
     assert "Okafor" not in source
