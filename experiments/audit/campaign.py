@@ -99,7 +99,7 @@ def attack_captures(found: Captured, names: Sequence[str], budget: float, quiet:
     save_task(found.task, root)
     unread = root / CaptureStore.LEFT_OUT
     if unread.exists() and not quiet:
-        print(f"replies that could not be read: {sum(read_json(unread).values())}, see {unread}")
+        say(f"replies that could not be read: {sum(read_json(unread).values())}, see {unread}")
     done = Campaign(root / GUESSES)
     unfit: dict[CaptureKey, ConfigError] = {}
     for key in found.store.keys():
