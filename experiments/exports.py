@@ -153,7 +153,7 @@ def export(
     if to not in TARGETS:
         raise ConfigError(f"--to {to}: there is no such tool. {suggest(to, TARGETS)}")
     try:
-        say(f"{to}: {TARGETS[to](run, load(run), out)}")
+        say(f"{to}: {TARGETS[to](run, load(run, controls=True), out)}")
     except ImportError as error:
         raise ConfigError(
             f"--to {to}: {error.name} is not installed. Run pip install -e '.[trackers]'."

@@ -19,7 +19,8 @@ class Frames:
     """The tables of a run; their columns are the fields of ``fedsim.records``.
 
     Attributes:
-        scores: one row for each attack, private example, metric and control (``ScoreRow``).
+        scores: one row for each attack, private example and metric (``ScoreRow``), and for each
+            control if asked for.
         utility: one row for each round and utility metric (``UtilityRow``).
     """
 
@@ -27,8 +28,13 @@ class Frames:
     utility: pd.DataFrame
 
 
-def load(folder: Path | str) -> Frames:
+def load(folder: Path | str, *, controls: bool = False) -> Frames:
     """Read the tables of a run folder.
+
+    Args:
+        folder: the run.
+        controls: keep the scores of controls and of probes as well, which no mean of an attack may
+            hold; see the columns ``control`` and ``probe``.
 
     Raises:
         StoreError: the folder is no run, it is not scored, or a table is cut.
@@ -40,7 +46,10 @@ def load(folder: Path | str) -> Frames:
     check_folder(root)
     if not (root / "scores.parquet").exists():
         raise StoreError(f"{root}: nothing is scored. Run fedsim score {root} first.")
-    return Frames(*(_table(root / f"{name}.parquet") for name in ("scores", "utility")))
+    scores, utility = (_table(root / f"{name}.parquet") for name in ("scores", "utility"))
+    if not controls:
+        scores = scores[(scores.control == "none") & (scores.probe == "none")]
+    return Frames(scores.reset_index(drop=True), utility)
 
 
 def _table(path: Path) -> pd.DataFrame:

@@ -3,11 +3,13 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -15,9 +17,11 @@ from click.shell_completion import ShellComplete
 
 import fedsim
 from experiments import cli
+from experiments.analysis.findings import Findings
 from experiments.report.headline import headline
 from experiments.stages.rows import read_rows, write_rows
-from fedsim.records import ScoreRow
+from fedsim.files import read_record
+from fedsim.records import OTHER_CLIENT, ScoreRow
 from tests.apps.cases import files_of
 from tests.apps.mistakes import BASE
 from tests.experiments.conftest import Said
@@ -35,6 +39,26 @@ def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
     frames = fedsim.load(finished)
     assert set(frames.scores.attack) == {"embedding_rows", "prior_only"}
     assert set(frames.utility["round"]) == {0, 1}
+
+
+def test_the_documented_means_are_those_of_the_report(finished: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/results.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    block = block.replace("runs/quickstart", str(finished)).replace("print(", "means = (")
+    names: dict[str, Any] = {}
+    exec(block, names)
+    (section,) = read_record(finished / "summary.json", Findings).sections
+    reported = {
+        (one.defense, one.attack, metric): found.mean
+        for one in section.results
+        if not one.is_control
+        for metric, found in one.leakage.items()
+    }
+    assert names["means"].dropna().to_dict() == pytest.approx(reported)
+    assert len(reported) > 10
+    controls = set(fedsim.load(finished, controls=True).scores.control)
+    assert {"none", OTHER_CLIENT} <= controls
+    assert set(fedsim.load(finished).scores.control) == {"none"}
 
 
 def test_a_gate_compares_bounds_means_and_the_worst_client(
