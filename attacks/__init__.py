@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from attacks.base import Attack
@@ -14,6 +15,7 @@ from attacks.images.gi_gip import GIGIP
 from attacks.images.inverting import Inverting
 from attacks.learned.lti import LTI
 from attacks.learned.ridge import Ridge
+from attacks.learned.statistics import Statistics
 from attacks.membership.membership import Membership
 from attacks.membership.properties import Properties
 from attacks.observed.cuts import CUTS as OBSERVED_CUTS
@@ -52,6 +54,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "embedding_rows": EmbeddingRows,
     "lti": LTI,
     "ridge": Ridge,
+    "statistics": Statistics,
     "membership": Membership,
     "properties": Properties,
     "prior_only": PriorOnly,
@@ -61,6 +64,11 @@ ATTACKS: dict[str, type[Attack]] = {
 def attack_classes() -> dict[str, type[Attack]]:
     """The project's attacks and those that installed packages add by entry point."""
     return registry(ATTACKS, "fedsim.attacks")
+
+
+def attacks_for(table: Mapping[str, object]) -> dict[str, type[Attack]]:
+    """Classes among which the one of a table is; for a built-in no code of others is loaded."""
+    return ATTACKS if table.get("name") in ATTACKS else attack_classes()
 
 
 def cuts() -> dict[str, dict[str, float]]:

@@ -16,10 +16,12 @@ from fedsim.tasks.base import Task
 class PriorOnly(Attack):
     """Guess from the auxiliary rows alone, without the update: the null baseline.
 
-    An attack leaks only what it finds beyond this guess. For images it is the mean auxiliary image,
-    or grey 0.5 without auxiliary rows. For texts it is the most frequent auxiliary token at each
-    position, as long as the granted length or else the median auxiliary row; without rows it is an
-    empty sentence. Labels are the granted ones, else the most frequent auxiliary class, else -1.
+    An attack leaks only what it finds beyond this guess, which knows all that is granted. An image
+    is the mean auxiliary image, of its class where labels are granted; grey 0.5 without auxiliary
+    rows. A text is made of frequent words so that its ROUGE-L to the auxiliary texts is largest, to
+    those of its class or nearest to its length where these are granted (of a batch with both, its
+    length), and no longer than granted; without rows it is empty. Labels are the granted ones, else
+    the most frequent auxiliary class, else -1.
     """
 
     def abridged(self) -> tuple[Attack, float]:

@@ -110,6 +110,8 @@ class LocalTrainer:
         model = self._model(sent)
         model.train(self.config.train_mode)
         self.chain.on_model(model)
+        if self._sends_statistics:
+            self.chain.on_statistics(model)
         rng = generator(self.seed, "defense", round_, client)
         batch = batch.to(self.device)
         with seeded(derive(self.seed, "dropout", round_, client)):
@@ -208,9 +210,13 @@ class LocalTrainer:
         clean = {k: p.detach() for k, p in shadow.items()}
         return clean, sum(losses) / len(losses), descents[0].learning_rate
 
+    @property
+    def _sends_statistics(self) -> bool:
+        return self.config.train_mode and self.config.batch_statistics == "sent"
+
     def _buffers(self, model: nn.Module) -> Tensors:
         """Batch statistics, which only training changes; empty unless they are sent."""
-        if not self.config.train_mode or self.config.batch_statistics == "kept":
+        if not self._sends_statistics:
             return {}
         parameters = {name for name, _ in model.named_parameters()}
         return {name: value for name, value in state(model).items() if name not in parameters}

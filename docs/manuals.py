@@ -42,6 +42,7 @@ SECTIONS = (
     "candidates",
     "server_knows",
     "attack_stage",
+    "verdict",
 )
 RECORDS: dict[str, type[Any]] = {
     "scores.parquet": ScoreRow,

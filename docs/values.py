@@ -8,7 +8,7 @@ from typing import NamedTuple
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
 from experiments.analysis.membership import METRICS, inferred
 from experiments.plan.folder import Run
-from experiments.report.naming import attack_name, named_place
+from experiments.report.naming import attack_label, attack_name, named_place, unit_of
 from experiments.stages.rows import read_rows
 from experiments.wording.names import settings, title
 from fedsim.files import read_text
@@ -92,7 +92,27 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
             spread = (leaked.mean, leaked.low, leaked.high)
             measure = f"{title(section.main)}, round {number}"
             yield Value(labels, measure, leaked.unit, leaked.n, *spread)
+    yield from _gains(section, about)
     yield from _utility(section, about)
+
+
+def _gains(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:
+    """By how much the strongest attack of each verdict beats the strongest blind guess."""
+    for verdict in section.evidence.verdicts:
+        over, null = verdict.over_null, verdict.null
+        if over is None or null is None or verdict.strongest is None:
+            continue
+        setting, defense = named_place(verdict.place)
+        name = attack_label(section, verdict.strongest.attacker)
+        labels = {
+            **about,
+            "setting": setting,
+            "defense": defense,
+            "attack": f"{name} less {title(null)}",
+            "probe": "none",
+        }
+        unit = unit_of(section, section.main)
+        yield Value(labels, title(section.main), unit, over.n, over.mean, over.low, over.high)
 
 
 def _utility(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:

@@ -9,6 +9,7 @@ import typer
 
 from experiments.invocation import Invocation
 from experiments.options import Json, Target
+from fedsim.visible import say
 
 
 def audit(
@@ -39,8 +40,8 @@ def audit(
     planted = plant(run, canaries)
     if as_json:
         told = {kind: [one.model_dump() for one in own] for kind, own in found.items()}
-        print(json.dumps({**told, "epsilon": planted.model_dump(mode="json")}))
+        say(json.dumps({**told, "epsilon": planted.model_dump(mode="json")}))
     else:
         lines = [one.text() for own in found.values() for one in own]
-        print("\n".join([*lines, planted.text()]))
+        say("\n".join([*lines, planted.text()]))
     raise typer.Exit(1 if planted.refuted else 0)

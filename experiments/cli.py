@@ -31,6 +31,7 @@ from experiments.invocation import Invocation
 from experiments.measurements import bench, limits
 from experiments.mirror import working_folder
 from experiments.options import (
+    Address,
     DryRun,
     Engine,
     Full,
@@ -38,6 +39,7 @@ from experiments.options import (
     Json,
     Out,
     Quiet,
+    Redact,
     Retry,
     Seed,
     Sets,
@@ -51,6 +53,7 @@ from experiments.upkeep import check, diff, ls, open_, rm
 from fedsim import __version__
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, FedsimError
+from fedsim.visible import say
 
 _INTERRUPTED, _TERMINATED = 130, 143
 _CONTINUE = "Run the same command again to continue."
@@ -76,9 +79,9 @@ def fedsim(
     Attack the updates that it captured, and report how much private data they leaked.
     """
     if version:
-        print(f"fedsim {__version__}")
+        say(f"fedsim {__version__}")
     elif ctx.invoked_subcommand is None:
-        print(ctx.get_help())
+        say(ctx.get_help())
 
 
 def _command(
@@ -92,14 +95,21 @@ def _command(
         workers: Workers = None,
         gpus: Gpus = None,
         engine: Engine = None,
+        address: Address = None,
         quiet: Quiet = False,
         full: Full = False,
+        redact: Redact = False,
         retry_failed: Retry = False,
         dry_run: DryRun = False,
         as_json: Json = False,
         **described: Any,  # noqa: ANN401
     ) -> None:
         if foreign is not None and is_captures(experiment):
+            if redact:
+                raise ConfigError(
+                    "--redact: of another application's captures the page is guesses alone. Pass "
+                    "on what the command prints."
+                )
             raise typer.Exit(foreign(Path(experiment), quiet, as_json, **described))
         if extra := [name for name, value in described.items() if value]:
             raise ConfigError(
@@ -110,19 +120,26 @@ def _command(
             show(experiment, sets, seed, workers, as_json)
             return
         with working_folder(experiment, out, stages) as (target, folder):
-            given = Invocation(target, sets or [], folder, seed, workers, engine, gpus)
+            given = Invocation(target, sets or [], folder, seed, workers, engine, gpus, address)
             run = given.run(stages)
             from experiments.pipeline import execute
 
             outcome = execute(
-                run, stages, quiet=quiet or as_json, full=full, retry_failed=retry_failed
+                run,
+                stages,
+                quiet=quiet or as_json,
+                full=full,
+                redact=redact,
+                retry_failed=retry_failed,
             )
-        print(json.dumps(outcome.table()) if as_json else outcome.line())
+        say(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 
     of_stage = {"full": "report", "retry_failed": "attack"}
     unfit = {"described", *(name for name, stage in of_stage.items() if stage not in stages)}
     unfit |= set() if stages == STAGES else {"dry_run"}
+    unfit |= set() if stages == ("report",) else {"redact"}
+    unfit |= set() if {"simulate", "attack"} & {*stages} else {"address"}
     own = signature(command, eval_str=True).parameters.items()
     kept = [one for name, one in own if name not in unfit]
     if foreign is not None:
@@ -168,7 +185,7 @@ def doctor(
     from experiments.checks.capture_check import examine
 
     checkup = examine(folder)
-    print(json.dumps(checkup.table()) if as_json else checkup.text())
+    say(json.dumps(checkup.table()) if as_json else checkup.text())
     raise typer.Exit(1 if checkup.faults else 0)
 
 
@@ -189,7 +206,7 @@ def show(
     from experiments.preview.show import describe
 
     description = describe(plan)
-    print(json.dumps(description.table()) if as_json else description.text())
+    say(json.dumps(description.table()) if as_json else description.text())
 
 
 app.command()(bench)
@@ -208,7 +225,7 @@ def list_(
     entries = CATALOGS[what]() if what else counts()
     width = max(len(name) for name in entries)
     lines = (f"{name:<{width}}  {sentence}" for name, sentence in entries.items())
-    print(json.dumps(entries) if as_json else "\n".join(lines))
+    say(json.dumps(entries) if as_json else "\n".join(lines))
 
 
 def _terminate(*_: object) -> None:
@@ -243,7 +260,7 @@ def main() -> None:
 
 
 def _complain(message: str) -> int:
-    print(f"fedsim: {' '.join(message.split())}", file=sys.stderr)
+    say(f"fedsim: {' '.join(message.split())}", error=True)
     return 2
 
 

@@ -11,6 +11,8 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from fedsim.visible import say, visible_line
+
 _PLAIN_EVERY = 5.0
 _NOTE_EVERY = 60.0
 
@@ -62,13 +64,14 @@ class Console:
         """Count one step of a task as done."""
         count = self._tasks.setdefault(work, _Count())
         count.done += 1
+        note = visible_line(note)
         if self._bar is not None and count.row is not None:
             self._bar.update(count.row, advance=1, note=note)
         elif not self._quiet and self._bar is None:
             now = time.monotonic()
             if count.done >= count.total or now - count.shown > _PLAIN_EVERY:
                 count.shown = now
-                print(f"{work}: {count.done}/{count.total} {note}".rstrip(), file=sys.stderr)
+                say(f"{work}: {count.done}/{count.total} {note}".rstrip(), error=True)
 
     def note(self, work: str, note: str) -> None:
         """Describe the current step. Without a terminal, prints at most once a minute."""
@@ -76,10 +79,10 @@ class Console:
         if count is None:
             return
         if self._bar is not None and count.row is not None:
-            self._bar.update(count.row, note=note)
+            self._bar.update(count.row, note=visible_line(note))
         elif not self._quiet and time.monotonic() - count.shown > _NOTE_EVERY:
             count.shown = time.monotonic()
-            print(f"{work}: {count.done}/{count.total} {note}", file=sys.stderr)
+            say(f"{work}: {count.done}/{count.total} {note}", error=True)
 
 
 class _Count:

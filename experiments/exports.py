@@ -15,6 +15,7 @@ from experiments.audit.runs import Frames, load
 from experiments.options import RunFolder
 from fedsim.build import suggest
 from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,7 +153,7 @@ def export(
     if to not in TARGETS:
         raise ConfigError(f"--to {to}: there is no such tool. {suggest(to, TARGETS)}")
     try:
-        print(f"{to}: {TARGETS[to](run, load(run), out)}")
+        say(f"{to}: {TARGETS[to](run, load(run, controls=True), out)}")
     except ImportError as error:
         raise ConfigError(
             f"--to {to}: {error.name} is not installed. Run pip install -e '.[trackers]'."

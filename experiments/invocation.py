@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from experiments.plan.config import Plan, load_plan
 from experiments.plan.folder import Run, RunStage
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Invocation:
     workers: int | None = None
     engine: str | None = None
     gpus: float | None = None
+    address: str | None = None
 
     def plan(self) -> Plan:
         """The experiment with the overrides applied."""
@@ -42,6 +44,8 @@ class Invocation:
             overrides.append(f"attack_stage.workers={self.workers}")
         if self.gpus is not None:
             overrides.append(f"attack_stage.gpus={self.gpus}")
+        if self.address is not None:
+            overrides.append(f"attack_stage.address={json.dumps(self.address)}")
         return overrides
 
     def _warn(self, plan: Plan) -> None:
@@ -51,9 +55,9 @@ class Invocation:
         stages = [e.attack_stage for e in local if not e.attack_stage.address]
         most = max((stage.workers * stage.threads for stage in stages), default=0)
         if self.workers is not None and most > cores:
-            print(
+            say(
                 f"fedsim: {most} workers share {cores} cores, which is slower than {cores}.",
-                file=sys.stderr,
+                error=True,
             )
 
     def _clients(self) -> list[str]:

@@ -12,6 +12,7 @@ from experiments.invocation import Invocation
 from experiments.options import Json, Sets, Target
 from fedsim.build import suggest
 from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 
 def limits(
@@ -30,7 +31,7 @@ def limits(
     from experiments.report.limit_tables import limit_tables
 
     found = limit_tables(run, examine(run, victims))
-    print(json.dumps(found.table()) if as_json else found.text())
+    say(json.dumps(found.table()) if as_json else found.text())
 
 
 def bench(
@@ -60,6 +61,6 @@ def bench(
     for each in measure(what, sets or [], path):
         measures.append(vars(each))
         if not as_json:
-            print(each.text(), flush=True)
+            say(each.text(), flush=True)
     if as_json:
-        print(json.dumps(measures))
+        say(json.dumps(measures))

@@ -58,7 +58,7 @@ def working_folder(
     folder, alone = local_folder(url), tuple(stages) == ("attack",)
     with mirrored(url, folder, {"truth"} if alone else ()):
         if url == target and not (folder / "experiment.toml").exists():
-            raise ConfigError(f"{url}: no run is there. Correct the URL.")
+            raise ConfigError(f"{url.partition('?')[0]}: no run is there. Correct the URL.")
         yield (str(folder), None) if url == target else (target, folder)
 
 
@@ -71,7 +71,7 @@ def local_folder(url: str) -> Path:
     """Where the run at ``url`` is worked on; a URL with keys in it is refused."""
     scheme, _, path = url.partition("://")
     parts = [part for part in path.partition("?")[0].split("/") if part]
-    if not parts or ".." in parts or "@" in parts[0]:
+    if not parts or ".." in parts or "@" in path:
         raise ConfigError(
             f"{scheme}://...: no folder of a store. Write s3://bucket/run, and put keys into the "
             "environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)."
@@ -126,13 +126,15 @@ class Mirror:
     def __init__(self, url: str, folder: Path, omit: Collection[str] = ()) -> None:
         from pyarrow.fs import FileSystem
 
-        self._url, self._folder, self._omit = url, folder, set(omit)
+        # In messages without the query, which may hold keys.
+        self._url, self._folder, self._omit = url.partition("?")[0], folder, set(omit)
         try:
             self._store, root = FileSystem.from_uri(url)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{url}: cannot be opened ({error}). Correct the URL.") from None
+            fault = str(error).replace(url, self._url)
+            raise ConfigError(f"{self._url}: cannot be opened ({fault}). Correct it.") from None
         if self._store.type_name == "local":  # where files do not appear whole
-            raise ConfigError(f"{url}: a folder of this machine. Write its path instead.")
+            raise ConfigError(f"{self._url}: a folder of this machine. Write its path instead.")
         self._root = root.rstrip("/") + "/"
         self._sent: set[str] = set()  # and not yet seen there
         self._equal: dict[str, tuple[Version, Version]] = {}
@@ -207,6 +209,10 @@ class Mirror:
         infos = self._told(lambda: self._store.get_file_info(chosen))
         files = [info for info in infos if info.is_file]
         found = {info.path.removeprefix(self._root): (info.mtime_ns, info.size) for info in files}
+        if wrong := [name for name in found if {"", ".", ".."} & set(name.split("/"))]:
+            raise StoreError(
+                f"{self._url}: holds {wrong[0]!r}, which names no file of a run. Delete it there."
+            )
         return {name: version for name, version in found.items() if self._kept(name)}
 
     def _in_waves(self, names: Collection[str], copy: Callable[[str], None]) -> None:
@@ -233,9 +239,11 @@ class Mirror:
         self._sent.add(name)
 
     def _told(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401
+        from pyarrow import ArrowException
+
         try:
             return ask()
-        except OSError as error:
+        except (OSError, ArrowException) as error:
             raise StoreError(
                 f"{self._url}: the store failed ({error}). What was finished lies in "
                 f"{self._folder}; run the same command again."

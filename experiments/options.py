@@ -44,10 +44,17 @@ Seed = Annotated[int | None, typer.Option(help="one seed, in place of the experi
 Workers = Annotated[int | None, typer.Option(help="client workers and attack workers, each")]
 Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 runs on the CPU")]
 Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Ray cluster to join; default: a new one")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
 Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
 Retry = Annotated[bool, typer.Option("--retry-failed", help="attack again what did not succeed")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print the plan and its cost as fedsim show; run nothing")
+]
+Redact = Annotated[
+    bool,
+    typer.Option("--redact", help="write redacted/, to pass on: no private rows, no folders"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,6 +90,7 @@ def execute(
     *,
     quiet: bool,
     full: bool = False,
+    redact: bool = False,
     retry_failed: bool = False,
 ) -> RunOutcome:
     """Run the stages; what is done already is not done again.
@@ -98,6 +100,7 @@ def execute(
         stages: in their order.
         quiet: print nothing.
         full: report every table and guess.
+        redact: write the report that may be passed on.
         retry_failed: attack again what failed, ran out of time or was skipped.
     """
     outcome = RunOutcome(run.root, tuple(stages))
@@ -127,8 +130,8 @@ def execute(
                     f"{run.root}: nothing is scored. Run fedsim score {run.root} first."
                 )
 
-            _timed(run, "report", lambda: write_report(run.root, full=full))
-            outcome.page = run.root / "report" / "index.html"
+            write = partial(write_report, run.root, full=full, redact=redact)
+            outcome.page = _timed(run, "report", write)
             outcome.answer = headline(run.root)
     outcome.seconds = time.monotonic() - started
     return outcome

@@ -11,13 +11,14 @@ import typer
 from experiments.invocation import Invocation
 from experiments.mirror import working_folder
 from experiments.options import Json, Out, Quiet, Seed, Sets, Target
+from fedsim.visible import say
 
 
 def prepare(experiment: Target, sets: Sets = None, out: Out = None, seed: Seed = None) -> None:
     """Create the run folder and print its cells, to simulate with flwr run or your own engine."""
     with working_folder(experiment, out, ()) as (target, folder):
         for cell in Invocation(target, sets or [], folder, seed).run(("simulate",)).cells:
-            print(cell.folder.resolve())
+            say(cell.folder.resolve())
 
 
 def prior(
@@ -38,7 +39,7 @@ def prior(
 
     folder = out or Path("priors") / plan.name
     trained = train_prior(plan, folder, width=width, layers=layers, epochs=epochs, quiet=quiet)
-    print(trained.line(folder))
+    say(trained.line(folder))
 
 
 def describe_(
@@ -51,11 +52,11 @@ def describe_(
     from experiments.preview.describe import manual
 
     found = manual(name)
-    print(json.dumps(found.table()) if as_json else found.text())
+    say(json.dumps(found.table()) if as_json else found.text())
 
 
 def schema_() -> None:
     """Print the JSON Schema of an experiment file, with which editors complete and check it."""
     from experiments.preview.schema import schema
 
-    print(json.dumps(schema(), indent=1))
+    say(json.dumps(schema(), indent=1))

@@ -9,20 +9,33 @@ import sys
 import time
 import webbrowser
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from experiments.audit.runs import load
 from experiments.options import Json, RunFolder
-from experiments.plan.folder import check_version
+from experiments.plan.folder import Run, check_version
 from fedsim.build import suggest
 from fedsim.errors import ConfigError, StoreError
+from fedsim.visible import say
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _STAGES = (("summary.json", "reported"), ("scores.parquet", "scored"), ("jobs.sqlite", "attacked"))
-_PARTS = ("report", "gallery", "export", "tensorboard")
+_PARTS = ("report", "redacted", "gallery", "export", "tensorboard")
 """Folders of a run beside those of its cells."""
+
+
+class Compare(Enum):
+    """What ``fedsim check`` holds to a limit."""
+
+    BOUND = "bound"
+    MEAN = "mean"
+    CLIENT = "client"
 
 
 def ls(
@@ -32,18 +45,18 @@ def ls(
     """List the runs of a folder with their state, age and size."""
     found = [_row(path.parent) for path in sorted(folder.glob("*/experiment.toml"))]
     if as_json:
-        print(json.dumps(found))
+        say(json.dumps(found))
         return
     if not found:
         raise ConfigError(f"{folder}: holds no run. Run fedsim run quickstart, or name its folder.")
     width = max(len(row["run"]) for row in found)
     for row in found:
         age, size = f"{row['hours']:.0f} h", f"{row['megabytes']:.0f} MB"
-        print(f"{row['run']:<{width}}  {row['state']:<9}  {age:>7}  {size:>8}")
+        say(f"{row['run']:<{width}}  {row['state']:<9}  {age:>7}  {size:>8}")
 
 
 def _row(run: Path) -> dict[str, Any]:
-    files = [path.stat() for path in run.rglob("*") if path.is_file()]
+    files = [path.lstat() for path in run.rglob("*") if not path.is_dir()]
     state = next((word for name, word in _STAGES if (run / name).exists()), "planned")
     return {
         "run": str(run),
@@ -59,7 +72,7 @@ def open_(run: RunFolder) -> None:
     page = run / "report" / "index.html"
     if not page.exists():
         raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
-    print(page)
+    say(page)
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     if sys.platform != "linux" or any(os.environ.get(name) for name in screens):
         webbrowser.open(page.resolve().as_uri())
@@ -81,7 +94,7 @@ def diff(
     for run in (before, after):
         check_version(run)
     found = compare(before, after)
-    print(found.model_dump_json() if as_json else found.text(every=every))
+    say(json.dumps(found.model_dump(mode="json")) if as_json else found.text(every=every))
     raise typer.Exit(1 if any(change.moved for change in found.changes) else 0)
 
 
@@ -113,7 +126,7 @@ def rm(
             (cell / "simulation.json").unlink(missing_ok=True)
         for folder in filter(Path.exists, gone):
             shutil.rmtree(folder)
-    print(f"{run}: freed {size:.1f} MB")
+    say(f"{run}: freed {size:.1f} MB")
 
 
 def _ask(question: str) -> None:
@@ -134,47 +147,65 @@ def check(
     run: RunFolder,
     most: Annotated[
         list[str] | None,
-        typer.Option("--max", metavar="METRIC=VALUE", help="largest mean that is allowed"),
+        typer.Option("--max", metavar="METRIC=VALUE", help="the most that is allowed"),
     ] = None,
     least: Annotated[
         list[str] | None,
-        typer.Option("--min", metavar="METRIC=VALUE", help="smallest mean that is allowed"),
+        typer.Option("--min", metavar="METRIC=VALUE", help="the least that is allowed"),
     ] = None,
+    verbatim: Annotated[
+        int | None,
+        typer.Option("--max-verbatim", min=0, help="examples that may come back exactly"),
+    ] = None,
+    compare: Annotated[
+        Compare, typer.Option(help="what is held to a limit: the 95 % bound, mean or worst client")
+    ] = Compare.BOUND,
     defense: Annotated[str | None, typer.Option(help="check the cells of this defense")] = None,
     as_json: Json = False,
 ) -> None:
     """Fail if an attack reaches more than is allowed: a gate for continuous integration.
 
-    The mean of each attack under each defense over all private examples is compared.
+    Each attack under each defense is held to the limits, and what was not tested fails. A limit
+    holds where it holds at 95 %, so that few clients pass none; --compare mean asks less.
     """
-    limits = [(*_limit(text), 1.0) for text in most or []]
-    limits += [(*_limit(text), -1.0) for text in least or []]
-    if not limits:
+    from experiments.analysis.gate import Limit, broken
+    from experiments.analysis.summary import metric_classes
+
+    limits = [Limit(*_limit(text), most=True) for text in most or []]
+    limits += [Limit(*_limit(text), most=False) for text in least or []]
+    if not limits and verbatim is None:
         raise ConfigError("check: there is nothing to check. Pass --max rouge1=0.3, for example.")
-    scores = load(run).scores
+    for limit in limits:
+        if limit.metric not in (known := metric_classes()):
+            raise ConfigError(f"{limit.metric!r}: is no metric. {suggest(limit.metric, known)}")
+    scores = _scores(run)
     if count := int((scores.status == "interrupted").sum()):
         raise ConfigError(f"{run}: {count} values are missing. Run fedsim run {run} to finish it.")
-    kept = scores[(scores.control == "none") & (scores.probe == "none")].dropna(subset="value")
     if defense is not None:
-        kept = kept[kept.defense == defense]
-        if kept.empty:
+        if defense not in set(scores.defense):
             raise ConfigError(f"--defense {defense!r}: {suggest(defense, set(scores.defense))}")
-    broken = []
-    for metric, bound, sign in limits:
-        chosen = kept[kept.metric == metric]
-        if chosen.empty:
-            known = suggest(metric, set(kept.metric))
-            raise ConfigError(f"{metric!r}: not scored in {run}. {known}")
-        keys = ["defense", "defense_options", "attack", "attack_options"]
-        for (name, _, attack, _), value in chosen.groupby(keys).value.mean().items():
-            if sign * value > sign * bound:
-                than = "above" if sign > 0 else "below"
-                broken.append(f"{attack} under {name}: {metric} {value:.3g} is {than} {bound:g}")
+        scores = scores[scores.defense == defense]
+    lines = broken(scores, limits, compare=compare.value, verbatim=verbatim)
     if as_json:
-        print(json.dumps({"passed": not broken, "broken": broken}))
+        say(json.dumps({"passed": not lines, "broken": lines}))
     else:
-        print("\n".join(broken) or f"passed: {len(limits)} limits hold")
-    raise typer.Exit(1 if broken else 0)
+        count = len(limits) + (verbatim is not None)
+        held = "1 limit holds" if count == 1 else f"{count} limits hold"
+        say("\n".join(lines) or f"passed: {held}")
+    raise typer.Exit(1 if lines else 0)
+
+
+def _scores(run: Path) -> pd.DataFrame:
+    """All rows of a run, told apart by setting."""
+    from experiments.analysis.frames import score_frame
+    from experiments.stages.rows import read_rows
+    from experiments.wording.names import settings
+    from fedsim.records import ScoreRow
+
+    load(run)  # says what is wrong with the folder
+    rows = read_rows(run / "scores.parquet", ScoreRow)
+    cells = {cell.name: cell.config for cell in Run.open(run).cells}
+    return score_frame(rows, settings(cells, {row.cell: row.run for row in rows}))
 
 
 def _limit(text: str) -> tuple[str, float]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, message_of
 
 T = TypeVar("T")
 
@@ -36,21 +37,53 @@ def spelled(name: str) -> str:
 def registry(builtin: Mapping[str, type[T]], group: str) -> dict[str, type[T]]:
     """Built-in classes, and those that installed packages register as entry points of ``group``.
 
+    The working directory is never searched: a folder of somebody else's registers nothing.
+
     Raises:
-        ConfigError: an entry point has the name of a built-in class.
+        ConfigError: an entry point has the name of a built-in class, or cannot be loaded.
     """
-    found = _installed(group, tuple(sys.path))
-    added = {point.name: cast(type[T], point.load()) for point in found}
+    added = {point.name: cast(type[T], _load(point)) for point in installed(group)}
     if clash := sorted(builtin.keys() & added.keys()):
         raise ConfigError(f"{group}: {clash[0]!r} is already taken. Rename the entry point.")
     return {**builtin, **added}
 
 
+def installed(group: str) -> tuple[EntryPoint, ...]:
+    """Entry points of ``group``, none of which is loaded."""
+    return _installed(group, tuple(filter(_is_elsewhere, sys.path)))
+
+
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Entry points of the packages on ``path``; to search these takes longer than many a job."""
-    del path
-    return tuple(entry_points(group=group))
+    points: dict[tuple[str, str], EntryPoint] = {}
+    for package in distributions(path=list(path)):
+        for point in package.entry_points.select(group=group):
+            points.setdefault((package.name, point.name), point)  # as in an import, the first
+    return tuple(points.values())
+
+
+def _is_elsewhere(folder: str) -> bool:
+    return os.path.realpath(folder) != os.path.realpath(os.curdir)
+
+
+@cache
+def _load(point: EntryPoint) -> Any:  # noqa: ANN401
+    """The class; importing it does not change the settings of this process."""
+    from fedsim.seeds import seeded
+    from fedsim.settings import unchanged
+
+    try:
+        with unchanged(), seeded(0):
+            return point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it is code of others, which may even ask to exit
+        package = point.dist.name if point.dist else "the package"
+        raise ConfigError(
+            f"{point.group}: {point.name!r} of {package} cannot be loaded "
+            f"({type(error).__name__}: {message_of(error)}). Mend or uninstall it."
+        ) from None
 
 
 def locate(where: str, *parts: str | int) -> str:

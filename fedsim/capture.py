@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
@@ -100,6 +100,7 @@ class CaptureRecord(Keyed):
         config: what another application's server sent beside the weights.
         nodes: the nodes that all sent these very bytes, hence the sum of a cohort under secure
             aggregation; empty otherwise.
+        sign_open: whether the numbers, which alone told the kind, leave the sign open.
     """
 
     kind: Kind
@@ -113,6 +114,7 @@ class CaptureRecord(Keyed):
     beside: tuple[str, ...] = ()
     config: dict[str, Setting | list[Setting]] = Field(default_factory=dict)
     nodes: tuple[int, ...] = ()
+    sign_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,22 @@ class Observation:
     received: Tensors
     kind: Kind
     knowledge: Knowledge
+
+    def with_reply_of(self, donor: Observation) -> Observation:
+        """The same victim and granted facts with the reply of another client.
+
+        Trained weights say something only beside the model that they started from, so that they are
+        moved by the difference of the two models, which is 0 within a round.
+        """
+        received = donor.received
+        if self.kind == "weights":
+            received = {
+                name: value + (self.sent[name] - donor.sent[name]).to(value.dtype)
+                if value.is_floating_point() and name in self.sent
+                else value
+                for name, value in received.items()
+            }
+        return replace(self, received=received)
 
     def update(self, names: Collection[str | None] | None = None) -> Tensors:
         """Descent direction in float64: the gradient, or what was sent less the trained weights.

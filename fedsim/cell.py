@@ -228,6 +228,13 @@ class CellConfig(ConfigSection):
         probes = range(clients, clients + self.probes.count)
         return own.model_copy(update={"clients": own.clients and (*own.clients, *probes)})
 
+    def kind_of(self, client: int) -> Literal["none", "member", "fresh"]:
+        """Whether the captures of that number are of a client or of a probe."""
+        probe = client - self.federation.clients
+        if probe < 0:
+            return "none"
+        return "member" if probe < self.probes.member else "fresh"
+
     @property
     def captured_rounds(self) -> tuple[int, ...]:
         """The rounds in which something is kept."""

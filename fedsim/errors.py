@@ -33,3 +33,12 @@ class CannotAttack(FedsimError):
 
 class SimulationError(FedsimError):
     """A client or the server failed during the federated training."""
+
+
+def message_of(error: BaseException) -> str:
+    """The error's message: one line of at most 500 characters that can be written anywhere."""
+    try:
+        text = str(error)
+    except Exception as second:  # it is the error of a plug-in
+        text = f"its message cannot be printed: {type(second).__name__}"
+    return " ".join(text.split())[:500].encode(errors="replace").decode()

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedsim.errors import StoreError
+from fedsim.plain_files import read_plain
 
 if TYPE_CHECKING:  # importing torch takes a second, and the command line has to answer sooner
     from fedsim.types import Tensors
@@ -35,6 +36,29 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
+class Sealed(Record):
+    """A record that is written with the hash of its other fields, against damage and edited digits.
+
+    The seal is no signature: who alters a record on purpose can seal it again.
+    """
+
+    seal: str | None = None
+    """None in older runs."""
+
+    def sealed(self) -> Self:
+        """The record as it is written."""
+        return self.model_copy(update={"seal": self._hash()})
+
+    @model_validator(mode="after")
+    def _unaltered(self) -> Self:
+        if self.seal not in (None, self._hash()):
+            raise ValueError("differs from its seal")
+        return self
+
+    def _hash(self) -> str:
+        return digest(self.model_dump_json(exclude={"seal"}).encode())
+
+
 def digest(*parts: Buffer) -> str:
     """SHA-256 of the concatenated parts, in hexadecimal."""
     sha = hashlib.sha256()
@@ -43,10 +67,11 @@ def digest(*parts: Buffer) -> str:
     return sha.hexdigest()
 
 
-def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
+def write_bytes(path: Path, *parts: Buffer, sync: bool = True, private: bool = False) -> None:
     """Write to a temporary file, sync and rename it: a reader sees the whole file or none.
 
     Without ``sync`` a crash of the machine may still lose the file until ``sync_file`` is called.
+    A ``private`` file is its owner's alone (mode 0600).
 
     Raises:
         StoreError: the disk is full or refuses the file; an older file of the name is kept.
@@ -56,6 +81,8 @@ def write_bytes(path: Path, *parts: Buffer, sync: bool = True) -> None:
     with _writing(path):
         try:
             with _opened(temporary) as file:
+                if private:
+                    os.fchmod(file.fileno(), 0o600)
                 file.writelines(parts)
                 if sync:
                     file.flush()
@@ -111,9 +138,10 @@ def write_json(
     sync: bool = True,
     compact: bool = False,
 ) -> None:
-    """Write a record or plain JSON data as ``write_bytes`` does; ``compact`` applies to records."""
+    """Write a record, sealed if it can be, or plain JSON data; ``compact`` applies to records."""
     if isinstance(record, Record):
-        text = record.model_dump_json(indent=None if compact else 1)
+        kept = record.sealed() if isinstance(record, Sealed) else record
+        text = kept.model_dump_json(indent=None if compact else 1)
     else:
         text = json.dumps(record, indent=1, sort_keys=isinstance(record, Mapping))
     write_bytes(path, text.encode(), sync=sync)
@@ -122,16 +150,30 @@ def write_json(
 R = TypeVar("R", bound=Record)
 
 
+def read_bytes(path: Path) -> bytes:
+    """Read a plain file.
+
+    Raises:
+        StoreError: the file is missing.
+        ConfigError: it is a link or no file, or too large.
+    """
+    try:
+        return read_plain(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(
+            f"{path}: the file is missing. Restore it, or rerun the previous stage."
+        ) from None
+
+
 def read_record(path: Path, kind: type[R]) -> R:
     """Read a record of the type ``kind``.
 
     Raises:
         StoreError: the file is missing or is not a valid record.
     """
-    if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Restore it, or rerun the previous stage.")
+    data = read_bytes(path)
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "JSON"
@@ -162,10 +204,9 @@ def read_text(path: Path) -> str:
     Raises:
         StoreError: the file is missing or no text.
     """
-    if not path.is_file():
-        raise StoreError(f"{path}: the file is missing. Restore it, or simulate again.")
+    data = read_bytes(path)
     try:
-        return path.read_text("utf-8")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise StoreError(f"{path}: not a text ({error}). Restore or delete the file.") from None
 
@@ -191,9 +232,7 @@ def load_tensors(path: Path, sha256: str | None = None, order: Sequence[str] = (
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    if not path.exists():
-        raise StoreError(f"{path}: the file is missing. Restore it, or rerun the previous stage.")
-    data = path.read_bytes()
+    data = read_bytes(path)
     if sha256 is not None and digest(data) != sha256:
         raise StoreError(
             f"{path}: the file is cut or altered (SHA-256 differs from the recorded "

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedsim.errors import StoreError
-from fedsim.files import digest
+from fedsim.plain_files import digest_plain
 
 
 def hashes(folder: Path) -> dict[str, str]:
     """Relative name -> SHA-256 of each file, but for tensors whose hash another file holds."""
     paths = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
-    return {name: digest(path.read_bytes()) for name, path in sorted(paths.items())}
+    return {name: digest_plain(path) for name, path in sorted(paths.items())}
 
 
 def _files(folder: Path) -> list[Path]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedsim.capture import Keyed
-from fedsim.files import Record, digest
+from fedsim.files import Record, Sealed
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -26,8 +26,10 @@ PRIOR_ONLY = "prior_only"
 FRESH_ROW = "fresh_row"
 """A row that nobody used in the place of a member, ranked among the other such rows."""
 OTHER_CLIENT = "other_client"
+"""The attack on another client's reply, with the victim's own granted facts and broadcast."""
 SECOND_CLIENT = "second_client"
-"""A second mismatched update. The null test compares the two; neither is privileged."""
+"""As ``other_client`` with another donor. Both are drawn at random: neither is privileged."""
+CONTROLS = (OTHER_CLIENT, SECOND_CLIENT)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,7 +63,7 @@ class ExampleKey(NamedTuple):
     example: int
 
 
-class JobRecord(Keyed):
+class JobRecord(Keyed, Sealed):
     """What became of one attack on one observation. Always written, also when the worker died.
 
     Attributes:
@@ -76,7 +78,6 @@ class JobRecord(Keyed):
         confidence: per guessed example, where the attack can tell.
         trace: (step, seconds, objective), thinned to at most some hundreds.
         sha256: hash of the guess file; None where there is no guess.
-        seal: hash of the record's other fields; None in older runs.
     """
 
     attack: str
@@ -91,20 +92,6 @@ class JobRecord(Keyed):
     trace: tuple[tuple[int, float, float], ...] = ()
     attempts: int = 1
     sha256: str | None = None
-    seal: str | None = None
-
-    def sealed(self) -> JobRecord:
-        """The record to write, whose reader sees it if anything is altered."""
-        return self.model_copy(update={"seal": self._hash()})
-
-    @model_validator(mode="after")
-    def _unaltered(self) -> JobRecord:
-        if self.seal not in (None, self._hash()):
-            raise ValueError("differs from its seal")
-        return self
-
-    def _hash(self) -> str:
-        return digest(self.model_dump_json(exclude={"seal"}).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +102,8 @@ class ScoreRow:
 
     ``value`` is None where the job was skipped or interrupted, or there is nothing to measure. A
     failed job, a timed-out job without a guess and an example that no guess was matched to are
-    scored as a blank guess. ``control`` is ``none`` for the attack itself, ``other_client`` for its
-    guess on another client's update, and ``second_client`` for one more, by the main metric alone.
+    scored as a blank guess. ``control`` is ``none`` for the attack itself, else one of
+    ``CONTROLS``; of ``second_client`` there is the main metric alone.
     ``probe`` is ``none`` for a client, else the kind of the probe. ``row`` is the example's number
     in the split that it is from, by which the same example is known again.
     """
@@ -205,7 +192,7 @@ class UtilityPoint(Record):
     seconds: float
 
 
-class SimulationRecord(Record):
+class SimulationRecord(Sealed):
     """``simulation.json``: written when the training has ended, so its presence says so.
 
     Attributes:

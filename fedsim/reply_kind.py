@@ -44,10 +44,22 @@ def kind_of(sent: Arrays, received: Arrays) -> Kind:
         return "weights"
     if reply > _RATIO**2 * start and both > _COSINE * (start * reply) ** 0.5:
         return "weights"
-    if not reply or are_differences(pairs):
+    if not reply or _are_differences(pairs):
         shown = _summable(pairs, 1) - _summable(pairs, -1) or _head_sign(received)
         return "pseudo-gradient" if shown < 0 else "difference"
     return "difference" if _head_sign(received) > 0 else "gradient"
+
+
+def hides_its_sign(received: Arrays) -> bool:
+    """Whether what ``kind_of`` takes for a gradient may as well be a scaled difference."""
+    return _head_sign(received) == 0
+
+
+def cosine(sent: Arrays, received: Arrays) -> float:
+    """Cosine of a reply with what was sent; 0 if either is zero or infinite."""
+    start, reply, both = _products(matched(sent, received))
+    usable = start * reply > 0 and np.isfinite([start, reply, both]).all()
+    return both / (start * reply) ** 0.5 if usable else 0.0
 
 
 def matched(sent: Arrays, received: Arrays) -> list[tuple[Array, Array]]:
@@ -55,13 +67,19 @@ def matched(sent: Arrays, received: Arrays) -> list[tuple[Array, Array]]:
     named = [(sent[name], value) for name, value in received.items() if name in sent]
     pairs = named or zip(sent.values(), received.values(), strict=False)
     return [
-        (a.ravel(), b.ravel())
+        (_single(a.ravel()), b.ravel())
         for a, b in pairs
         if a.shape == b.shape and a.size and a.dtype.kind == b.dtype.kind == "f"
     ]
 
 
-def are_differences(pairs: Pairs) -> bool:
+def _single(value: Array) -> Array:
+    """Float32 that was sent as float64 as it was."""
+    single = value.astype(np.float32) if value.dtype == np.float64 else value
+    return single if np.array_equal(single, value) else value
+
+
+def _are_differences(pairs: Pairs) -> bool:
     """Whether replies are differences of weights in the format that was sent, with all digits."""
     multiples = [b / np.spacing(np.abs(a)).astype(np.float64) for a, b in _small(pairs)]
     entries = np.concatenate([*multiples, np.empty(0)])
@@ -72,23 +90,29 @@ def are_differences(pairs: Pairs) -> bool:
     return bool(enough and odd.mean() >= _ODD)
 
 
+def weights_behind(sent: Array, reply: Array, kind: Kind) -> Array:
+    """The trained weights, in the format of those sent, of a difference or a pseudo-gradient."""
+    sign = -1 if kind == "pseudo-gradient" else 1
+    return np.asarray(sent + sign * reply.astype(np.float64)).astype(sent.dtype)
+
+
 def _summable(pairs: Pairs, sign: int) -> float:
     """Share of the differences that can be added to what was sent without rounding."""
     exact = [
         (a + (sign * b).astype(a.dtype)).astype(np.float64) - a == sign * b.astype(np.float64)
         for a, b in _small(pairs)
     ]
-    return float(np.concatenate([*exact, np.empty(0)]).mean()) if exact else 0.0
+    return float(np.concatenate([*exact, np.ones(1)]).mean())
 
 
 def _small(pairs: Pairs) -> list[tuple[Array, Array]]:
     """Entries that differ from 0 and are small beside their weight, of some millions at most."""
     step = 1 + sum(len(a) for a, _ in pairs) // _LOOKED_AT
-    found = []
+    entries = []
     for a, b in ((a[::step], b[::step]) for a, b in pairs):
         small = (b != 0) & (np.abs(b) < _SMALL * np.abs(a))
-        found.append((a[small], b[small]))
-    return found
+        entries.append((a[small], b[small]))
+    return entries
 
 
 def _products(pairs: Pairs) -> tuple[float, float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,16 +31,24 @@ def generator(seed: int, *path: str | int, device: torch.device | str = "cpu") -
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generators, used by dropout and new layers, and restore them afterwards.
+    """Seed the global generators of torch, numpy and Python, and restore them afterwards.
 
-    ``torch.manual_seed`` is avoided: it records a stack trace for every missing kind of device.
+    Dropout and new layers draw from torch's, and attacks of others from any. ``torch.manual_seed``
+    is avoided: it records a stack trace for every missing kind of device.
     """
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    before = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
         if devices:
             torch.cuda.manual_seed(seed)
-        yield
+        try:
+            yield
+        finally:
+            np.random.set_state(before[0])
+            random.setstate(before[1])
 
 
 def numpy_generator(seed: int, *path: str | int) -> np.random.Generator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,8 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsim.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 
@@ -72,7 +73,7 @@ def _dequantised(weight: Any) -> Tensor | None:  # noqa: ANN401
     return own.int8_vectorwise_dequant(weight.data, weight.SCB)  # type: ignore[no-any-return]
 
 
-def named(given: Given, network: nn.Module, what: str) -> Named:
+def named(given: Given, network: nn.Module, what: str, *, partial: bool = False) -> Named:
     """Match tensors by name, where that fails by shape and order.
 
     Prefixes of DistributedDataParallel, torch.compile and peft are dropped, a tied head counts as
@@ -82,6 +83,7 @@ def named(given: Given, network: nn.Module, what: str) -> Named:
         given: arrays or tensors, by name or in the order of the network.
         network: whose names they get.
         what: what they are, for messages.
+        partial: arrays without names may be the network's first alone, or have others behind them.
 
     Raises:
         ConfigError: they do not fit the network.
@@ -91,10 +93,11 @@ def named(given: Given, network: nn.Module, what: str) -> Named:
     targets = {name: places.target(name) for name in tensors}
     unknown = [name for name, target in targets.items() if target is None]
     if unknown:
-        found = _by_order(list(tensors.values()), network, own, places)
+        found = _by_order(list(tensors.values()), network, own, places, partial)
         if found is None and len(unknown) < len(tensors):
             raise ConfigError(
-                f"{what}: the model has no tensor {unknown[0]!r}. {suggest(unknown[0], own)} "
+                f"{what}: the model has no tensor {unknown[0]!r}. The nearest are "
+                f"{', '.join(difflib.get_close_matches(unknown[0], own, n=3, cutoff=0.0))}. "
                 "Pass the model that the clients train."
             )
         if found is None:
@@ -205,19 +208,33 @@ def _by_name(
 
 
 def _by_order(
-    values: Sequence[Tensor], network: nn.Module, own: Tensors, places: _Places
+    values: Sequence[Tensor], network: nn.Module, own: Tensors, places: _Places, partial: bool
 ) -> tuple[Tensors, str] | None:
+    listed = list(places.listed.values())
     trained = [name for name, value in network.named_parameters() if value.requires_grad]
     orders = {
-        "state_dict()": list(places.listed.values()),
+        "state_dict()": listed,
         "parameters()": [name for name, _ in network.named_parameters()],
         "the trained parameters": trained,
+        "state_dict() without batch normalisation": _without_statistics(listed, network),
     }
+    shapes = [value.shape for value in values]
     for source, names in orders.items():
-        if [own[name].shape for name in names] == [value.shape for value in values]:
+        if [own[name].shape for name in names] == shapes:
             how = f"{len(values)} tensors by shape and order, as {source} lists them"
             return dict(zip(names, values, strict=True)), how
+    for source, names in orders.items() if partial else ():
+        count = min(len(names), len(shapes))
+        if count > 1 and [own[name].shape for name in names[:count]] == shapes[:count]:
+            how = f"the first {count} of {len(values)} tensors by shape and order, as {source}"
+            return dict(zip(names[:count], values, strict=False)), f"{how} lists {len(names)}"
     return None
+
+
+def _without_statistics(names: Sequence[str], network: nn.Module) -> list[str]:
+    """The tensors that clients share where each keeps its own normalisation (FedBN)."""
+    layers = {name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm)}
+    return [name for name in names if name.rpartition(".")[0] not in layers]
 
 
 def _difference(tensors: Tensors, own: Tensors, places: _Places) -> str:

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from fedsim.capture import CaptureKey, Keyed, batch_from, batch_tensors, read_keyed
 from fedsim.files import load_tensors, save_tensors, write_json
+from fedsim.plain_files import make_private
 from fedsim.records import ProbeKind
 from fedsim.signals import TensorSignal
 from fedsim.types import Batch, Tensors
@@ -67,7 +68,7 @@ class TruthStore:
         signals: Mapping[str, TensorSignal] | None = None,
     ) -> None:
         """Write the distinct examples that a client used in a round."""
-        self._open()
+        make_private(self.root)
         sha256 = save_tensors(self._path(key), batch_tensors(batch))
         record = TruthRecord(
             key=key,
@@ -84,7 +85,7 @@ class TruthStore:
     def remember(self, key: CaptureKey, memory: Tensors) -> None:
         """Write what a client keeps after a round; nothing is written of an empty memory."""
         if memory:
-            self._open()
+            make_private(self.root)
             save_tensors(self._memory(key), memory)
 
     def memory(self, key: CaptureKey) -> Tensors:
@@ -95,10 +96,6 @@ class TruthStore:
 
     def _memory(self, key: CaptureKey) -> Path:
         return self.root / f"memory-{key}.safetensors"
-
-    def _open(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.root.chmod(0o700)
 
     def clients(self) -> list[TruthRecord]:
         """The records of all clients and probes, by round and number."""
@@ -124,9 +121,10 @@ class TruthStore:
         """Row numbers and step order of ``key``."""
         return pooled(key, self.members(key))
 
-    def load(self, key: CaptureKey) -> Batch:
-        """The private examples of ``key``."""
-        return joined([self.batch(member) for member in self.members(key)])
+    def load(self, key: CaptureKey, nodes: Sequence[int] = ()) -> Batch:
+        """The private examples of ``key``, or of the nodes of its cohort, see ``CaptureRecord``."""
+        keys = [CaptureKey(round=key.round, client=node) for node in nodes] or [key]
+        return joined([self.batch(member) for each in keys for member in self.members(each)])
 
     def _read(self, pattern: str) -> list[TruthRecord]:
         paths = {CaptureKey.parse(path.stem): path for path in self.root.glob(pattern)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
 from fedsim.files import digest, sync_file, write_bytes, write_json
-from fedsim.reply_kind import kind_of
+from fedsim.reply_kind import hides_its_sign, kind_of
 from fedsim.tensor_bytes import halved, safetensors_parts
 from server.replies import Reply, Sent
 
@@ -77,9 +77,11 @@ class CaptureWriter:
         parts = safetensors_parts(beside | arrays)
         path = self._store.tensors_path(key)
         write_bytes(path, *parts, sync=False)
+        kind = reply.kind or kind_of(reply.sent.arrays, reply.arrays)
+        unstated = reply.kind is None and kind == "gradient"
         record = CaptureRecord(
             key=key,
-            kind=reply.kind or kind_of(reply.sent.arrays, reply.arrays),
+            kind=kind,
             order=tuple(arrays),
             sha256=digest(*parts),
             bytes=sum(array.nbytes for array in arrays.values()),
@@ -90,6 +92,7 @@ class CaptureWriter:
             beside=tuple(reply.beside),
             config=reply.sent.config,
             nodes=reply.nodes,
+            sign_open=unstated and hides_its_sign(reply.arrays),
         )
         write_json(path.with_suffix(".json"), record, sync=False, compact=True)
         self._written += [path, path.with_suffix(".json")]

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from inspect import signature
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from fedsim.build import suggest
 from fedsim.capture import CaptureStore
+from fedsim.errors import ConfigError
 from fedsim.files import save_tensors
 from fedsim.tasks import save_task
 from fedsim.tasks.base import Task
@@ -38,6 +41,7 @@ class Description:
     def __init__(
         self, model: Model | None, options: Mapping[str, Any], say: Callable[[str], None]
     ) -> None:
+        _check(model, options)
         self._model, self._options, self._say = model, options, say
         self._task: Task | None = None
         if model is not None and not isinstance(model, str):  # a name alone needs the tensors
@@ -54,7 +58,7 @@ class Description:
             task = self._task or task_of(model, arrays=shapes, **self._options)
             save_task(task, folder)
             network = task.blank()
-            found = named(tensors, network, "the broadcast")
+            found = named(tensors, network, "the broadcast", partial=True)
             lacking = lacks(found, network)
             note = ""
             if lacking and isinstance(model, nn.Module):
@@ -66,6 +70,20 @@ class Description:
             self._say(f"the broadcast holds {found.how}{note}")
         except Exception as error:  # whatever is wrong with a description, the training goes on
             self._say(f"attacks will ask for the model: {error}")
+
+
+def _check(model: Model | None, options: Mapping[str, Any]) -> None:
+    known = signature(task_of).parameters.keys() - {"model", "arrays"}
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                f"Eavesdropper: {name!r} is no option. {suggest(name, sorted(known))}"
+            )
+    if model is None and options:
+        raise ConfigError(
+            f"Eavesdropper: {', '.join(options)} without the model. Pass model=, too, or neither, "
+            "and all of it to fedsim attack."
+        )
 
 
 def claim(asked: Path) -> Path:

@@ -28,6 +28,7 @@ from fedsim.capture import CaptureStore, Kind
 from fedsim.cell import CaptureConfig
 from fedsim.errors import ConfigError
 from fedsim.files import write_json
+from fedsim.knowledge import Fact, Knowledge
 from fedsim.tasks.given import Model
 from server.capture_writer import CaptureWriter
 from server.cohorts import pooled_equal
@@ -35,6 +36,11 @@ from server.description import Description, claim
 from server.guest import Guest
 from server.replies import Arrays, Reply, Sent
 from server.wrapper import Wrapper
+
+_PROTOCOL: frozenset[Fact] = frozenset(
+    {"batch_size", "local_steps", "learning_rate", "optimizer", "train_mode"}
+)
+"""What the server of an application often knows without a client's word."""
 
 
 def _say(line: str) -> None:
@@ -94,6 +100,7 @@ class Eavesdropper(Wrapper):
         self._guest = Guest(strict=overwrite)
         self._sent: dict[int, Sent] = {}
         self._pools = False
+        self._lacking = _PROTOCOL
 
     @cached_property
     def store(self) -> CaptureStore:
@@ -219,14 +226,25 @@ class Eavesdropper(Wrapper):
         return replies
 
     def _keep(self, server_round: int, replies: Sequence[Reply]) -> None:
-        kept = [
+        selected = [
             replace(reply, arrays=self._kept(reply.arrays))
             for reply in replies
             if any(self.policy.keeps(server_round, n) for n in (reply.client, *reply.nodes))
         ]
         if self._sent:
             self._description.write(next(iter(self._sent.values())).arrays, self.store.root)
-        self._writer.submit(server_round, kept)
+        self._writer.submit(server_round, selected)
+        if selected and not self._overwrite:
+            self._ask(selected[0].knowledge)
+
+    def _ask(self, known: Knowledge) -> None:
+        """Once: name the facts that attacks will lack."""
+        missing, self._lacking = known.missing(self._lacking), frozenset()
+        if missing:
+            _say(
+                f"the server's configuration does not state {', '.join(missing)}. Where it knows "
+                "them, say so later: fedsim attack ... --knows FACT=VALUE"
+            )
 
     def _kept(self, arrays: Arrays) -> Arrays:
         found = {name: value for name, value in arrays.items() if self.policy.keeps_tensor(name)}

@@ -15,6 +15,7 @@ from flwr.server.client_proxy import ClientProxy
 from fedsim.capture import Kind, Setting
 from fedsim.errors import StoreError
 from fedsim.knowledge import Knowledge
+from fedsim.reply_kind import cosine
 from fedsim.tensor_bytes import check_storable
 from fedsim.wire import ReplyFacts, arrays_of, view
 from server.stated_facts import stated
@@ -148,16 +149,15 @@ def _start(node: int, sent: Mapping[int, Sent]) -> Sent:
 
 
 def _update_in(records: Mapping[str, ArrayRecord], sent: Sent) -> str:
-    """The record named as the model that was sent, else of its shapes, else the first."""
+    """The record named as the model that was sent, else of its shapes, and the most like it."""
     if not records:
         raise StoreError("it holds no array record")
+    if sent.record in records or len(records) == 1:
+        return sent.record if sent.record in records else next(iter(records))
     shapes = [array.shape for array in sent.arrays.values()]
-    alike = [
-        name
-        for name, record in records.items()
-        if [tuple(array.shape) for array in record.values()] == shapes
-    ]
-    return sent.record if sent.record in records else [*alike, *records][0]
+    read = {name: _views(record) for name, record in records.items()}
+    alike = [n for n, arrays in read.items() if [a.shape for a in arrays.values()] == shapes]
+    return max(alike or read, key=lambda name: cosine(sent.arrays, read[name]))
 
 
 def _views(record: ArrayRecord) -> Arrays:

@@ -25,8 +25,9 @@ from fedsim.tasks import TASKS, load_task, make_task, save_task
 Modality = Literal["image", "text"]
 
 
-Cell = Literal["image", "linear", "patches", "text", "language"]
-"""Classifiers of images by convolutions, linear layers and patches, of texts, a language model."""
+Cell = Literal["image", "linear", "patches", "normalised", "text", "language"]
+"""Classifiers of images by convolutions, linear layers, patches and with batch statistics, of
+texts, a language model."""
 
 
 class AttackCase(NamedTuple):
@@ -59,7 +60,8 @@ ATTACK_CASES = {
     "lti": AttackCase(
         {"epochs": 1, "width": 8, "channels": 4, "bins": 0.02}, ("image", "text", "language"), True
     ),
-    "ridge": AttackCase({}, ("image",), True),
+    "ridge": AttackCase({}, ("image", "normalised"), True),
+    "statistics": AttackCase({}, ("normalised",), True),
     "spear": AttackCase({}, ("linear",), False),
     "ratio": AttackCase({}, ("linear",), False),
     "properties": AttackCase({}, (), False),  # waits for all rounds, and guesses no rows
@@ -75,8 +77,11 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "dp_sgd": {"clip": 1.0, "noise_multiplier": 0.5},
     "dp_client": {"clip": 1.0, "noise_multiplier": 0.5},
     "dp_server": {"clip": 1.0, "noise_multiplier": 0.5},
+    "local_dp": {"clipping_norm": 1.0, "sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5},
     "error_feedback": {},
     "prune": {"fraction": 0.5},
+    "percentile_privacy": {},
+    "svt_privacy": {},
     "quantize": {"kind": "qsgd"},
     "sign": {},
     "dropout": {"p": 0.5},

@@ -37,6 +37,14 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
         "image": image,
         "linear": merge(image, {"name": "small-linear", "task": {"model": "mlp"}}),
         "patches": merge(image, {"name": "small-patches", "task": {"model": "vit"}}),
+        "normalised": merge(
+            image,
+            {
+                "name": "small-normalised",
+                "task": {"model": "resnet20"},
+                "federation": {"train_mode": True},
+            },
+        ),
         "text": TEXT,
         "language": merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}}),
     }

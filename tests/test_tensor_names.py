@@ -59,3 +59,21 @@ def test_adapters_of_peft() -> None:
     assert set(found.absent) == {"layer.base_layer.weight", "layer.base_layer.bias"}
     base = named({"layer.weight": torch.ones(3, 2), "layer.bias": torch.ones(3)}, network, "base")
     assert set(base.tensors) == set(found.absent)
+
+
+def test_arrays_without_names_may_leave_out_normalisation_or_a_head() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    own = network.state_dict()
+    arrays = list(own.values())
+    shared = ["0.weight", "0.bias", "2.weight", "2.bias"]
+    found = named([own[name] for name in shared], network, "after")
+    assert list(found.tensors) == shared
+    assert "without batch normalisation" in found.how
+    body = named(arrays[:-2], network, "after", partial=True)
+    assert set(body.absent) == {"2.weight", "2.bias"}
+    more = named([*arrays, *arrays], network, "after", partial=True)
+    assert not more.absent
+    assert "the first 9 of 18 tensors" in more.how
+    for given in (arrays[:-2], [*arrays, *arrays]):
+        with pytest.raises(ConfigError, match="tensors came, and the model has 9"):
+            named(given, network, "after")

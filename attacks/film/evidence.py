@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
 from attacks.film.cuts import CUTS
+from attacks.spans.certificate import Prover
 from attacks.spans.judges import best_judge, read_traces
 from attacks.spans.sentences import Judge, SpanSentence, proven
 from fedsim.capture import Observation
@@ -187,7 +188,7 @@ def recover(
         may_end[: grammar.starts.shape[1] + 2] = False
         grammar = replace(grammar, may_end=may_end)
     grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
-    prove = partial(proven, observation, task, network, evidence.first, tolerance=CUTS.tolerance)
+    prove = partial(proven, Prover(observation, task, network, evidence.first, CUTS.tolerance))
     found: dict[Line, SpanSentence] = {}
     good: list[SpanSentence] = []
     guess: Reconstruction | None = None

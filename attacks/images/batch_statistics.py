@@ -18,60 +18,57 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.images.image_losses import ImageLoss
 from attacks.observed.distance import EPSILON
+from attacks.observed.replay import Replay
+from attacks.observed.running_statistics import (
+    MEAN,
+    VARIANCE,
+    counted_batches,
+    tracking_layers,
+    without_broadcast,
+)
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.types import Batch, Tensors
-
-_MEAN, _VARIANCE = "batch-mean ", "batch-variance "
-"""Before a layer's name; no parameter has a space in its name."""
 
 
 def observed_statistics(observation: Observation, network: nn.Module) -> Tensors:
     """Mean and unbiased variance at each normalisation layer, ``(channel,)`` in float32.
 
-    After ``n`` steps of momentum ``m`` the running statistics are
-    ``(1 - m)^n sent + m sum_t (1 - m)^(n - 1 - t) batch_t``, so that one step gives the batch's
-    exactly, up to ``1 / m`` times the rounding, and several steps their weighted mean. A cohort's
-    variance lacks what its clients' means differ by. Where the buffers were not sent, or the number
-    of steps is not known, what is there is taken as it is.
+    The broadcast is taken out, see ``attacks.observed.running_statistics``. Where the buffers were
+    not sent, or the number of steps is not known, what is there is taken as it is.
 
     Raises:
         CannotAttack: the model has no layer that keeps statistics, or more batches went through it
             than steps were taken, as where a defense takes examples one by one: single images do
             not have the statistics of a batch.
     """
-    found: Tensors = {}
-    steps = 1 if observation.kind == "gradient" else observation.knowledge.local_steps
-    for name, layer in network.named_modules():
-        if not isinstance(layer, _BatchNorm):
-            continue
-        if steps is not None and (seen := _batches(observation, name)) not in {None, steps}:
-            raise CannotAttack(
-                f"{name!r} counted {seen} batches in {steps} local steps",
-                "Where a defense takes examples one by one, the statistics are those of single "
-                "images. Set batch_statistics = 0.",
-            )
-        for prefix, buffer in ((_MEAN, "running_mean"), (_VARIANCE, "running_var")):
-            sent = observation.sent[f"{name}.{buffer}"].double()
-            value = observation.received.get(f"{name}.{buffer}", sent).double()
-            if f"{name}.{buffer}" in observation.received and steps is not None:
-                kept = (1 - (layer.momentum or 0.0)) ** steps
-                value = value if kept == 1 else (value - kept * sent) / (1 - kept)
-            found[prefix + name] = value.float()
-    if not found:
+    layers = {
+        name: part
+        for name, part in tracking_layers(observation, network).items()
+        if isinstance(part, _BatchNorm)
+    }
+    if not layers:
         raise CannotAttack(
             "the model has no batch normalisation, hence no statistics to match",
             "Set batch_statistics = 0, or choose a model such as 'resnet20'.",
         )
-    return found
-
-
-def _batches(observation: Observation, layer: str) -> int | None:
-    """How many batches a layer has counted in training; None where its count was not sent."""
-    counter = f"{layer}.num_batches_tracked"
-    if counter not in observation.received:
-        return None
-    return round(float(observation.received[counter] - observation.sent[counter]))
+    steps = 1 if observation.kind == "gradient" else observation.knowledge.local_steps
+    statistics = {
+        prefix + name: observation.received.get(buffer, observation.sent[buffer]).float()
+        for name in layers
+        for prefix, buffer in ((MEAN, f"{name}.running_mean"), (VARIANCE, f"{name}.running_var"))
+    }
+    if steps is None:
+        return statistics
+    for name, layer in layers.items():
+        if (batches := counted_batches(observation, name, layer)) not in {None, steps}:
+            raise CannotAttack(
+                f"{name!r} counted {batches} batches in {steps} local steps",
+                "Where a defense takes examples one by one, the statistics are those of single "
+                "images. Set batch_statistics = 0.",
+            )
+    sent = {k: v for k, v in layers.items() if f"{k}.running_mean" in observation.received}
+    return statistics | without_broadcast(observation, sent, steps)
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,9 @@ class StatisticsLoss:
     weight: float
 
     @property
-    def network(self) -> nn.Module:
+    def model(self) -> Replay:
         """As broadcast."""
-        return self.loss.network
+        return self.loss.model
 
     @property
     def smoother(self) -> float:
@@ -111,7 +108,7 @@ class StatisticsLoss:
         total = torch.zeros((), device=images.device)
         for name, value in seen.items():
             variance, mean = torch.var_mean(value, (0, *range(2, value.dim())))
-            for prefix, own in ((_MEAN, mean), (_VARIANCE, variance)):
+            for prefix, own in ((MEAN, mean), (VARIANCE, variance)):
                 square = (own - observed[prefix + name]).square().sum()
                 total = total + (square + EPSILON).sqrt()
         return total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -83,7 +84,10 @@ def best_restarts(
     for first in range(0, len(starts), lanes):
         own, values = zip(*starts[first : first + lanes], strict=True)
         start = torch.stack(values).to(victims.job.device)
-        with suited_convolutions(victims.loss.network, render(start.flatten(0, 1))):
+        model, images = victims.loss.model, render(start.flatten(0, 1))
+        batch = Batch(images, model.task.any_labels(len(images)).to(images.device))
+        run = partial(model.task.loss, model.network, batch)
+        with suited_convolutions(model.network, run):
             found = descend(
                 objective,
                 {"start": start},

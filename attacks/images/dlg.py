@@ -18,8 +18,9 @@ from attacks.images.lbfgs import LBFGS
 from attacks.observed.declared import declared
 from attacks.observed.distance import squared_error
 from attacks.observed.known_labels import known_labels
-from attacks.observed.replay import Replay, observed_gradient, replay, step_length
+from attacks.observed.replay import Replay, replay, step_length
 from attacks.observed.search import Best, SearchProgress, restart_generators, stalled
+from attacks.observed.single_target import scale_note, unscaled
 from fedsim.capture import Observation
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
@@ -109,11 +110,11 @@ class DLG(Attack):
     def _draw(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> tuple[Tensor, Tensor]:
-        """Pixels ``(batch, channel, height, width)`` and label logits ``(batch, class)``."""
+        """Pixels ``(batch, channel, height, width)`` and label logits ``(batch, target)``."""
         count = observation.knowledge.num_examples
         assert count is not None
         images = torch.randn(count, *task.spec.input_shape, generator=rng)
-        logits = torch.randn(count, task.spec.num_classes, generator=rng)
+        logits = torch.randn(count, task.target_width, generator=rng)
         if self.start == "grey":
             images = 0.5 + 0.1 * images
         return images.to(job.device, torch.float64), logits.to(job.device, torch.float64)
@@ -123,7 +124,7 @@ class DLG(Attack):
     ) -> Reconstruction:
         """The lowest objective that any start reached."""
         model = replay(observation, task, job.device, torch.float64)
-        gradient = observed_gradient(observation)
+        gradient, factor = unscaled(observation, model)
         observed = {name: gradient[name].to(job.device) for name in model.parameters}
         squares = torch.stack([value.square().sum() for value in observed.values()])
         goal = self.tolerance * float(squares.sum())
@@ -131,7 +132,7 @@ class DLG(Attack):
         classes = None if classes is None else classes.to(job.device)
         client = self._client(model, observation, observed)
         starts = [
-            _Start(client, observed, classes, self._draw(observation, task, generator, job))
+            _Start(client, observed, classes, self._draw(observation, task, generator, job), task)
             for generator in restart_generators(rng, self.restarts)
         ]
         fresh, progress = iter(starts), SearchProgress(job)
@@ -146,12 +147,16 @@ class DLG(Attack):
             if stalled(start.objectives, self.patience, CUTS.progress):
                 start = next(fresh, best)
         images, logits = (tensor[0] for tensor in best.best.candidate)
+        if classes is None:
+            soft = task.targets_of(logits)
+            classes = soft.argmax(-1) if task.spec.target == "class" else soft
         return Reconstruction(
-            Batch(images.clamp(0, 1).float(), logits.argmax(-1) if classes is None else classes),
+            Batch(images.clamp(0, 1).float(), classes),
             objective=best.lowest,
             steps=step,
             trace=progress.trace(),
             expired=not done and step < self.steps,
+            note=scale_note(factor),
         )
 
 
@@ -204,7 +209,9 @@ class _Start:
         observed: Tensors,
         classes: Tensor | None,
         point: tuple[Tensor, Tensor],
+        task: Task,
     ) -> None:
+        self._task = task
         self._client, self._observed, self._classes = client, observed, classes
         self._images, self._logits = (tensor.requires_grad_() for tensor in point)
         self._searched = [self._images, self._logits] if classes is None else [self._images]
@@ -220,7 +227,7 @@ class _Start:
         self.objectives.append(self.lowest if math.isfinite(first) else math.nan)
 
     def _objective(self) -> tuple[Tensor, tuple[Tensor, ...]]:
-        labels = self._logits.softmax(-1) if self._classes is None else self._classes
+        labels = self._task.targets_of(self._logits) if self._classes is None else self._classes
         gradient = self._client(Batch(self._images, labels))
         objective = squared_error(gradient, self._observed)
         slopes = torch.autograd.grad(objective, self._searched)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from attacks.images.likelihoods import SHARP, rank_surprise, sign_surprise, surprise
@@ -53,11 +53,6 @@ class ImageLoss:
     def smoother(self) -> float:
         """Factor of the total variation that this loss needs."""
         return SMOOTHER if self.form == "signs" else 1.0
-
-    @property
-    def network(self) -> nn.Module:
-        """As broadcast."""
-        return self.model.network
 
     def __call__(self, images: Tensor, labels: Tensor, observed: Tensors) -> Tensor:
         """The loss of ``images (example, channel, height, width)``, a scalar."""
@@ -143,7 +138,7 @@ def _dither(observation: Observation, place: int) -> float:
     """Standard deviation of what the defenses before this one add to a gradient; 0 if unknown."""
     known = observation.knowledge
     first = known.model_copy(update={"defense": (known.defense or ())[:place]})
-    scaled = observation.kind == "weights" and None in {known.learning_rate, known.local_steps}
+    scaled = observation.kind != "gradient" and None in {known.learning_rate, known.local_steps}
     noise = None if scaled else granted_noise(replace(observation, knowledge=first))
     return (noise or 0.0) / (step_length(observation) if noise else 1.0)
 

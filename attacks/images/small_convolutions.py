@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,25 +15,25 @@ convolutions of 6 to 32 channels at 32 and 64 pixels."""
 
 
 @contextmanager
-def suited_convolutions(network: nn.Module, images: Tensor) -> Iterator[None]:
+def suited_convolutions(network: nn.Module, run: Callable[[], object]) -> Iterator[None]:
     """Convolve with or without oneDNN, by the size of the work.
 
     For one picture on LeNet a gradient's slope takes half the time without.
 
     Args:
         network: of the attack's model.
-        images: all that pass it at once, ``(image, channel, height, width)``.
+        run: passes all images through it at once.
     """
     flags: Any = torch.backends.mkldnn
     before = flags.enabled
-    flags.enabled = before and _multiplications(network, images) >= _WORK
+    flags.enabled = before and _multiplications(network, run) >= _WORK
     try:
         yield
     finally:
         flags.enabled = before
 
 
-def _multiplications(network: nn.Module, images: Tensor) -> int:
+def _multiplications(network: nn.Module, run: Callable[[], object]) -> int:
     """Of one forward pass, in its convolutions."""
     done: list[int] = []
 
@@ -45,5 +45,5 @@ def _multiplications(network: nn.Module, images: Tensor) -> int:
         for module in network.modules():
             if isinstance(module, nn.Conv2d):
                 stack.callback(module.register_forward_hook(count).remove)
-        network(images)
+        run()
     return sum(done)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.base import Job
 from attacks.images.batch_statistics import StatisticsLoss
 from attacks.images.image_losses import ImageLoss
 from attacks.observed.pixel_prior import PixelPrior
+from attacks.observed.replay import Replay
 from fedsim.types import Tensors
 
 
@@ -36,9 +37,9 @@ class RoundsLoss:
     losses: tuple[ImageLoss | StatisticsLoss, ...]
 
     @property
-    def network(self) -> nn.Module:
+    def model(self) -> Replay:
         """Of one of the rounds."""
-        return self.losses[0].network
+        return self.losses[0].model
 
     @property
     def smoother(self) -> float:

@@ -201,7 +201,42 @@ class Slopes:
         return slope.flatten()
 
 
-Features: TypeAlias = Hashed | Slopes
+OfUpdate: TypeAlias = Hashed | Slopes
+
+
+@dataclass(frozen=True)
+class WithStatistics:
+    """Features of an update behind those of the running statistics that came with it.
+
+    Attributes:
+        update: what the update's features are.
+        statistics: number of the others, which no defense of the update changes.
+    """
+
+    update: OfUpdate
+    statistics: int
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.statistics + self.update.width
+
+    def linear(self, update: Mapping[str, Tensor]) -> Tensor:
+        """Those of the update ``(update, feature)`` of tensors ``(update, *shape)``."""
+        return self.update.linear(update)
+
+    def sizes(self, device: torch.device) -> Tensor:
+        """As for the update, float32; 0 for a statistic, which has no noise."""
+        own = self.update.sizes(device)
+        return torch.cat([own.new_zeros(self.statistics), own])
+
+    def finish(self, linear: Tensor) -> Tensor:
+        """The features, of statistics and then of the update."""
+        statistics, own = linear.tensor_split([self.statistics], 1)
+        return torch.cat([statistics, self.update.finish(own)], 1)
+
+
+Features: TypeAlias = OfUpdate | WithStatistics
 
 
 def head_input(weight: Tensor, bias: Tensor) -> Tensor:

@@ -21,11 +21,12 @@ from attacks.learned.auxiliary_rows import (
     with_classes,
     with_mirrored,
 )
-from attacks.learned.features import Coordinates, Features, Hashed
+from attacks.learned.features import Coordinates, Features, Hashed, OfUpdate, WithStatistics
 from attacks.learned.inverter import Inverter
 from attacks.learned.pseudo import Axes
 from attacks.learned.regression import Regression
 from attacks.learned.simulated_client import SimulatedClient, declared_client
+from attacks.learned.simulated_statistics import SimulatedStatistics
 from attacks.learned.simulated_updates import SimulatedUpdates
 from attacks.observed.declared import declared
 from attacks.observed.known_labels import known_labels
@@ -72,6 +73,8 @@ class Learner(Attack, ABC):
             off distribution.
         pseudo: number of pseudo rows; 0 for as many as rows.
         dct_axes: see ``attacks.learned.pseudo``.
+        statistics: learn from the running statistics that came with the update, too, see
+            ``attacks.learned.statistics``; without effect where none came.
         adaptive: simulate the declared defense; otherwise no defense is assumed.
     """
 
@@ -84,6 +87,7 @@ class Learner(Attack, ABC):
     auxiliary: Source = "rows"
     pseudo: Annotated[int, Field(ge=0)] = 0
     dct_axes: Axes = "height-width"
+    statistics: bool = False
     adaptive: bool = True
 
     @abstractmethod
@@ -95,7 +99,7 @@ class Learner(Attack, ABC):
         """
 
     @abstractmethod
-    def features(self, model: Replay, task: Task, made: Tensors) -> Features:
+    def features(self, model: Replay, task: Task, made: Tensors) -> OfUpdate:
         """How updates become features, by what was ``drawn``."""
 
     @abstractmethod
@@ -130,9 +134,10 @@ class Learner(Attack, ABC):
         with _simulable():
             made = {"size": torch.tensor(count), **self.drawn(training, client, task, seed)}
         made = {name: value.to(job.device) for name, value in made.items()}
-        features = self.features(model, task, made)
+        statistics = self._statistics(observation, task, job)
+        features = _together(self.features(model, task, made), statistics)
         made["inputs"] = torch.tensor(features.width)
-        client = replace(client, features=features)
+        client = replace(client, features=features, statistics=statistics)
         with seeded(derive(seed, "network")):
             network = self.network(task, features, made).to(job.device)
         rows = joined([heldout, training]).to(job.device)
@@ -168,28 +173,51 @@ class Learner(Attack, ABC):
         if self.adaptive and 1 < clients < learned["size"] and declared(observations[0]).names:
             notes += [f"the {clients} clients of a cohort were taken to have equally many examples"]
         model = replay(observations[0], task, job.device)
-        features = self.features(model, task, learned)
-        for observation in observations:
-            _check_fits(observation, model, features, learned)
+        own = [self._statistics(observation, task, job) for observation in observations]
+        of_update = self.features(model, task, learned)
+        features = _together(of_update, own[0])
+        for observation, statistics in zip(observations, own, strict=True):
+            _check_fits(observation, model, _together(of_update, statistics), learned)
         network = self.network(task, features, learned).to(job.device)
         load_state(network, {name: learned[name] for name in network.state_dict()})
         guesses = []
-        for observation, rng in zip(observations, rngs, strict=True):
+        for observation, statistics, rng in zip(observations, own, rngs, strict=True):
             update = observed_gradient(observation)
             seen = {name: update[name].float()[None].to(job.device) for name in model.parameters}
             linear = features.linear(seen)
+            if statistics is not None:
+                linear = torch.cat([statistics.observed(observation)[None], linear], 1)
             with torch.no_grad():
                 outputs = network(features.finish(linear))[0]
             guess = network.output.read(outputs, observation.knowledge.lengths)
             guesses.append(
                 Reconstruction(
-                    replace(guess, labels=_labels(observation, task, rng, job, self.adaptive)),
+                    replace(
+                        guess,
+                        labels=labels_or_unknown(
+                            observation, task, rng, job, adaptive=self.adaptive
+                        ),
+                    ),
                     objective=float(learned["heldout"]),
                     steps=int(learned.get("epoch", 0)),
                     note="; ".join(notes),
                 )
             )
         return guesses
+
+    def _statistics(
+        self, observation: Observation, task: Task, job: Job
+    ) -> SimulatedStatistics | None:
+        if not self.statistics:
+            return None
+        try:
+            return SimulatedStatistics.of(observation, task, job.device)
+        except CannotAttack:
+            return None
+
+
+def _together(update: OfUpdate, statistics: SimulatedStatistics | None) -> Features:
+    return update if statistics is None else WithStatistics(update, sum(statistics.groups))
 
 
 @contextmanager
@@ -222,8 +250,8 @@ def _check_fits(
         )
 
 
-def _labels(
-    observation: Observation, task: Task, rng: torch.Generator, job: Job, adaptive: bool
+def labels_or_unknown(
+    observation: Observation, task: Task, rng: torch.Generator, job: Job, *, adaptive: bool
 ) -> Tensor:
     """The classes of a classifier's examples; -1 where they cannot be told."""
     unknown = torch.full((_count(observation),), -1)

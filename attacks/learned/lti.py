@@ -8,7 +8,14 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from attacks.base import Job
-from attacks.learned.features import Coordinates, Features, Hashed, draw_bins, tensor_weights
+from attacks.learned.features import (
+    Coordinates,
+    Features,
+    Hashed,
+    OfUpdate,
+    draw_bins,
+    tensor_weights,
+)
 from attacks.learned.inverter import Inverter, Output
 from attacks.learned.inverter_outputs import Pixels, TokenOutput, words_of
 from attacks.learned.inverter_training import Training
@@ -74,7 +81,7 @@ class LTI(Learner):
             made["words"] = words_of(rows)
         return made
 
-    def features(self, model: Replay, task: Task, made: Tensors) -> Features:
+    def features(self, model: Replay, task: Task, made: Tensors) -> OfUpdate:
         """The coordinates, hashed."""
         del task
         return Hashed.of(Coordinates.of(model), made.get("index"), made.get("weights"))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.learned.features import Coordinates, Features, Slopes
+from attacks.learned.features import Coordinates, Features, OfUpdate, Slopes, WithStatistics
 from attacks.learned.inverter_outputs import Pixels
 from attacks.learned.inverter_training import MEASURED
 from attacks.learned.learner import Learner, Lessons, Model
@@ -60,7 +60,7 @@ class Ridge(Learner):
             )
         return {"reference": rows.inputs.mean(0)}
 
-    def features(self, model: Replay, task: Task, made: Tensors) -> Features:
+    def features(self, model: Replay, task: Task, made: Tensors) -> OfUpdate:
         """The slopes."""
         del task
         head = find_head(model.network)
@@ -69,8 +69,9 @@ class Ridge(Learner):
     def network(self, task: Task, features: Features, made: Tensors) -> Model:
         """The linear map."""
         del made
-        assert isinstance(features, Slopes)
-        return Regression(features.width, features.classes, Pixels(task.spec.input_shape))
+        slopes = features.update if isinstance(features, WithStatistics) else features
+        assert isinstance(slopes, Slopes)
+        return Regression(features.width, slopes.classes, Pixels(task.spec.input_shape))
 
     @torch.no_grad()
     def learn(self, network: Model, lessons: Lessons, job: Job, seed: int) -> Tensors:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attacks.learned.features import Coordinates, Features
 from attacks.learned.gradients import Gradients
+from attacks.learned.simulated_statistics import SimulatedStatistics
 from attacks.observed.declared import declared
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, step_length
@@ -39,6 +40,7 @@ class SimulatedClient:
         variance: variance of that noise in each coordinate of the mean gradient.
         spread: distribution of an update's examples over clients and steps.
         length: factor from the mean gradient to the update, on which late defenses act.
+        statistics: what the client's running statistics say, if they are features, too.
     """
 
     gradients: Gradients
@@ -47,6 +49,7 @@ class SimulatedClient:
     variance: float
     spread: LocalSteps
     length: float
+    statistics: SimulatedStatistics | None = None
 
     @property
     def model(self) -> Replay:
@@ -73,7 +76,10 @@ class SimulatedClient:
         least = 1 if self.gradients.factored is None else _LANES
         step = self.size * max(least, _AT_ONCE // (4 * self.size * self.coordinates.count))
         starts = range(0, len(batch), step)
-        return torch.cat([self._linear(batch[i : i + step], rng) for i in starts])
+        linear = torch.cat([self._linear(batch[i : i + step], rng) for i in starts])
+        if self.statistics is None:
+            return linear
+        return torch.cat([self.statistics(batch.inputs, rng.initial_seed()), linear], 1)
 
     def _linear(self, batch: Batch, rng: torch.Generator) -> Tensor:
         numbers = torch.arange(len(batch)).view(-1, self.spread.rows)
@@ -147,6 +153,8 @@ class SimulatedClient:
         Measured on the first rows, so that any defense, normalisation and loss is judged by what
         it does.
         """
+        if self.statistics is not None and self.size > 1:
+            return False
         probe = batch[: min(_PROBES, len(batch) // self.size) * self.size]
         first, second = (self.linear(probe, _generator(probe, seed)) for seed in (0, 1))
         alone = replace(self, spread=LocalSteps()).linear(probe, _generator(probe, 2))

@@ -47,7 +47,7 @@ def granted_noise(observation: Observation) -> float | None:
     if knowledge.num_examples is not None:
         count = max(1, knowledge.num_examples // knowledge.cohort)
     if chain.per_example:
-        if observation.kind == "weights" or count is None:
+        if observation.kind != "gradient" or count is None:
             return None
         drawn = [chain.on_gradient(update, rng)["zeros"] for _ in range(count)]
         try:

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from attacks.feasibility import Prospect
 from attacks.observed.cuts import CUTS
+from attacks.observed.seen_input import SeenInput, seen_input
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
@@ -22,11 +23,20 @@ _PROBES = 16  # random images that show what follows the layer
 
 @dataclass(frozen=True, slots=True)
 class FirstLinear:
-    """Names of the layer and of its parameters."""
+    """Names of the layer and of its parameters, and what it is given of an image.
+
+    Attributes:
+        seen: how its input depends on the pixels; None if it is the pixels.
+    """
 
     module: str
     weight: str
     bias: str
+    seen: SeenInput | None = None
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Pixels ``(..., value)`` of which the layer is given ``inputs``."""
+        return inputs if self.seen is None else self.seen.image(inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +59,19 @@ class UnitRows:
 def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> FirstLinear:
     """The layer that takes the flattened image, found by what it does to random images.
 
-    Its input has to be the pixels themselves, and the loss may depend on a unit where it is
-    positive alone, which is what ReLU does whether it is a module or a function.
+    Its input has to be the pixels, normalised one by one or as they are, and the loss may depend on
+    a unit where it is positive alone, which is what ReLU does whether it is a module or a function.
 
     Raises:
-        CannotAttack: there is no such layer, or it has no bias.
+        CannotAttack: there is no such layer, or it has no bias; or targets are no classes.
     """
+    if task.spec.target != "class":
+        raise CannotAttack(
+            "it tries every class of an image, and the targets of this model are no classes",
+            "Choose 'closed_form' for one example, or an attack that searches.",
+        )
     parameter = next(network.parameters())
     images = torch.rand(_PROBES, *task.spec.input_shape, generator=rng).to(parameter)
-    flat = images.flatten(1)
     seen: list[tuple[str, Tensor, Tensor]] = []
 
     def watch(name: str, module: nn.Module) -> RemovableHandle:
@@ -72,7 +86,11 @@ def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> F
     for hook in hooks:
         hook.remove()
     where = type(network).__name__
-    if not seen or not (seen[0][1].shape == flat.shape and torch.equal(seen[0][1], flat)):
+    try:
+        given = seen_input(network, task, seen[0][0]) if seen else None
+    except CannotAttack:
+        given = None
+    if given is None or seen[0][1].dim() != 2:
         raise CannotAttack(
             f"{where} has no linear layer that takes the pixels as they are",
             "Choose a model whose first layer is fully connected, such as 'mlp'.",
@@ -90,7 +108,8 @@ def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> F
             f"{name!r} of {where} has no bias, whose gradient sets the scale of an image",
             "Choose a model with a bias, such as 'mlp'.",
         )
-    return FirstLinear(name, f"{name}.weight", f"{name}.bias")
+    weight, bias = (f"{name}.{own}" if name else own for own in ("weight", "bias"))
+    return FirstLinear(name, weight, bias, None if given.plain else given)
 
 
 def first_linear_of(prospect: Prospect) -> nn.Linear:
@@ -155,10 +174,12 @@ class Proof:
         error: ``||G - a g|| / ||G||`` with the best scale ``a > 0``, the larger one of all
             parameters and of the first layer alone.
         bound: what rounding explains.
+        factor: the best scale.
     """
 
     error: float
     bound: float
+    factor: float = 1.0
 
     @property
     def exact(self) -> bool:
@@ -227,5 +248,6 @@ def _compare(
     both, norm = float(goal @ guess), float(goal.norm())
     if both <= 0:
         return Proof(1.0, tolerance)
-    error = float((goal - guess * (both / float(guess @ guess))).norm()) / norm
-    return Proof(error, tolerance + 2 * rounding**0.5 / norm)
+    factor = both / float(guess @ guess)
+    error = float((goal - guess * factor).norm()) / norm
+    return Proof(error, tolerance + 2 * rounding**0.5 / norm, factor)

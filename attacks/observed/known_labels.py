@@ -8,11 +8,13 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.observed.declared import declared
 from attacks.observed.labels import Head, count_labels, find_head, infer_label, round_counts
+from attacks.observed.single_target import single_target
 from fedsim.capture import Observation
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.prune import Prune
 from fedsim.defenses.sign import Sign
+from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
@@ -27,6 +29,8 @@ def known_labels(
 ) -> Tensor:
     """Classes int64 ``(batch,)``: the granted ones, else those that the update gives away.
 
+    Where the target is no class, and the batch a single example, it is ``(1, target)``.
+
     An ``adaptive`` attacker reads an update whose length the declared defense cut up to its scale,
     and a mean of signed or pruned gradients by what these leave of each example.
 
@@ -37,8 +41,16 @@ def known_labels(
     if knowledge.labels is not None:
         return torch.tensor(knowledge.labels)
     assert knowledge.num_examples is not None
+    if task.spec.target == "none":
+        return task.any_labels(knowledge.num_examples)
     if knowledge.num_examples == 1:
-        return torch.tensor([infer_label(observation.update(), find_head(task.build()))])
+        return _single(observation, task)
+    if task.spec.target != "class":
+        raise CannotAttack(
+            f"the targets of {knowledge.num_examples} examples are no classes, and are mixed in "
+            "the gradient of the last layer",
+            "Choose 'dlg', which searches for them, or an update of one example.",
+        )
     auxiliary = job.auxiliary() if knowledge.auxiliary else None
     defense = declared(observation) if adaptive else Chain()
     alone = _alone(observation, defense)
@@ -60,6 +72,14 @@ def known_labels(
         predicted=job.predicted,
     )
     return torch.repeat_interleave(counts)
+
+
+def _single(observation: Observation, task: Task) -> Tensor:
+    network = task.model(observation.sent)
+    update, head = observation.update(), find_head(network)
+    if task.modality == "text":
+        return torch.tensor([infer_label(update, head)])
+    return single_target(network.double(), task, update, head).target.cpu()
 
 
 def _alone(observation: Observation, defense: Chain) -> Defense | None:

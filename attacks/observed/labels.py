@@ -12,6 +12,7 @@ from attacks.observed.replay import observed_gradient
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
+from fedsim.tasks.targets import output_slopes
 from fedsim.types import Batch, Tensors
 
 DUMMIES = 256
@@ -47,7 +48,8 @@ def find_head(network: nn.Module) -> Head:
 def infer_label(update: Tensors, head: Head) -> int:
     """The class of a single example (iDLG, Zhao et al. 2020); any positive scale of ``update``.
 
-    The bias gradient is ``softmax - one_hot``, negative at the class only. Without a bias: the one
+    The bias gradient is ``softmax - one_hot``, negative at the class only; of a single output it is
+    ``sigmoid - class``. Without a bias: the one
     row of the weight gradient with a negative inner product with every other row. Unlike the
     shortcut by row sums this needs no positive features.
 
@@ -55,7 +57,8 @@ def infer_label(update: Tensors, head: Head) -> int:
         CannotAttack: the layer was not sent, or has two classes and no bias.
     """
     if head.bias in update:
-        return int(update[head.bias].argmin())
+        bias = update[head.bias]
+        return int(bias.argmin() if len(bias) > 1 else bias[0] < 0)
     if head.weight not in update:
         raise CannotAttack(
             f"{head.weight!r} was not sent, so its gradient cannot tell the label",
@@ -106,6 +109,9 @@ def count_labels(
             "Grant server_knows.labels.",
         )
     bias_gradient = observed_gradient(observation)[head.bias]
+    if len(bias_gradient) == 1:  # sigmoid - class: a sigmoid is the softmax of (0, output)
+        bias_gradient = torch.cat([-bias_gradient, bias_gradient])
+    bias_gradient = bias_gradient / _slope(network, head, task, num_examples)
     if auxiliary is None:
         batch = _dummies(network, task, rng)
         mean, change = _softmax(network, head, task, batch).mean(0), -bias_gradient
@@ -188,7 +194,26 @@ def _softmax(network: nn.Module, head: Head, task: Task, batch: Batch) -> Tensor
     with torch.no_grad():
         task.loss(network, batch)
     hook.remove()
-    return logits[-1].double().softmax(-1)
+    outputs = logits[-1].double()
+    if outputs.shape[-1] == 1:
+        outputs = torch.cat([torch.zeros_like(outputs), outputs], -1)
+    return outputs.softmax(-1)
+
+
+def _slope(network: nn.Module, head: Head, task: Task, total: int) -> float:
+    """A class's slope at outputs of 0 in a batch, by that of the mean cross-entropy.
+
+    It is the number of examples for a sum, and what smoothing leaves for smoothed labels.
+    """
+    if task.modality == "text":
+        return 1.0
+    images = torch.full((total, *task.spec.input_shape), 0.5)
+    width = network.get_parameter(head.weight).shape[0]
+    batch = Batch(images, torch.zeros(total, dtype=torch.int64))
+    outputs = torch.zeros(total, width)
+    slope = output_slopes(task.loss, network, head.layer, outputs, batch)[0]
+    usual = 0.5 if width == 1 else (1 - width) / width
+    return float(slope[0]) * total / usual or 1.0
 
 
 def _dummies(network: nn.Module, task: Task, rng: torch.Generator) -> Batch:

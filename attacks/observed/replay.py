@@ -13,6 +13,9 @@ from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
+_MULTIPLES = frozenset({None, "sgd", "momentum"})
+"""Optimisers whose first step is a multiple of the gradient."""
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -94,15 +97,28 @@ def observed_gradient(observation: Observation) -> Tensors:
         raise CannotAttack(
             f"the scale of a FedAvg update needs {' and '.join(missing)}, which the server does "
             "not know",
-            "Grant it under [server_knows]; 'inverting' does without it where the labels are "
-            "granted.",
+            "Grant it under [server_knows]. Of texts, 'span' does without it; of images, "
+            "'inverting' where the labels are granted.",
         )
-    if knowledge.optimizer not in {None, "sgd", "momentum"}:
+    if knowledge.optimizer not in _MULTIPLES:
         raise CannotAttack(
             f"a FedAvg update by {knowledge.optimizer!r} is no multiple of a gradient",
             "Use optimizer = 'sgd', or FedSGD.",
         )
     return {name: value / step_length(observation) for name, value in update.items()}
+
+
+def gradient_or_multiple(observation: Observation) -> tuple[Tensors, bool]:
+    """The gradient, and whether its scale is known: else it is the update as it was received.
+
+    Raises:
+        CannotAttack: the optimiser sends no multiple of a gradient.
+    """
+    knowledge = observation.knowledge
+    unknown = knowledge.missing(frozenset({"learning_rate", "local_steps"}))
+    if observation.kind == "weights" and unknown and knowledge.optimizer in _MULTIPLES:
+        return observation.update(), False
+    return observed_gradient(observation), True
 
 
 def step_length(observation: Observation) -> float:

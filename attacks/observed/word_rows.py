@@ -62,7 +62,7 @@ def read_tables(
             "Lower the client's learning rate.",
         )
     tied = is_tied(network)
-    if observation.kind == "weights" and not tied:
+    if observation.kind != "gradient" and not tied:
         update = without_decay(update, names.word, observation.sent)
     words = update[names.word]
     return EmbeddingTables(words, update.get(names.position or "", words[:0]), tied)

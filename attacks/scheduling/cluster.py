@@ -40,6 +40,7 @@ def start_ray(
             stack.callback(ray.shutdown)
             ray.init(
                 log_to_driver=False,
+                job_config=_job(),
                 logging_level=logging.ERROR,
                 runtime_env={"env_vars": {"PYTHONPATH": path}, **_interpreter(address)},
                 **where,
@@ -90,6 +91,18 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _job() -> Any:  # noqa: ANN401
+    """A job whose workers do not import from the working directory, which may be a stranger's.
+
+    Ray puts that folder before the installed packages, unless a job brings a folder of its own.
+    """
+    from ray.job_config import JobConfig
+
+    job = JobConfig()
+    job._runtime_env_has_working_dir = lambda: True
+    return job
 
 
 def _interpreter(address: str | None) -> dict[str, str]:

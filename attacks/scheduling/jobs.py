@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from attacks import attack_classes
+from attacks import attacks_for
 from fedsim.build import build, options_of
 from fedsim.capture import CaptureKey, CaptureStore, read_keyed
 from fedsim.errors import ConfigError, StoreError
@@ -17,6 +17,7 @@ from fedsim.files import load_tensors, read_record, write_json
 from fedsim.records import JobRecord, Status
 
 State: TypeAlias = Literal["queued", "running", "done", "skipped", "failed", "timeout"]
+Phase: TypeAlias = Literal["load", "wait", "prepare", "reconstruct"]
 Change: TypeAlias = Literal["queued", "running", "settled"]
 
 
@@ -40,6 +41,11 @@ class Demand:
     threads: int = 1
     tf32: bool = False
 
+    @property
+    def killed(self) -> str:
+        """The reason of a job that was killed as its time was over."""
+        return f"killed after {self.budget:g} s budget and {self.grace:g} s grace"
+
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
@@ -53,6 +59,7 @@ class JobSpec:
         keys: the group of observations.
         seed: the experiment's seed.
         attempt: 1 for the first.
+        donors: of a control job, for each key the capture whose reply takes the place of its own.
     """
 
     captures: Path
@@ -63,6 +70,7 @@ class JobSpec:
     seed: int
     demand: Demand = Demand()
     attempt: int = 1
+    donors: tuple[CaptureKey, ...] = ()
 
     @property
     def cell(self) -> str:
@@ -87,7 +95,7 @@ class JobSpec:
 class Progress:
     """Progress of a running job; ``text`` is the guess so far if it is a text."""
 
-    phase: Literal["load", "wait", "prepare", "reconstruct"]
+    phase: Phase
     step: int = 0
     objective: float = math.nan
     text: str = ""
@@ -138,7 +146,7 @@ def plan(
         chunk: most observations of one ``same_weights`` job; independent of the number of workers,
             so that the groups are too.
     """
-    attack = build(attack_classes(), table, f"attacks.{label}")
+    attack = build(attacks_for(table), table, f"attacks.{label}")
     store = CaptureStore(captures.resolve())
     keys = store.keys()
     if round is not None:
@@ -230,5 +238,5 @@ def give_up(spec: JobSpec, status: Status, reason: str, seconds: float) -> list[
                 seconds=seconds / len(spec.keys),
                 attempts=spec.attempt,
             )
-            write_json(spec.record_path(key), record.sealed())
+            write_json(spec.record_path(key), record)
     return [read_record(spec.record_path(key), JobRecord) for key in spec.keys]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sqlite3
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from attacks.scheduling.jobs import JobSpec, State, discard, settled
 from attacks.scheduling.run_lock import lock_run
+from fedsim.devices import machine
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import SCHEMA, unwritable
 from fedsim.records import JobRecord
@@ -44,7 +44,7 @@ class LedgerRow:
         attempts: number of starts, including those of commands that were killed.
         started: Unix time; None before the first start.
         ended: Unix time; None until the state is final.
-        worker: ``<process id>@<machine>`` of the last attempt.
+        worker: ``<process id>@<machine>`` of the last attempt, the latter as a hash.
     """
 
     cell: str
@@ -190,7 +190,7 @@ class Ledger:
         """Mark the job as running and return it with the number of its attempt."""
         run = replace(spec, attempt=self._first(spec)[1] + 1)
         change = "state = 'running', attempts = ?, worker = ?, started = ?"
-        here = f"{os.getpid()}@{socket.gethostname()}"
+        here = f"{os.getpid()}@{machine()}"
         self._update(run, change, run.attempt, here, time.time())
         return run
 

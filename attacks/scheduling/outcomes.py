@@ -11,12 +11,12 @@ import torch
 from attacks.base import Reconstruction, Trace
 from attacks.scheduling.jobs import JobSpec
 from fedsim.capture import CaptureKey, batch_tensors
-from fedsim.errors import CannotAttack, StoreError
+from fedsim.errors import CannotAttack, StoreError, message_of
 from fedsim.files import save_tensors, write_json
 from fedsim.records import JobRecord, Status
 from fedsim.types import Tensors
 
-AttackOutcome: TypeAlias = Reconstruction | Exception
+AttackOutcome: TypeAlias = Reconstruction | BaseException
 _TRACE_POINTS = 200
 """Most points of a trace that a record keeps."""
 _SHORT = 1.0
@@ -27,12 +27,12 @@ class _NonFinite(Exception):
     pass
 
 
-def is_interruption(error: Exception) -> bool:
+def is_interruption(error: BaseException) -> bool:
     """Whether the machine ended the job, and not the attack: a file, the disk or the memory."""
     return isinstance(error, StoreError | OSError) or is_out_of_memory(error)
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether the CPU's or the GPU's memory was too small."""
     # The allocator of the CPU has no error of its own.
     lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
@@ -65,12 +65,14 @@ def write_outcome(
         try:
             tensors = _finite(outcome)
             record = JobRecord.model_validate({**dict(record), **_told(outcome)})
-        except Exception as error:  # a malformed guess is a failed attack, too
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a malformed guess is a failed attack, too
             outcome = error
         else:
             sha256 = save_tensors(spec.guess_path(key), tensors, sync=sync)
             record = record.model_copy(update={"sha256": sha256})
-    if isinstance(outcome, Exception):
+    if isinstance(outcome, BaseException):
         spec.guess_path(key).unlink(missing_ok=True)
         told = {"status": _status(outcome), "reason": _reason(outcome, spec.label)}
         record = record.model_copy(update=told)
@@ -101,21 +103,21 @@ def _finite(outcome: Reconstruction) -> Tensors:
     return tensors
 
 
-def _status(error: Exception) -> Status:
+def _status(error: BaseException) -> Status:
     if isinstance(error, CannotAttack):
         return "skipped"
     return "interrupted" if is_interruption(error) else "failed"
 
 
-def _reason(error: Exception, label: str) -> str:
+def _reason(error: BaseException, label: str) -> str:
     """On one line: ``<label>: <reason>. <advice>``, or else ``Type: message (file:line)``."""
     if isinstance(error, CannotAttack):
-        return f"{label}: {error}"
+        return f"{label}: {message_of(error)}"
     if isinstance(error, _NonFinite):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    message = " ".join(str(error).split())[:500]
-    return f"{type(error).__name__}: {message} ({Path(frame.filename).name}:{frame.lineno})"
+        return message_of(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {message_of(error)}{where}"
 
 
 def thin(trace: Trace, most: int = _TRACE_POINTS) -> Trace:

@@ -55,7 +55,7 @@ class Outbox:
         """
         store = CaptureStore(spec.captures)
         own, shared = [], _common(spec.captures)
-        for key in spec.keys:
+        for key in {*spec.keys, *spec.donors}:
             tensors = store.tensors_path(key)
             own += [tensors, tensors.with_suffix(".json")]
             shared.append(store.sent_path(store.record(key).sent_sha256))

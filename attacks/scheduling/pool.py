@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from attacks.scheduling.isolation import STARTS, ProcessDied
 from attacks.scheduling.jobs import (
     Change,
     Event,
@@ -22,7 +23,7 @@ from attacks.scheduling.jobs import (
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.parcel import Delivery, Outbox, Unseen
 from attacks.scheduling.task import stream_job
-from fedsim.errors import StoreError
+from fedsim.errors import StoreError, message_of
 from fedsim.records import JobRecord
 
 Stream: TypeAlias = Any
@@ -30,6 +31,10 @@ Stream: TypeAlias = Any
 
 _TICK = 0.2
 """Seconds between checks for new jobs and late ones while tasks run."""
+_SILENCE = 10.0
+"""Seconds after a worker was killed until its job is settled without an answer from Ray, which
+takes a worker for alive while a process that it forked holds its connection. Half of it could cut
+the records off that a busy machine still writes; twice it only waits longer."""
 
 
 @dataclass(slots=True)
@@ -40,14 +45,14 @@ class _Running:
         packed: whether the files that it reads travel with it.
         phase: the phase that the worker last reported.
         since: ``time.monotonic()`` of the last change of phase.
-        killed: whether it exceeded its time and was cancelled.
+        killed: ``time.monotonic()`` when it exceeded its time and was cancelled; 0 before.
     """
 
     spec: JobSpec
     packed: bool
     phase: str = "wait"
     since: float = field(default_factory=time.monotonic)
-    killed: bool = False
+    killed: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -58,9 +63,10 @@ class _Running:
 class RayPool:
     """Runs attack jobs on Ray in the background.
 
-    Ray's own retries are off. A job whose worker dies is started again, at most ``retries`` times;
-    a job that raises or exceeds budget and grace is not. Every job ends in records on disk,
-    whatever happens to its worker; those of a dead worker are ``interrupted``, for a later command.
+    Ray's own retries are off. A job whose worker dies is started again, at most ``retries`` times
+    in one command and ``STARTS`` times in all; a job that raises or exceeds budget and grace is
+    not. Every job ends in records on disk, whatever happens to its worker; those of a dead worker
+    are ``interrupted``, for a later command, and ``failed`` after the last start.
     Workers use the run folder; once one does not see it, jobs travel with the files that they read,
     and send back those that they write.
 
@@ -188,10 +194,13 @@ class RayPool:
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_TICK)
         for stream in ready:
             self._read(stream)
-        for stream, job in self._running.items():
+        now = time.monotonic()
+        for stream, job in list(self._running.items()):
             demand = job.spec.demand
-            if job.seconds > demand.budget + demand.grace and not job.killed:
-                job.killed = True
+            if job.killed and now - job.killed > _SILENCE:
+                self._end(stream, "the worker gave no answer")
+            elif job.seconds > demand.budget + demand.grace and not job.killed:
+                job.killed = now
                 self._ray.cancel(stream, force=True)
 
     def _read(self, stream: Stream) -> None:
@@ -201,8 +210,12 @@ class RayPool:
         except StopIteration:
             self._end(stream, "the worker ended without a record", unseen=True)
         except self._ray.exceptions.RayTaskError as error:
-            fault = f"{type(error.cause).__name__}: {error.cause}"
-            self._end(stream, fault, unseen=isinstance(error.cause, Unseen))
+            cause = error.cause
+            if isinstance(cause, ProcessDied):
+                self._end(stream, str(cause), died=True, apart=True)
+            else:
+                fault = f"{type(cause).__name__}: {message_of(cause)}"
+                self._end(stream, fault, unseen=isinstance(cause, Unseen))
         except self._ray.exceptions.RayError as error:
             fault = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             self._end(stream, f"the worker died ({fault})", died=True)
@@ -216,25 +229,41 @@ class RayPool:
             else:
                 self._ledger.locate(job.spec, message)
 
-    def _end(self, stream: Stream, fault: str, *, died: bool = False, unseen: bool = False) -> None:
-        """Settle a job by its records on disk: a worker may die after it wrote them."""
+    def _end(
+        self,
+        stream: Stream,
+        fault: str,
+        *,
+        died: bool = False,
+        apart: bool = False,
+        unseen: bool = False,
+    ) -> None:
+        """Settle a job by its records on disk: a worker may die after it wrote them.
+
+        Args:
+            stream: of the job.
+            fault: what has happened.
+            died: whether its process died.
+            apart: whether that was a process of its own.
+            unseen: whether the worker does not see the run folder.
+        """
         job = self._running.pop(stream)
         spec, records = job.spec, recorded(job.spec)
-        if records is None and job.killed:
-            budget, grace = spec.demand.budget, spec.demand.grace
-            reason = f"killed after {budget:g} s budget and {grace:g} s grace"
-            records = give_up(spec, "timeout", reason, job.seconds)
-        elif records is None and died and self._deaths[spec.name] < self._retries:
-            self._deaths[spec.name] += 1
+        if records is not None:
+            self._settle(spec, records)
+        elif job.killed:
+            self._settle(spec, give_up(spec, "timeout", spec.demand.killed, job.seconds))
+        elif died and spec.attempt >= STARTS:
+            reason = f"{fault}, start {spec.attempt}"
+            self._settle(spec, give_up(spec, "failed", reason, job.seconds))
+        elif apart or (died and self._deaths[spec.name] < self._retries):
+            self._deaths[spec.name] += died and not apart
             self._again(spec, fault)
-            return
-        elif records is None and unseen and not job.packed:
+        elif unseen and not job.packed:
             self._outbox = self._outbox or Outbox(self._ray)
             self._again(spec, "the worker does not see the run folder")
-            return
-        if records is None:
-            records = give_up(spec, "interrupted", fault, job.seconds)
-        self._settle(spec, records)
+        else:
+            self._settle(spec, give_up(spec, "interrupted", fault, job.seconds))
 
     def _again(self, spec: JobSpec, reason: str) -> None:
         self._ledger.requeue(spec, reason)

@@ -19,8 +19,9 @@ from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.spans.bag import words_of_update
 from fedsim.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.errors import StoreError
-from fedsim.files import Record, digest, load_tensors, read_record, save_tensors, write_json
+from fedsim.files import Sealed, digest, load_tensors, read_record, save_tensors, write_json
 from fedsim.knowledge import Knowledge
+from fedsim.plain_files import open_lock
 from fedsim.seeds import derive
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
@@ -28,7 +29,7 @@ from fedsim.types import Tensors
 Report: TypeAlias = Callable[[Progress], None]
 
 
-class PreparedRecord(Record):
+class PreparedRecord(Sealed):
     """The sidecar of the learned tensors, written last; ``seconds`` is the time to learn them."""
 
     attack: str
@@ -119,6 +120,6 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
 def _alone(lock: Path) -> Iterator[None]:
     """Hold the lock, so that no two workers learn the same; a worker's death releases it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
+    with open_lock(lock) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

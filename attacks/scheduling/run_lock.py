@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from fedsim.errors import StoreError
+from fedsim.plain_files import open_lock
 
 
 def lock_run(path: Path) -> IO[str]:
@@ -19,8 +20,9 @@ def lock_run(path: Path) -> IO[str]:
 
     Raises:
         StoreError: another process holds the lock.
+        ConfigError: the lock is a link or no file.
     """
-    lock = path.with_suffix(".lock").open("w")
+    lock = open_lock(path.with_suffix(".lock"))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import time
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from attacks.scheduling.isolation import run
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.parcel import Delivery, Reference, Unseen, deliver, unpack
-from attacks.scheduling.worker import GpuLost, run_job
+from attacks.scheduling.worker import GpuLost
+from fedsim.devices import machine
 
 _REPORT_EVERY = 0.25
 """Seconds between two progress messages of one job."""
@@ -24,7 +25,7 @@ _LEAVING = 1.0
 def stream_job(
     spec: JobSpec, files: Mapping[str, Reference] | None = None
 ) -> Iterator[str | Progress | Delivery]:
-    """``run_job`` as a generator: ``<process id>@<machine>``, then the progress, thinned.
+    """``isolation.run`` as a generator: ``<process id>@<machine>``, then the progress, thinned.
 
     Args:
         spec: the job.
@@ -34,7 +35,7 @@ def stream_job(
     Raises:
         Unseen: there are no references, and the run folder is not here either.
     """
-    yield f"{os.getpid()}@{socket.gethostname()}"
+    yield f"{os.getpid()}@{machine()}"
     if files is None:
         if not (spec.captures / "task.json").is_file():
             raise Unseen
@@ -56,7 +57,7 @@ def _stream(spec: JobSpec) -> Generator[Progress, None, bool]:
     """Run the job; returns whether the GPU was lost."""
     messages: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(1) as executor:
-        job = executor.submit(run_job, spec, messages.put)
+        job = executor.submit(run, spec, messages.put)
         job.add_done_callback(lambda _: messages.put(None))
         phase, shown = "", 0.0
         while (message := messages.get()) is not None:

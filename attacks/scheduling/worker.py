@@ -6,17 +6,15 @@ import gc
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 
-from attacks import attack_classes
+from attacks import attacks_for
 from attacks.base import Attack, check_facts
 from attacks.scheduling.groups import reconstruct
-from attacks.scheduling.jobs import Event, JobSpec, Listener, Progress
-from attacks.scheduling.ledger import Ledger
+from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.outcomes import AttackOutcome, write_outcome
 from attacks.scheduling.prepared import Report, job_of, prepare
 from fedsim.build import build
@@ -25,6 +23,7 @@ from fedsim.devices import device_for, device_name, float32
 from fedsim.errors import FedsimError
 from fedsim.records import JobRecord
 from fedsim.seeds import derive, seeded
+from fedsim.settings import unchanged
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
@@ -37,40 +36,15 @@ class GpuLost(FedsimError):
     """This process cannot use its GPU any more; the records of its job are written."""
 
 
-def _silent(_: Progress | Event) -> None:
-    pass
+def silent(_: object) -> None:
+    """Take a report and do nothing."""
 
 
-def run_serial(
-    specs: Iterable[JobSpec],
-    ledger: Ledger,
-    on_event: Listener = _silent,
-    *,
-    retry_failed: bool = False,
-) -> list[JobRecord]:
-    """Run the jobs one after another in this process; those with records on disk are not run.
-
-    No second process can kill a hung attack: a job ends only when the attack obeys its budget.
-    """
-    records: list[JobRecord] = []
-    for spec in specs:
-        found = ledger.claim(spec, retry_failed=retry_failed)
-        made = found or _run_here(ledger.start(spec), on_event)
-        if found is None:
-            ledger.finish(spec, made)
-        on_event(Event(spec, "settled", None, tuple(made), found is not None))
-        records += made
-    return records
-
-
-def _run_here(spec: JobSpec, on_event: Listener) -> list[JobRecord]:
-    return run_job(spec, lambda progress: on_event(Event(spec, "running", progress)))
-
-
-def run_job(spec: JobSpec, report: Report = _silent) -> list[JobRecord]:
+def run_job(spec: JobSpec, report: Report = silent) -> list[JobRecord]:
     """Run one job and write, for each key, the guess and then its record.
 
-    Any exception of the attack becomes a record. ``seconds`` is the time of the reconstruction
+    Any exception of the attack becomes a record, and it leaves the settings of this process as they
+    were. ``seconds`` is the time of the reconstruction
     divided by the size of the group, without the time to prepare. ``peak_bytes`` is the peak memory
     of this process so far, or that of this job on the GPU.
 
@@ -105,21 +79,12 @@ def _seeded_attack(
     found: tuple[dict[CaptureKey, AttackOutcome], float] = {}, 0.0
     exact = float32(tf32=spec.demand.tf32)
     try:
-        with exact, _threads(spec.demand.threads), seeded(seed):
+        with unchanged(), exact, seeded(seed):
+            torch.set_num_threads(spec.demand.threads)
             found = _attack(spec, device, report)
     except _LOST as error:  # the state of its generator cannot be restored either
         found = found if found[0] else (dict.fromkeys(spec.keys, error), 0.0)
     return found
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _resident() -> int:
@@ -137,7 +102,7 @@ def _attack(
     observations: list[Observation] = []
     try:
         report(Progress("load"))
-        attack = build(attack_classes(), spec.table, f"attacks.{spec.label}")
+        attack = build(attacks_for(spec.table), spec.table, f"attacks.{spec.label}")
         task = load_task(spec.captures)
         for key, loaded in _load(spec, attack, task):
             if isinstance(loaded, Exception):
@@ -154,7 +119,9 @@ def _attack(
             if len(guesses) != len(observations):
                 raise ValueError(f"{len(guesses)} guesses for {len(observations)} observations")
             outcomes |= zip((o.key for o in observations), guesses, strict=True)
-    except Exception as error:  # whatever an attack raises is a result, and is written down
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever an attack raises is a result, and is written down
         outcomes = {key: outcomes.get(key, error) for key in spec.keys}
     return outcomes, time.monotonic() - start
 
@@ -165,9 +132,10 @@ def _load(
     """Each observation, or the error that rules out its attack; equal broadcasts share memory."""
     store = CaptureStore(spec.captures)
     sent: dict[str, Tensors] = {}
-    for key in spec.keys:
+    for key, donor in zip(spec.keys, spec.donors or spec.keys, strict=True):
         try:
             seen = store.load(key)
+            seen = seen if donor == key else seen.with_reply_of(store.load(donor))
             check_facts(attack, seen.knowledge, task)
             yield key, replace(seen, sent=sent.setdefault(store.record(key).sent_sha256, seen.sent))
         except FedsimError as error:

@@ -58,20 +58,25 @@ class Convolution:
 
     @classmethod
     def of(
-        cls, name: str, layer: nn.Conv2d, activation: Activation, shape: tuple[int, ...]
+        cls,
+        name: str,
+        layer: nn.Conv1d | nn.Conv2d | nn.Linear,
+        activation: Activation,
+        shape: tuple[int, ...],
     ) -> Convolution:
         """The equations of a float64 layer without groups, for inputs of this shape.
 
-        ``shape`` is ``(channel, height, width)``.
+        ``shape`` is ``(channel, height, width)``, ``(channel, time)`` or, of a linear layer, which
+        is a convolution at a single place, ``(value,)``.
         """
-        assert not isinstance(layer.padding, str)
         weight, size = layer.weight.detach().flatten(1), torch.Size(shape).numel()
         places = torch.arange(1, size + 1, dtype=weight.dtype, device=weight.device)
-        patches = F.unfold(
-            places.view(1, *shape), layer.kernel_size, layer.dilation, layer.padding, layer.stride
-        )
+        if isinstance(layer, nn.Linear):
+            patches = places[:, None]
+        else:
+            patches = _unfold(places.view(shape), layer)
         bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()
-        return cls(name, weight, bias, activation, patches[0].T.long(), shape[0], size)
+        return cls(name, weight, bias, activation, patches.T.long(), shape[0], size)
 
     @property
     def equations(self) -> int:
@@ -172,3 +177,21 @@ class Convolution:
         """Sum of the patch entries of each input value: the transpose of taking patches."""
         total = patches.new_zeros(self.size + 1)
         return total.index_add_(0, self.patches.flatten(), patches.flatten())[1:]
+
+
+def _unfold(places: Tensor, layer: nn.Conv1d | nn.Conv2d) -> Tensor:
+    """What each weight meets at each position, ``(in channel * kernel, position)``."""
+    assert not isinstance(layer.padding, str)
+    line = places.dim() == 2  # (channel, time): an image of one line
+    kernel, dilation, padding, stride = (
+        (edge, *own) if line else own
+        for edge, own in (
+            (1, layer.kernel_size),
+            (1, layer.dilation),
+            (0, layer.padding),
+            (1, layer.stride),
+        )
+    )
+    images = places[None, :, None] if line else places[None]
+    found: Tensor = F.unfold(images, kernel, dilation, padding, stride)[0]
+    return found

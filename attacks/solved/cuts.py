@@ -22,6 +22,8 @@ class SolvedCuts:
             expected error, below which more detail is not searched for.
         informed: ``closed_form``: share of the prior's error below which the expected error of
             an estimate counts as knowledge.
+        explained: ``closed_form``: relative error of a solution's gradient below which the update
+            is not said to tell nothing; halved and doubled, no test changes.
         exact_share: ``closed_form``: error of a kept coordinate or a sign, by its tensor's root
             mean square.
         sign_weight: ``closed_form``: weight of a sign, since errors of what is left out are shared
@@ -83,6 +85,7 @@ class SolvedCuts:
     posterior_gain: float = 3e-4
     left_out: float = 0.6
     informed: float = 0.95
+    explained: float = 0.1
     exact_share: float = 0.01
     sign_weight: float = 0.1
     pruned_softness: float = 0.3

@@ -5,17 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from attacks.base import Job
 from attacks.observed.distortion import Distortion, read_distortion
 from attacks.observed.labels import Head
 from attacks.observed.pixel_prior import PixelPrior
-from attacks.observed.replay import observed_gradient, replay, step_length
+from attacks.observed.replay import replay
+from attacks.observed.single_target import SingleTarget
 from attacks.solved.cuts import CUTS
 from attacks.solved.posterior import Estimator, Posterior
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A gradient as it was received, and what its last layer tells.
+
+    Attributes:
+        gradient: in float64.
+        length: what the update was divided by.
+        head: the last linear layer.
+        single: the target, and the factor to divide by.
+    """
+
+    gradient: Tensors
+    length: float
+    head: Head
+    single: SingleTarget
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,7 @@ class Estimate:
         posterior: the estimate.
         prior: what is known without the update.
         estimator: scores other images by the same evidence.
+        received: what it is from.
         doubt: largest expected error under a class and a scale that the update does not rule out.
             An update that was clipped tells less than one of full length, and where noise hides
             its length, a fit of the full one moves the image until its gradient is short enough.
@@ -34,6 +54,7 @@ class Estimate:
     posterior: Posterior
     prior: PixelPrior
     estimator: Estimator
+    received: Received
     doubt: float
 
     @property
@@ -43,7 +64,11 @@ class Estimate:
 
 
 def estimate(
-    observation: Observation, task: Task, head: Head, rng: torch.Generator, job: Job
+    observation: Observation,
+    task: Task,
+    received: Received,
+    rng: torch.Generator,
+    job: Job,
 ) -> Estimate:
     """The likeliest image under the auxiliary rows' Gaussian, or natural images' in general.
 
@@ -53,17 +78,17 @@ def estimate(
     rows = job.auxiliary().inputs if observation.knowledge.auxiliary else None
     prior = PixelPrior.of(rows, task.spec.input_shape).to(job.device)
     exact = replay(observation, task, job.device, torch.float64)
-    gradient = observed_gradient(observation)
-    gradient = {name: gradient[name].to(job.device) for name in exact.parameters}
-    update = read_distortion(gradient, observation.received, step_length(observation), head)
+    head, factor = received.head, received.single.trusted
+    gradient = {name: received.gradient[name] / factor for name in exact.parameters}
+    update = read_distortion(gradient, observation.received, factor * received.length, head)
     quick = replay(observation, task, job.device)
     estimator = Estimator(exact, quick, update, prior, job)
-    labels = _labels(observation, estimator, gradient, head)
+    targets = _targets(observation, task, estimator, gradient, received)
     size = CUTS.posterior_coarse
     tried = [
-        estimator.search(label, scale, size, None, rng)
-        for label in labels
-        for scale in _scales(estimator, label)
+        estimator.search(target, scale, size, None, rng)
+        for target in targets
+        for scale in _scales(estimator, target)
     ]
     found = min(tried, key=lambda one: one.objective)
     possible = found.objective + CUTS.fitted_scale
@@ -74,8 +99,8 @@ def estimate(
         if missing < CUTS.left_out * found.error or job.expired:
             break
         size = CUTS.posterior_fine * size_of(found)
-        found = estimator.search(found.label, found.scale, size, found, rng)
-    return Estimate(found, prior, estimator, doubt)
+        found = estimator.search(found.target, found.scale, size, found, rng)
+    return Estimate(found, prior, estimator, received, doubt)
 
 
 def size_of(posterior: Posterior) -> int:
@@ -83,17 +108,25 @@ def size_of(posterior: Posterior) -> int:
     return len(posterior.coefficients)
 
 
-def _labels(
-    observation: Observation, estimator: Estimator, gradient: Tensors, head: Head
-) -> list[int]:
+def _targets(
+    observation: Observation,
+    task: Task,
+    estimator: Estimator,
+    gradient: Tensors,
+    received: Received,
+) -> list[Tensor]:
     """The granted class, else the likeliest one, and the second where noise leaves it open.
 
     With the features ``h`` of the prior's mean, ``(W_j h + b_j) / (|h|^2 + 1)`` estimates the slope
     at the logit of class ``j`` with far less noise than its bias alone; the class has the lowest.
+    Targets that are no classes, and the two of a single output, are those of the last layer.
     """
+    head, single = received.head, received.single
     if observation.knowledge.labels is not None:
-        return [observation.knowledge.labels[0]]
-    mean = estimator.gradient(estimator.prior.mean, 0)
+        return [torch.tensor(observation.knowledge.labels)]
+    if task.spec.target != "class" or len(gradient[str(head.bias)]) < 2:
+        return [single.target]
+    mean = estimator.gradient(estimator.prior.mean, torch.tensor([0]))
     parts = dict(zip(gradient, mean.split(estimator.update.sizes), strict=True))
     bias = parts[str(head.bias)]
     weight, at = parts[head.weight].view(len(bias), -1), int(bias.abs().argmax())
@@ -105,14 +138,17 @@ def _labels(
         deviation = slopes.std()
     order = slopes.argsort()
     close = slopes[order[1]] - slopes[order[0]] < CUTS.label_sigmas * deviation
-    return [int(one) for one in order[: 1 + int(close)]]
+    return [one[None] for one in order[: 1 + int(close)].cpu()]
 
 
-def _scales(estimator: Estimator, label: int) -> list[float]:
-    """1, and where clipping may have cut the update, what its length says."""
+def _scales(estimator: Estimator, target: Tensor) -> list[float]:
+    """1, and what the update's length says, where it was clipped or multiplied."""
     update: Distortion = estimator.update
     if update.signs:
         return [1.0]
     energy = float((update.values.square() - update.variance).sum().clamp(min=0))
-    usual = float(estimator.gradient(estimator.prior.mean, label).square().sum())
-    return [1.0, min(max((energy / usual) ** 0.5, 0.01), CUTS.clipped_scale)]
+    usual = float(estimator.gradient(estimator.prior.mean, target).square().sum())
+    scale = (energy / usual) ** 0.5
+    if scale * CUTS.clipped_scale > 1:
+        return [1.0, scale]
+    return [1.0, min(max(scale, 0.01), CUTS.clipped_scale)]

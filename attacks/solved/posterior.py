@@ -32,7 +32,7 @@ class Posterior:
 
     Attributes:
         image: ``(channel, height, width)`` in float64, not clamped.
-        label: its class.
+        target: its class int64 ``(1,)``, or its targets.
         objective: ``-2 log`` of likelihood times prior, up to a constant.
         error: expected mean squared error of a pixel; where the update is not explained, as many
             times as the misfit is too large.
@@ -42,7 +42,7 @@ class Posterior:
     """
 
     image: Tensor
-    label: int
+    target: Tensor
     objective: float
     error: float
     coefficients: Tensor
@@ -70,19 +70,19 @@ class Estimator:
     prior: PixelPrior
     job: Job
 
-    def gradient(self, image: Tensor, label: int) -> Tensor:
+    def gradient(self, image: Tensor, target: Tensor) -> Tensor:
         """All coordinates ``(coordinate,)`` of an image's gradient, in float64."""
         with torch.no_grad():
-            return self._flat(self.exact, label)(image.double()).double()
+            return self._flat(self.exact, target)(image.double()).double()
 
     def search(
-        self, label: int, scale: float, size: int, start: Posterior | None, rng: torch.Generator
+        self, target: Tensor, scale: float, size: int, start: Posterior | None, rng: torch.Generator
     ) -> Posterior:
         """The estimate in the ``size`` strongest coefficients.
 
         Args:
-            label: class of the image.
-            scale: what the client multiplied its gradient by; below 1 it is fitted.
+            target: of the image.
+            scale: what the client multiplied its gradient by; other than 1 it is fitted.
             size: number of coefficients.
             start: an estimate in fewer coefficients.
             rng: of the draws.
@@ -95,17 +95,18 @@ class Estimator:
         if start is not None:
             found[: len(start.coefficients)] = start.coefficients
             found[-1] = math.log(start.scale)
-        free = bool(found[-1] < 0)
-        model = self._likelihood(found, basis, label, numbers, rng)
-        value, damping, steps = self._objective(model, found, basis, label), 0.0, 0
+        side = float(found[-1].sign())
+        free = bool(side)
+        model = self._likelihood(found, basis, target, numbers, rng)
+        value, damping, steps = self._objective(model, found, basis, target), 0.0, 0
         while steps < CUTS.posterior_steps:
             steps += 1
-            slopes, curvature = self._system(model, found, basis, label, free)
+            slopes, curvature = self._system(model, found, basis, target, free)
             new, tried = value, found
             for _ in range(_TRIES):
                 tried = found + _solve(curvature, slopes, damping)
-                tried[-1].clamp_(max=0.0)
-                new = self._objective(model, tried, basis, label)
+                tried[-1] = (side * tried[-1]).clamp(min=0) * side  # not beyond 1
+                new = self._objective(model, tried, basis, target)
                 if new < value:
                     break
                 damping = max(10 * damping, _DAMPING * float(curvature.diagonal().mean()))
@@ -120,21 +121,21 @@ class Estimator:
         left = float(variances.sum() - variances[numbers].sum())
         error = (float((spread * variances[numbers]).sum()) + left) / variances.numel()
         image, factor = self._image(found, basis), float(found[-1].exp())
-        misfit = max(1.0, model.misfit(factor * self.gradient(image, label)))
+        misfit = max(1.0, model.misfit(factor * self.gradient(image, target)))
         steps += 0 if start is None else start.steps
-        return Posterior(image, label, value, error * misfit, found[:-1], factor, steps)
+        return Posterior(image, target, value, error * misfit, found[:-1], factor, steps)
 
-    def score(self, image: Tensor, label: int, scale: float) -> float:
+    def score(self, image: Tensor, target: Tensor, scale: float) -> float:
         """The objective of any image, in all coefficients."""
         model = likelihood(self.update, torch.zeros_like(self.update.variance), scale)
-        cost = model(scale * self.gradient(image, label))[0].sum()
+        cost = model(scale * self.gradient(image, target))[0].sum()
         return float(cost + self.prior.coefficients(image[None]).square().sum())
 
     def _image(self, found: Tensor, basis: Tensor) -> Tensor:
         return self.prior.mean + torch.einsum("k,kchw->chw", found[: len(basis)], basis)
 
-    def _flat(self, model: Replay, label: int) -> Callable[[Tensor], Tensor]:
-        labels = torch.tensor([label], device=self.prior.mean.device)
+    def _flat(self, model: Replay, target: Tensor) -> Callable[[Tensor], Tensor]:
+        labels = target.to(self.prior.mean.device)
 
         def gradient(image: Tensor) -> Tensor:
             found = model.pure_gradient(Batch(image[None], labels))
@@ -142,9 +143,9 @@ class Estimator:
 
         return gradient
 
-    def _derivatives(self, image: Tensor, label: int, directions: Tensor) -> Tensor:
+    def _derivatives(self, image: Tensor, target: Tensor, directions: Tensor) -> Tensor:
         """``(coordinate, direction)`` in float32."""
-        gradient, at = self._flat(self.quick, label), image.float()
+        gradient, at = self._flat(self.quick, target), image.float()
 
         def along(direction: Tensor) -> Tensor:
             found: Tensor = jvp(gradient, (at,), (direction,))[1]
@@ -155,34 +156,34 @@ class Estimator:
         return found.T
 
     def _likelihood(
-        self, found: Tensor, basis: Tensor, label: int, numbers: Tensor, rng: torch.Generator
+        self, found: Tensor, basis: Tensor, target: Tensor, numbers: Tensor, rng: torch.Generator
     ) -> Likelihood:
         image, scale = self._image(found, basis), float(found[-1].exp())
         left_out = torch.zeros_like(self.update.variance)
         if len(numbers) < self.prior.variances.numel():
             drawn = self.prior.draw(_DRAWS, numbers, rng)
-            left_out = self._derivatives(image, label, drawn).double().square().mean(1)
+            left_out = self._derivatives(image, target, drawn).double().square().mean(1)
         model = likelihood(self.update, left_out, scale)
         if self.update.pruned:
             # A random choice zeroes large coordinates, too.
-            seen = self.gradient(image, label)[~self.update.kept].abs() * scale
+            seen = self.gradient(image, target)[~self.update.kept].abs() * scale
             large = (seen > CUTS.pruned_excess * self.update.bound).double().mean()
             model = replace(model, guarded=float(large) < CUTS.pruned_large)
         return model
 
-    def _objective(self, model: Likelihood, found: Tensor, basis: Tensor, label: int) -> float:
-        gradient = found[-1].exp() * self.gradient(self._image(found, basis), label)
+    def _objective(self, model: Likelihood, found: Tensor, basis: Tensor, target: Tensor) -> float:
+        gradient = found[-1].exp() * self.gradient(self._image(found, basis), target)
         cost = model(gradient)[0].sum() + found[:-1].square().sum()
-        fitted = CUTS.fitted_scale if bool(found[-1] < 0) else 0.0
+        fitted = CUTS.fitted_scale if bool(found[-1]) else 0.0
         return float(cost + _SCALE * found[-1].square()) + fitted
 
     def _system(
-        self, model: Likelihood, found: Tensor, basis: Tensor, label: int, free: bool
+        self, model: Likelihood, found: Tensor, basis: Tensor, target: Tensor, free: bool
     ) -> tuple[Tensor, Tensor]:
         """Descent direction and curvature of half the objective, the prior's part included."""
         image, scale = self._image(found, basis), float(found[-1].exp())
-        gradient = scale * self.gradient(image, label)
-        slopes = scale * self._derivatives(image, label, basis)
+        gradient = scale * self.gradient(image, target)
+        slopes = scale * self._derivatives(image, target, basis)
         slopes = torch.cat([slopes, float(free) * gradient[:, None].float()], 1)
         _, slope, curvature = model(gradient)
         weighted = slopes * curvature.sqrt().float()[:, None]

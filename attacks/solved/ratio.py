@@ -13,12 +13,15 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.first_linear import (
+    FirstLinear,
     UnitRows,
     find_first_linear,
     first_linear_of,
     slopes,
     unit_rows,
 )
+from attacks.observed.seen_input import range_note
+from attacks.observed.single_target import scale_note
 from attacks.solved.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -28,6 +31,10 @@ from fedsim.types import Batch
 
 _RANKS: dict[Certificate, int] = {"certified": 0, "consistent": 1, "in_span": 2, "guess": 3}
 _GUESS: Certificate = "guess"
+_BEYOND = 1e-3
+"""By how much rounding may take a pixel out of [0, 1]."""
+_AGREED = 1e-3
+"""Relative difference of two candidates' factors that float32 explains."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,8 @@ class Ratio(Attack):
     """Read an image off every unit of the first layer that a single example activated.
 
     At such a unit ``j`` the ratio ``dL/dW_j / dL/db_j`` is the image itself (Phong et al. 2017);
-    at any other unit it is a mixture of images. A ratio is kept if all its values lie in [0, 1].
+    at any other unit it is a mixture of images. A ratio is kept if all its values lie in [0, 1], or
+    it is certified.
     Equal ratios of several units form one candidate, as in SRATTA (Marchand et al. 2023), and
     candidates with the most units come first. We differ from SRATTA, which is not about images and
     identifies candidates by exact equality and by their activations in other rounds.
@@ -78,37 +86,53 @@ class Ratio(Attack):
         network = task.model(observation.sent, device=job.device).double()
         layer = find_first_linear(network, task, rng)
         rows = unit_rows(observation, layer, job.device)
-        images, units = candidates(rows)
+        images, units = candidates(rows, layer)
         several = units.sum(1) > 1
         made = slopes(network, task, layer, images.reshape(-1, *task.spec.input_shape))
-        labels, proven = self._explain(rows, units, made, _share(observation))
+        count = observation.knowledge.num_examples
+        share = _share(observation)
+        labels, proven, fitted = self._explain(rows, units, made, share)
+        factor = 1.0
+        if count and _single_step(observation) and not bool((proven & several).any()):
+            factor = _common(fitted[several & (fitted > 0)] * count, count)
+            if factor > 0:
+                labels, proven, _ = self._explain(rows, units, made, factor / count)
+                factor = factor / (share * count) if share is not None else 1.0
         levels: list[Certificate] = [
             "certified" if sure else "in_span" if more else "guess"
             for sure, more in zip((proven & several).tolist(), several.tolist(), strict=True)
         ]
         order = sorted(range(len(levels)), key=lambda i: (_RANKS[levels[i]], -int(units[i].sum())))
+        inside = ((images >= -_BEYOND) & (images <= 1 + _BEYOND)).all(1)
+        order = [i for i in order if bool(inside[i]) or levels[i] == "certified"]
         order = _different(images, order)
-        count = observation.knowledge.num_examples
         if count is None:
             order = [i for i in order if levels[i] != "guess"] or order[:1]
         blank = max(0, (count or 1) - len(order))
         order = order[:count]
-        guess = images[order].clamp(0, 1).float().cpu()
+        guess = images[order].float().cpu()
         guess = torch.cat([guess, guess.new_full((blank, images.shape[1]), 0.5)])
         confidence = [*(levels[i] for i in order), *[_GUESS] * blank]
+        notes = (
+            f"no unit isolates {blank} of the examples, guessed grey" if blank else "",
+            scale_note(factor) if "certified" in confidence else "",
+            range_note(guess, task) if "certified" in confidence else "",
+        )
         return Reconstruction(
             Batch(
                 guess.reshape(-1, *task.spec.input_shape),
                 torch.cat([labels[order].cpu(), torch.full((blank,), -1)]),
             ),
             confidence=tuple(confidence),
-            note=f"no unit isolates {blank} of the examples, guessed grey." if blank else "",
+            note="; ".join(filter(None, notes)),
         )
 
     def _explain(
         self, rows: UnitRows, units: Tensor, made: Tensor, share: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """The class of each candidate, and whether it explains the bias gradient at its units.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The class of each candidate, whether it explains the bias gradient at its units.
+
+        Third, the share that fits it best.
 
         Args:
             rows: as observed.
@@ -122,19 +146,40 @@ class Ratio(Attack):
         scale = fitted if share is None else torch.full_like(fitted, share)
         misses = (seen[:, None] - scale[:, :, None] * made).norm(dim=2)
         misses, labels = misses.where(fitted > 0, torch.inf).min(1)
+        fitted = fitted.gather(1, labels[:, None])[:, 0]
         rounding = CUTS.ratio_sigmas * (rows.noise * units).norm(dim=1)
         allowed = self.tolerance * seen.norm(dim=1) + rounding
         fine = allowed <= OBSERVED.loosest_proof * seen.norm(dim=1)
-        return labels, (misses <= allowed) & fine & (share is not None)
+        return labels, (misses <= allowed) & fine & (share is not None), fitted
 
 
-def candidates(rows: UnitRows) -> tuple[Tensor, Tensor]:
-    """Ratios that are images ``(candidate, input)``, and bool ``(candidate, unit)`` their units."""
+def _common(factors: Tensor, count: int) -> float:
+    """The factor of the loss that the candidates agree on; 0 if none or a single one speaks for it.
+
+    Of a single example one candidate is enough, since nothing can be mixed with it.
+    """
+    if count == 1 and len(factors):
+        return float(factors[0])
+    near = (factors[:, None] / factors - 1).abs() < _AGREED
+    votes = near.sum(1) if len(factors) else factors
+    return float(factors[votes.argmax()]) if len(factors) and int(votes.max()) > 1 else 0.0
+
+
+def candidates(rows: UnitRows, layer: FirstLinear) -> tuple[Tensor, Tensor]:
+    """Ratios that are images ``(candidate, input)``, and bool ``(candidate, unit)`` their units.
+
+    They lie in [0, 1], or several units agree on them.
+    """
     bias = rows.matrix[:, -1]
     error = CUTS.ratio_sigmas * rows.noise / bias.abs().clamp(min=1e-300)
-    images = rows.matrix[:, :-1] / bias.where(bias != 0, 1)[:, None]
+    images = layer.pixels(rows.matrix[:, :-1] / bias.where(bias != 0, 1)[:, None])
+    if layer.seen is not None:
+        error = error / layer.seen.scale.abs().min()
     inside = (images >= -error[:, None]).all(1) & (images <= 1 + error[:, None]).all(1)
-    good = torch.nonzero(inside & (bias != 0) & (error < CUTS.pixel_error))[:, 0]
+    usable = (bias != 0) & (error < CUTS.pixel_error * images.abs().amax(1).clamp(min=1))
+    near = torch.cdist(images, images) <= (error[:, None] + error) * images.shape[1] ** 0.5
+    agreed = (near & usable & usable[:, None]).sum(1) > 1
+    good = torch.nonzero((inside | agreed) & usable)[:, 0]
     images, error = images[good], error[good]
     # Largest distance between two readings of the same image that rounding can cause.
     reach = (error[:, None] + error) * images.shape[1] ** 0.5
@@ -161,6 +206,13 @@ def _different(images: Tensor, order: list[int]) -> list[int]:
         if not bool((distance < CUTS.ratio_same_image).any()):
             kept.append(i)
     return kept
+
+
+def _single_step(observation: Observation) -> bool:
+    """Whether the update is a multiple of one gradient."""
+    known = observation.knowledge
+    single = known.local_steps == 1 and known.optimizer in {None, "sgd", "momentum"}
+    return observation.kind == "gradient" or single
 
 
 def _share(observation: Observation) -> float | None:

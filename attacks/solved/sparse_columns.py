@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.observed.first_linear import UnitRows
+from attacks.observed.readings import read
 from attacks.solved.cuts import CUTS
 from fedsim.errors import CannotAttack
 
@@ -109,8 +110,7 @@ def factor(rows: UnitRows, most: int | None) -> Factors:
         raise CannotAttack(
             f"consecutive singular values of the first layer's update ({len(values)} in all) "
             f"differ by a factor of at most {fall:.1f}, so its rank is full",
-            "The cause is noise, pruning, signs, Adam, or as many examples as units. Choose "
-            "another attack.",
+            f"{_cause(rows.matrix)} Choose another attack.",
         )
     if most is not None and rank > most:
         raise CannotAttack(
@@ -248,3 +248,18 @@ def sparsest(directions: Tensor, silent: Tensor, same: float, most: int) -> tupl
         if not bool(((directions[kept] @ directions[i]).abs() > same).any()):
             kept.append(i)
     return kept, len(chosen)
+
+
+def _cause(update: Tensor) -> str:
+    """What the update shows of why its rank is full."""
+    seen = read(update)
+    if seen.signs:
+        return "All entries have one size: signs were sent, or the client's optimizer is Adam."
+    if not seen.complete:
+        return "Entries are zero here and there: the update was pruned."
+    if seen.step:
+        return "All entries lie on a grid: the update was quantised."
+    return (
+        "The update does not show why: as many examples as units, noise, or several steps of an "
+        "optimizer that is not SGD would do it, and so would a wrong kind of reply."
+    )

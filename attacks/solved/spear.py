@@ -14,12 +14,15 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.first_linear import (
     FirstLinear,
+    Proof,
     find_first_linear,
     first_linear_of,
     prove,
     slopes,
     unit_rows,
 )
+from attacks.observed.seen_input import range_note
+from attacks.observed.single_target import scale_note
 from attacks.solved.cuts import CUTS
 from attacks.solved.relu_dictionary import ReluDictionary, activations_room, find_next_linear
 from attacks.solved.signs import Signs
@@ -178,7 +181,7 @@ class Spear(Attack):
         An image depends on the columns of all other images, not on its own. If a single column is
         wrong, its image is right, and the image then determines the column.
         """
-        images = factors.unmix(columns)[0].nan_to_num(0.5).clamp(0, 1)
+        images = layer.pixels(factors.unmix(columns)[0]).nan_to_num(0.5).clamp(0, 1)
         made = slopes(network, task, layer, images.reshape(-1, *task.spec.input_shape))
         made = made[:, :, factors.live].flatten(0, 1)
         outside = made - made @ factors.left @ factors.left.T
@@ -195,18 +198,27 @@ class Spear(Attack):
         columns: Tensor,
     ) -> Reconstruction:
         """The images, their labels and their confidence."""
-        inputs, seen = factors.unmix(columns)
-        images = inputs.nan_to_num(0.5).clamp(0, 1).reshape(-1, *task.spec.input_shape)
-        made = slopes(network, task, layer, images)[:, :, factors.live]
-        shares = (made * seen[:, None]).sum(2) / made.square().sum(2).clamp(min=1e-300)
-        misses = (seen[:, None] - shares[:, :, None] * made).norm(dim=2)
-        labels = misses.where(shares > 0, torch.inf).argmin(1)
-        share = shares.gather(1, labels[:, None])[:, 0].clamp(min=1e-300)
-        count = observation.knowledge.num_examples or len(images)
-        # If the rank is below the number of examples, an image may occur several times.
-        times = (share / share.min()).round().clamp(1, 1 + count - len(images))
-        weights = share if observation.kind == "gradient" else times
-        proof = prove(observation, task, Batch(images, labels), weights, layer, self.tolerance)
+        values, seen = factors.unmix(columns)
+        inputs = layer.pixels(values).nan_to_num(0.5)
+        facts = observation.knowledge
+
+        def explained(images: Tensor) -> _Explained:
+            images = images.reshape(-1, *task.spec.input_shape)
+            made = slopes(network, task, layer, images)[:, :, factors.live]
+            shares = (made * seen[:, None]).sum(2) / made.square().sum(2).clamp(min=1e-300)
+            misses = (seen[:, None] - shares[:, :, None] * made).norm(dim=2)
+            labels = misses.where(shares > 0, torch.inf).argmin(1)
+            share = shares.gather(1, labels[:, None])[:, 0].clamp(min=1e-300)
+            count = facts.num_examples or len(images)
+            # If the rank is below the number of examples, an image may occur several times.
+            times = (share / share.min()).round().clamp(1, 1 + count - len(images))
+            weights = share if observation.kind == "gradient" else times
+            batch = Batch(images, labels)
+            proof = prove(observation, task, batch, weights, layer, self.tolerance)
+            return _Explained(images, labels, times, proof)
+
+        best = explained(inputs.clamp(0, 1))
+        images, labels, times, proof = best.images, best.labels, best.times, best.proof
         for _ in range(_SNAPS if not proof.exact else 0):
             # Pixels are bytes: those of a coarse wire round to them, and exact slopes fit better.
             snapped = ((inputs * 255).round() / 255).nan_to_num(0.5).clamp(0, 1)
@@ -216,20 +228,59 @@ class Spear(Attack):
                 break
             images, proof = batch.inputs, again
             made = slopes(network, task, layer, images)[:, :, factors.live]
-            inputs = factors.inputs(times[:, None] * made[torch.arange(len(made)), labels])
-        agreed, sharp = signs.agreement(columns), 3 * factors.spread(seen) <= CUTS.pixel_error
+            slope = times[:, None] * made[torch.arange(len(made)), labels]
+            inputs = layer.pixels(factors.inputs(slope))
+        if not proof.exact and range_note(layer.pixels(values), task):
+            other = explained(layer.pixels(values).nan_to_num(0.5))
+            if other.proof.exact:
+                images, labels, times, proof = other.images, other.labels, other.times, other.proof
+        size = max(1.0, float(values.abs().max())) if proof.exact else 1.0
+        agreed = signs.agreement(columns)
+        sharp = 3 * factors.spread(seen) <= CUTS.pixel_error * size
         levels: list[Certificate] = [
             "certified" if proof.exact and bool(right) else "in_span" if good else "guess"
             for right, good in zip(sharp, agreed >= CUTS.in_span_agreement, strict=True)
         ]
         places = torch.repeat_interleave(torch.arange(len(times)), times.long().cpu())
-        missing = count - len(places)
-        return Reconstruction(
-            Batch(images.float().cpu()[places], labels.cpu()[places]),
-            objective=proof.error,
-            confidence=tuple(levels[i] for i in places.tolist()),
-            note=f"{missing} of the examples left no independent gradient." if missing > 0 else "",
+        missing = max(0, (facts.num_examples or 0) - len(places))
+        notes = (
+            f"{missing} of the examples left no independent gradient" if missing else "",
+            scale_note(_factor(observation, proof)) if "certified" in levels else "",
+            range_note(images, task) if proof.exact else "",
         )
+        grey = images.new_full((missing, *images.shape[1:]), 0.5).float().cpu()
+        return Reconstruction(
+            Batch(
+                torch.cat([images.float().cpu()[places], grey]),
+                torch.cat([labels.cpu()[places], torch.full((missing,), -1)]),
+            ),
+            objective=proof.error,
+            confidence=(*(levels[i] for i in places.tolist()), *[_GUESS] * missing),
+            note="; ".join(filter(None, notes)),
+        )
+
+
+_GUESS: Certificate = "guess"
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """Images with their classes, how often each occurs, and what they prove."""
+
+    images: Tensor
+    labels: Tensor
+    times: Tensor
+    proof: Proof
+
+
+def _factor(observation: Observation, proof: Proof) -> float:
+    """What the loss's gradient was multiplied by; 1 where the step size is not known."""
+    known = observation.knowledge
+    if known.defense or known.num_examples is None:
+        return 1.0
+    if observation.kind == "gradient":
+        return proof.factor
+    return proof.factor / known.learning_rate if known.learning_rate else 1.0
 
 
 def is_found(guess: Reconstruction) -> bool:

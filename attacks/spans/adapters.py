@@ -127,7 +127,7 @@ def read_adapters(
         return None
     update = {name: value.to(device) for name, value in update.items() if value.any()}
     blocks, said = [], []
-    several = observation.kind == "weights" and observation.knowledge.local_steps != 1
+    several = observation.kind != "gradient" and observation.knowledge.local_steps != 1
     sent = [observation.sent[b] for _, b in pairs]
     rank = sum(b.shape[1] if several else _rank(b) for b in sent)
     if sides := [_side(observation, update, name) for name, _ in pairs if name in update]:

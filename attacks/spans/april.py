@@ -13,7 +13,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.spans.candidates import nearest, start_of
-from attacks.spans.certificate import batch_of, match
+from attacks.spans.certificate import Prover, batch_of
 from attacks.spans.cuts import CUTS
 from attacks.spans.judges import read_traces
 from fedsim.capture import Observation
@@ -104,14 +104,16 @@ class APRIL(Attack):
             moved = observation.update((names.position,))[names.position].any(1)
             length = min(int(moved.sum()), task.max_length)
             ids = nearest(traces.layers, traces.before, traces.vocabulary, length).tolist()
-        if (start := start_of(task)) is not None:
-            ids[0] = start  # its row may have no gradient: that of padding, if they share an id
         end = task.tokenizer.eos_token_id
         if task.spec.kind == "language-modelling" and end is not None:
             ids.append(end)  # it predicts nothing and leaves no trace
-        proof = match(observation, task, network, [tuple(ids)], first, self.tolerance)
+        prover, start = Prover(observation, task, network, first, self.tolerance), start_of(task)
+        proof = prover.match([tuple(ids)])
+        if not proof.exact and start is not None:
+            # Its row may have no gradient: that of padding, if they share an id.
+            proof = prover.match([(start, *ids[1:])])
         return Reconstruction(
-            batch_of([ids], task, proof.labels),
+            batch_of(proof.lines, task, proof.labels),
             objective=proof.error,
             confidence=("certified" if proof.exact else "guess",),
         )

@@ -55,7 +55,7 @@ class Bracket:
 def brackets(observation: Observation, names: Sequence[str]) -> dict[str, Bracket]:
     """The brackets of weights, from too few entries of which nothing can be told."""
     found: dict[str, Bracket] = {}
-    optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
+    optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
     for name, value in observation.update(names).items():
         sent = int((value != 0).sum())
         if value.dim() == 2 and value.isfinite().all() and sent >= CUTS.fewest_entries:

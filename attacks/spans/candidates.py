@@ -32,6 +32,8 @@ class Candidates:
         rejected: smallest sine of a rejected token.
         clear: whether a gap separates the two; otherwise the tokens are only ranked.
         everywhere: whether they are the same at all positions.
+        begin: place of the first position, behind padding on the left.
+        public: whether the first token is known, and was not tested.
     """
 
     tokens: list[Tensor]
@@ -39,6 +41,8 @@ class Candidates:
     rejected: float
     clear: bool
     everywhere: bool = False
+    begin: int = 0
+    public: bool = False
 
     @property
     def note(self) -> str:
@@ -55,11 +59,17 @@ class Candidates:
 
 
 def vocabulary(
-    observation: Observation, task: TextTask, network: nn.Module, *, rows: bool
+    observation: Observation,
+    task: TextTask,
+    network: nn.Module,
+    *,
+    rows: bool,
+    padding: bool = False,
 ) -> Tensor:
-    """Token ids that may occur in the batch; padding leaves no trace and is excluded.
+    """Token ids that may occur in the batch.
 
-    ``rows`` also excludes words whose embedding row is zero, if an untied table is sent.
+    ``rows`` also excludes words whose embedding row is zero, if an untied table is sent. Padding
+    is excluded where a trace is no proof of a token, unless ``padding``.
     """
     name = embedding_names(network).word
     if name is None:
@@ -77,7 +87,7 @@ def vocabulary(
             possible = moved
             # Where padding has the id of a start token, its row gets no gradient.
             possible[task.tokens([""])[0]] = True
-    if task.spec.pad_id is not None and task.spec.pad_id not in task.tokens([""])[0]:
+    if not padding and task.spec.pad_id not in {None, *task.tokens([""])[0]}:
         possible[task.spec.pad_id] = False
     return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
 
@@ -101,7 +111,7 @@ def candidates(
     layers: FirstLayers,
     subspace: Subspace,
     vocabulary: Tensor,
-    positions: int,
+    places: range,
     start: int | None,
     job: Job,
 ) -> Candidates:
@@ -113,21 +123,26 @@ def candidates(
         layers: the network, in float32.
         subspace: the span of its first layer's inputs.
         vocabulary: token ids to try.
-        positions: largest number of positions; the sweep ends at the first that no token fits.
+        places: where tokens may stand; the sweep ends at the first that no token fits behind one
+            that some do.
         start: the token at the first one, which is not tested; None if it is not known.
         job: ends the sweep when its time is up.
     """
-    places = range(start is not None, positions)
+    positions, places = len(places), places[start is not None :]
     places = places[:1] if layers.everywhere else places
     count = subspace.rank + CUTS.tokens_beyond_rank
     ids: list[Tensor] = []
     sines: list[Tensor] = []
-    worst = 0.0
-    for near, exact in _measured(layers, subspace, vocabulary, places, count):
+    begin, worst = places.start, 0.0
+    for place, (near, exact) in enumerate(
+        _measured(layers, subspace, vocabulary, places, count), places.start
+    ):
         if ids and job.expired:
             break
         order = exact.argsort()
         nearest = float(exact[order[0]])
+        if start is None and nearest <= CUTS.end_sine < worst:
+            begin, worst, ids, sines = place, 0.0, [], []  # what stood before is padding
         if ids and nearest > max(CUTS.end_sine, CUTS.end_ratio * worst):
             break
         worst = max(worst, nearest)
@@ -136,12 +151,15 @@ def candidates(
     first = [] if start is None else [vocabulary.new_tensor([start])]
     if not layers.everywhere:
         found = _cut(ids, sines)
-        return replace(found, tokens=[*first, *found.tokens])
+        begin -= len(first)
+        tokens = [*first, *found.tokens]
+        return replace(found, tokens=tokens, begin=begin, public=start is not None)
     found = _cut(ids, sines, sines[0].new_ones(1))  # the bag may hold no token to reject
     (own,) = found.tokens
     # A text of nothing but its start is in the span where a token's place does not show.
     later = [own if start is None else own[own != start]] * (positions - len(first))
-    return replace(found, tokens=[*first, *later], everywhere=True)
+    tokens = [*first, *later]
+    return replace(found, tokens=tokens, everywhere=True, public=start is not None)
 
 
 def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:

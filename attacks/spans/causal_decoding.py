@@ -53,7 +53,7 @@ def decode(
         return [list(one.ids) for one in spread(tree.again(traces, None, found, count, rng), count)]
     match = Rematch.of(observation, task, traces.words.device, signs=traces.signs)
     adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
-    adaptive = observation.kind == "weights" and observation.knowledge.optimizer in _ADAPTIVE
+    adaptive = observation.kind != "gradient" and observation.knowledge.optimizer in _ADAPTIVE
     if start and (adapters or adaptive):
         shown = traces.ratios
         if adapters:

@@ -86,7 +86,7 @@ class Consistency:
     def of(cls, observation: Observation, task: TextTask, network: nn.Module) -> Consistency | None:
         """None where no guess reproduces the update: several steps, dropout, a cohort."""
         known = observation.knowledge
-        weights = observation.kind == "weights"
+        weights = observation.kind != "gradient"
         if known.cohort > 1 or known.train_mode or (weights and known.local_steps != 1):
             return None
         word = embedding_names(network).word

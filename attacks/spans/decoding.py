@@ -32,6 +32,8 @@ _HIDDEN = (
 
 def decodable(observation: Observation, task: TextTask, network: nn.Module) -> bool:
     """Whether a layer before any attention, or its adapters, sent a gradient that can be read."""
+    if task.spec.target != "class":
+        return False
     words = vocabulary(observation, task, network, rows=False)
     try:
         layer = FirstLayers(network, words[-3:].tolist(), task.max_length).tokens
@@ -70,6 +72,8 @@ def decode(
     Raises:
         CannotAttack: the network has no attention over linear layers.
     """
+    if task.spec.target != "class":  # a guess needs one, to compare its gradient
+        return None
     traces = soft_traces(observation, task, network, rows=rows)
     count = observation.knowledge.num_examples or 1
     level: Certificate = "guess"

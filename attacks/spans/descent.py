@@ -184,7 +184,7 @@ class Descent:
         while True:
             before = line
             rivals: dict[TokenIds, float] = {}
-            for position in range(1, len(line)):
+            for position in range(len(self._tokens[0]) == 1, len(line)):
                 near = self._neighbours(line, position, fresh=fresh)
                 rivals |= zip(near, self._score(near), strict=True)
                 best = min(near, key=rivals.__getitem__, default=line)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attacks.base import Job, Reconstruction
 from attacks.spans.adapters import read_adapters
 from attacks.spans.candidates import start_of, vocabulary
+from attacks.spans.certificate import Prover
 from attacks.spans.cuts import CUTS
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.growth import Growth
@@ -61,12 +62,13 @@ def from_few_words(
     if not lines:
         return None
     first = [name for name in observation.received if is_adapter(name)]
-    known = None
+    prover, known = Prover(observation, task, network, first, tolerance), None
     if task.spec.kind == "language-modelling":
-        lines, known = ended(observation, task, network, lines, first, tolerance)
+        _, known = ended([prover], lines)
+        lines = known.lines
     for sure in (True, False):
         sentences = [SpanSentence(line, 0.0, sure) for line in lines]
-        found = proven(observation, task, network, first, sentences, tolerance, known)
+        found = proven(prover, sentences, known)
         if "certified" in (found.confidence or ()):
             break
     return replace(found, expired=job.expired, note=NOTE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,7 @@ class FirstLayers:
         causal: whether a token attends to earlier tokens only.
         everywhere: whether a token has the same input before any attention at all positions, as
             with rotary and relative ones.
+        begin: place of a sentence's first token, behind padding on the left.
     """
 
     def __init__(self, network: nn.Module, vocabulary: Sequence[int], length: int) -> None:
@@ -80,6 +82,7 @@ class FirstLayers:
         self.places: Tensor | None = None
         self._takes_positions = "position_ids" in inspect.signature(network.forward).parameters
         self._arguments: dict[str, Tensor] = {}
+        self.begin = 0
         a, b, c = vocabulary
         layers, plain = self._trace([a, a, b])
         _, late = self._trace([a, a, c])
@@ -117,6 +120,15 @@ class FirstLayers:
         word = torch.tensor([a, b], device=self._device)
         self.everywhere = torch.equal(self.of_tokens(word, 0), self.of_tokens(word, 1))
 
+    def behind(self, pads: int) -> FirstLayers:
+        """The same layers for sentences that begin behind padding."""
+        found = copy.copy(self)
+        found.begin = pads
+        return found
+
+    def _shifted(self, size: int) -> Tensor:
+        return self.begin + torch.arange(size, device=self._device)[None]
+
     def side(self, layer: Layer, update: Tensors) -> Tensor:
         """The layer's weight gradients side by side ``(width, outputs)``."""
         parts = []
@@ -134,7 +146,9 @@ class FirstLayers:
 
     def of_sentences(self, layer: Layer, ids: Tensor, mask: Tensor) -> Tensor:
         """Inputs ``(sentence, token, width)`` of a layer behind the attention."""
-        return self._run([layer], ids, mask)[0]
+        placed = self._placed(self._shifted(ids.shape[1])) if self.begin else nullcontext()
+        with placed:
+            return self._run([layer], ids, mask)[0]
 
     def of_extensions(
         self, layers: Sequence[Layer], prefixes: Tensor, tokens: Tensor
@@ -158,7 +172,7 @@ class FirstLayers:
         mask = torch.zeros(size, size, dtype=dtype, device=self._device)
         mask = mask.masked_fill(~sees, torch.finfo(dtype).min).expand(count, 1, size, size)
         ids = torch.cat([prefixes, tokens.expand(count, more)], 1)
-        with self._placed(torch.arange(size, device=self._device).clamp(max=start)[None]):
+        with self._placed(self._shifted(size).clamp(max=self.begin + start)):
             return [found[:, start:] for found in self._run(layers, ids, mask)]
 
     def of_lines(self, layers: Sequence[Layer], ids: Tensor) -> list[Tensor]:

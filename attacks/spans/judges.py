@@ -16,6 +16,7 @@ from attacks.spans.sentences import Judge
 from attacks.spans.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
 from fedsim.models.lora import is_adapter, second_factor
 from fedsim.tasks.text import TextTask
 
@@ -40,15 +41,53 @@ class Traces:
         names = [name for layer in blocks for name in layer.weights(sent)]
         return names + [b for name in names if (b := second_factor(name)) != name and b in sent]
 
-    def shortlist(self, observation: Observation, task: TextTask, job: Job) -> Candidates:
-        """The candidate tokens at each position that a sentence may reach."""
-        traced = task.max_length - (task.spec.kind == "language-modelling")
-        lengths = observation.knowledge.lengths or (traced,)
-        # Where a token is the same everywhere, one that repeats adds no dimension.
-        rank = traced if self.layers.everywhere else self.before.rank + 1
-        longest = min(traced, rank, max(lengths))
-        start = start_of(task)
-        return candidates(self.layers, self.before, self.vocabulary, longest, start, job)
+    def shortlist(
+        self, observation: Observation, task: TextTask, job: Job, behind: int = 0
+    ) -> Candidates:
+        """The candidate tokens at each position that a sentence may reach.
+
+        The token that usually starts a text is expected, unless the span has no room for it.
+
+        Args:
+            observation: may show rows of the table of positions.
+            task: defines the start and the longest sentence.
+            job: ends the sweep when its time is up.
+            behind: rank behind the attention, which bounds the tokens of the batch.
+        """
+        places, start = self._places(observation, task, behind), start_of(task)
+        shown = (self.layers, self.before, self.vocabulary)
+        if start is None:
+            return candidates(*shown, places, None, job)
+        token = self.vocabulary.new_tensor([start])
+        absent = self.before.distance(self.layers.of_tokens(token, places.start)) > CUTS.end_sine
+        if bool(absent) or places.start:
+            found = candidates(*shown, places, None, job)
+            if found.clear and (found.begin == 0 or start in found.tokens[0].tolist()):
+                return found
+        return candidates(*shown, places, start, job)
+
+    def _places(self, observation: Observation, task: TextTask, behind: int) -> range:
+        """Where tokens may stand: those that attacks look for, or more if the gradient shows it."""
+        last = task.spec.kind == "language-modelling"  # predicts nothing
+        usual, most = task.max_length - last, task.most_tokens - last
+        lengths = max(observation.knowledge.lengths or (most,))
+        if self.layers.everywhere:  # a token that repeats adds no dimension here
+            return range(min(max(usual, min(most, behind)), lengths))
+        rank = self.before.rank + 1
+        moved = self._moved(observation)
+        if moved is None:
+            return range(min(max(usual, rank), most, lengths, rank))
+        begin, end = moved
+        return range(begin, min(most, end, begin + min(rank, lengths)))
+
+    def _moved(self, observation: Observation) -> tuple[int, int] | None:
+        """First place and end of the moved rows of the learned table; None if all have moved."""
+        name = embedding_names(self.layers.network).position
+        if self.layers.places is None or name not in observation.received:
+            return None
+        rows = observation.update((name,))[name].any(1)[self.layers.places.cpu()]
+        places = torch.nonzero(rows)[:, 0].tolist()
+        return None if len(places) in {0, len(rows)} else (places[0], places[-1] + 1)
 
 
 def read_traces(
@@ -72,8 +111,11 @@ def read_traces(
             "the whole space",
             "Use optimizer = 'sgd', or FedSGD.",
         )
-    words = vocabulary(observation, task, network, rows=rows)
-    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
+    words = vocabulary(observation, task, network, rows=rows, padding=True)
+    learned = embedding_names(network).position is not None
+    layers = FirstLayers(
+        network, words[-3:].tolist(), task.most_tokens if learned else task.max_length
+    )
     before = subspace(layers, layers.tokens, observation)
     if isinstance(before, AdapterSpan) and before.full:
         raise CannotAttack(

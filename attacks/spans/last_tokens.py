@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attacks.spans.certificate import GradientMatch, batch_of, compare
-from fedsim.capture import Observation
+from attacks.spans.certificate import GradientMatch, Prover
 from fedsim.tasks.text import TextTask
 
 _LIKELY = 3  # predicted tokens tried among those of the batch, and among all others
@@ -16,51 +15,54 @@ _LIKELY = 3  # predicted tokens tried among those of the batch, and among all ot
 Line = tuple[int, ...]
 
 
-def ended(
-    observation: Observation,
-    task: TextTask,
-    network: nn.Module,
-    lines: Sequence[Line],
-    first: Sequence[str],
-    tolerance: float,
-) -> tuple[list[Line], GradientMatch]:
+def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, GradientMatch]:
     """The lines with the token behind each: the end token, if that explains the update.
 
     Otherwise each line ends with the predicted token whose gradient is nearest to the update. With
-    the comparison of that gradient.
+    the prover that explains it, else the first.
 
     Args:
-        observation: holds the observed gradient.
-        task: a language model.
-        network: as broadcast, in float32 and eval mode.
+        provers: of a language model, one for each layout.
         lines: all tokens of each sentence of the batch but the last one.
-        first: names of the first layers' weights.
-        tolerance: relative error of a float32 gradient.
     """
+    task = provers[0].task
+    assert isinstance(task, TextTask)
     end = task.tokenizer.eos_token_id
     usual = [line if end is None else (*line, int(end)) for line in lines]
+    nearest: list[tuple[Prover, GradientMatch]] = []
+    for prover in provers:
+        nearest.append((prover, prover.compare(usual, [-1] * len(usual))))
+        if nearest[-1][1].exact:
+            return nearest[-1]
+    for row, prover in enumerate(provers):
+        likely = _predicted(prover, lines) if lines else None
+        if likely is not None:
+            nearest[row] = (prover, _chosen(prover, lines, likely))
+        if nearest[row][1].exact:
+            return nearest[row]
+    return nearest[0]
+
+
+def _chosen(
+    prover: Prover, lines: Sequence[Line], likely: Sequence[Sequence[int]]
+) -> GradientMatch:
+    """The lines with the likeliest tokens behind them, one line after the other."""
 
     def compared(tried: list[Line]) -> GradientMatch:
-        return compare(observation, task, network, tried, [-1] * len(tried), first, tolerance)
+        return prover.compare(tried, [-1] * len(tried))
 
-    best = compared(usual)
-    likely = None if best.exact or not lines else _predicted(observation, task, network, lines)
-    if likely is None:
-        return usual, best
     best = compared([(*line, own[0]) for line, own in zip(lines, likely, strict=True)])
     for row, (line, own) in enumerate(zip(lines, likely, strict=True)):
         for token in own[1:]:
             if best.exact:
-                return best.lines, best
+                return best
             new = compared([*best.lines[:row], (*line, token), *best.lines[row + 1 :]])
             if new.error < best.error or new.exact:
                 best = new
-    return best.lines, best
+    return best
 
 
-def _predicted(
-    observation: Observation, task: TextTask, network: nn.Module, lines: Sequence[Line]
-) -> list[list[int]] | None:
+def _predicted(prover: Prover, lines: Sequence[Line]) -> list[list[int]] | None:
     """The likeliest tokens behind each line; None if the head's gradient does not tell.
 
     That gradient is ``sum_t c_t h_t^T`` over the tokens that predict another, with hidden states
@@ -68,17 +70,18 @@ def _predicted(
     ``c_t``, whose most negative entry is the token that ``t`` predicts. A tied head holds the rows
     of the input words as well, hence these are ranked apart.
     """
+    network, observation = prover.network, prover.observation
     head = network.get_output_embeddings()  # type: ignore[operator]
     named = network.named_parameters()
     name = next((name for name, own in named if head is not None and own is head.weight), None)
     if name not in observation.received:
         return None
-    batch = batch_of(lines, task, []).to(head.weight.device)
+    batch = prover.batch(lines, [])
     assert batch.mask is not None
     seen: list[Tensor] = []
     hook = head.register_forward_hook(lambda module, args, output: seen.append(args[0]))
-    with torch.no_grad():
-        task.loss(network, batch)
+    with torch.no_grad(), prover.layout.told(network):
+        prover.task.loss(network, batch)
     hook.remove()
     mask = batch.mask.bool()
     states = seen[-1][mask].double()

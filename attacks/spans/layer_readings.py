@@ -22,7 +22,7 @@ def layer_reading(
     names = layer.weights(observation.received)
     if not names or is_adapter(names[0]):
         return None
-    optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
+    optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
     readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
     parts = [
         layers.side(layer, {name: getattr(one, part) for name, one in readings.items()})
@@ -55,7 +55,7 @@ def is_shown(observation: Observation, layer: Layer) -> bool:
 def are_signs(observation: Observation) -> bool:
     """Whether the matrices of the update are signs, or stem from Adam."""
     known = observation.knowledge
-    if observation.kind == "weights" and known.optimizer in {"adam", "adamw"}:
+    if observation.kind != "gradient" and known.optimizer in {"adam", "adamw"}:
         return True
     sides = sorted((v for v in observation.update().values() if v.dim() == 2 and v.any()), key=len)
     return bool(sides) and all(read(side).signs for side in sides[:8])

@@ -69,11 +69,12 @@ def joined(rounds: Sequence[Observation]) -> Observation:
         for name, value in last.sent.items()
     }
     updates = [one.update() for one in rounds]
-    weights = last.kind == "weights"
+    optimizer = None if last.kind == "gradient" else last.knowledge.optimizer
     received = {}
     for name in updates[-1]:
-        mean = _mean([one[name] for one in updates], last.knowledge.optimizer if weights else None)
-        received[name] = (sent[name] - mean if weights else mean).float()
+        mean = _mean([one[name] for one in updates], optimizer)
+        shown = {"weights": sent[name] - mean, "difference": -mean}
+        received[name] = shown.get(last.kind, mean).float()
     knowledge = last.knowledge.model_copy(update={"defense": None})
     return replace(last, sent=sent, received=received, knowledge=knowledge)
 

@@ -78,7 +78,7 @@ class PrefixFit:
         self._prefixes: list[Prefix] = []
         self._taken: set[Prefix] = set()
         self._layers = []
-        optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
+        optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
         for name in _local(match):
             seen = completed(read(match.update[name], optimizer), most).float()
             noise = spectrum(seen, most).noise

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.base import Job, Reconstruction
-from attacks.spans.certificate import GradientMatch, batch_of, match
+from attacks.spans.certificate import GradientMatch, Prover, batch_of
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.subspace import Subspace
-from fedsim.capture import Observation
 from fedsim.records import Certificate
-from fedsim.tasks.text import TextTask
 
 _CHUNK = 1 << 13  # tokens in one forward pass
 
@@ -48,6 +46,10 @@ class Judge:
         line = torch.tensor([list(ids)], device=self.subspace.basis.device)
         return self.layers.of_sentences(self.layer, line, torch.ones_like(line))[0]
 
+    def behind(self, pads: int) -> Judge:
+        """The same judge of sentences that begin behind padding."""
+        return replace(self, layers=self.layers.behind(pads)) if pads else self
+
     def tokens(self, ids: Sequence[int]) -> Tensor:
         """The sine of each token of one sentence."""
         return self.subspace.distance(self.inputs(ids))
@@ -70,20 +72,27 @@ class Judge:
 
 @dataclass(frozen=True)
 class SpanSentence:
-    """A sentence with its mean sine; ``in_span`` if the span singles it out."""
+    """A sentence with its mean sine; ``in_span`` if the span singles it out.
+
+    ``place`` is that of its first token.
+    """
 
     ids: tuple[int, ...]
     sine: float
     in_span: bool
+    place: int = 0
 
 
 def grow(
-    judge: Judge, tokens: Sequence[Tensor], limit: float, beam: int, job: Job
+    judge: Judge, tokens: Sequence[Tensor], limit: float, beam: int, job: Job, *, public: bool
 ) -> tuple[list[SpanSentence], bool]:
     """Sentences of a causal network, grown token by token, and whether time ran out.
 
     A token's input depends on its prefix alone. A prefix that no token extends within the span is
     a complete sentence. If more than ``beam`` prefixes fit, the nearest are kept.
+
+    Where positions are relative, a token that is repeated has the same input each time. Such a run
+    lies in the span at any length and is no sentence.
 
     Args:
         judge: measures the next tokens.
@@ -91,15 +100,16 @@ def grow(
         limit: largest sine of a token in the span.
         beam: number of prefixes kept at each position.
         job: ends the growth when its time is up.
+        public: whether the first token is known, and need not be in the span.
     """
-    if all(len(own) == 1 for own in tokens):
-        return [_only(judge, torch.cat(list(tokens)), limit)], job.expired
-    prefixes = tokens[0][:, None]
+    prefixes, place = tokens[0][:, None], judge.layers.begin
     total = judge.sentences(prefixes, torch.ones_like(prefixes[:, 0]))
-    if len(prefixes) > 1:
-        prefixes, total = prefixes[total <= limit][:beam], total[total <= limit][:beam]
-    else:  # the only candidate is public, and need not be in the span
+    if public:
         total = torch.zeros_like(total)
+    prefixes, total = prefixes[total <= limit][:beam], total[total <= limit][:beam]
+    if len(prefixes) and all(len(own) == 1 for own in tokens):
+        found = _only(judge, torch.cat(list(tokens)), limit)
+        return [found] if _is_text(found, judge) else [], job.expired
     done: list[SpanSentence] = []
     for position in range(1, len(tokens) + 1):
         if not len(prefixes) or job.expired:
@@ -112,17 +122,21 @@ def grow(
         ended = ~fits.any(1)
         means = (total / position).tolist()
         for row in torch.nonzero(ended)[:, 0].tolist():
-            done.append(SpanSentence(tuple(prefixes[row].tolist()), means[row], True))
+            done.append(SpanSentence(tuple(prefixes[row].tolist()), means[row], True, place))
         rows, columns = torch.nonzero(fits, as_tuple=True)
         best = sines[rows, columns].argsort()[:beam]
         rows, columns = rows[best], columns[best]
         if position < len(tokens):
             total = total[rows] + sines[rows, columns]
             prefixes = torch.cat([prefixes[rows], tokens[position][columns][:, None]], 1)
-    left = (
-        [SpanSentence(tuple(line), 1.0, False) for line in prefixes.tolist()] if job.expired else []
-    )
-    return done + left, job.expired
+    if job.expired:
+        done += [SpanSentence(tuple(line), 1.0, False, place) for line in prefixes.tolist()]
+    return [one for one in done if _is_text(one, judge)], job.expired
+
+
+def _is_text(found: SpanSentence, judge: Judge) -> bool:
+    """Whether it is no run of one token that any length of it would fit."""
+    return not judge.layers.everywhere or len(found.ids) == 1 or len(set(found.ids)) > 1
 
 
 def _only(judge: Judge, line: Tensor, limit: float) -> SpanSentence:
@@ -130,44 +144,35 @@ def _only(judge: Judge, line: Tensor, limit: float) -> SpanSentence:
     sines = judge.tokens(line.tolist())[1:]
     fits = (sines <= limit).cumprod(0)
     size = 1 + int(fits.sum())
-    return SpanSentence(tuple(line[:size].tolist()), float(sines @ fits.to(sines)) / size, True)
+    mean = float(sines @ fits.to(sines)) / size
+    return SpanSentence(tuple(line[:size].tolist()), mean, True, judge.layers.begin)
 
 
 def proven(
-    observation: Observation,
-    task: TextTask,
-    network: nn.Module,
-    first: Sequence[str],
-    found: Sequence[SpanSentence],
-    tolerance: float,
-    known: GradientMatch | None = None,
+    prover: Prover, found: Sequence[SpanSentence], known: GradientMatch | None = None
 ) -> Reconstruction:
     """The sentences with their confidence, those in the span first.
 
     Args:
-        observation: holds the observed gradient.
-        task: defines the loss.
-        network: as broadcast, in float32 and eval mode.
-        first: names of the first block's weights.
+        prover: compares gradients.
         found: distinct, complete sentences.
-        tolerance: relative error of a float32 gradient that counts as rounding.
-        known: see ``attacks.spans.certificate.match``.
+        known: see ``attacks.spans.certificate.Prover.match``.
     """
-    count = observation.knowledge.num_examples
+    count = prover.observation.knowledge.num_examples
     found = sorted(found, key=lambda one: (not one.in_span, one.sine))
     good = [one.ids for one in found if one.in_span]
     rest = [one.ids for one in found if not one.in_span]
     lines, labels, objective = [], [], None
     level: Certificate = "in_span"
     if good:
-        proof = match(observation, task, network, good, first, tolerance, known)
+        proof = prover.match(good, known)
         level = "certified" if proof.exact else "in_span"
         lines, labels, objective = proof.lines, proof.labels, proof.error
     more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
     confidence: list[Certificate] = [level] * len(lines)
     confidence += ["guess"] * len(more)
     return Reconstruction(
-        batch_of([*lines, *more], task, [*labels, *[-1] * len(more)]),
+        batch_of([*lines, *more], prover.task, [*labels, *[-1] * len(more)]),
         objective=objective,
         confidence=tuple(confidence),
     )

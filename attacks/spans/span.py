@@ -8,21 +8,15 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.spans.adapters import AdapterSpan
-from attacks.spans.candidates import Candidates
-from attacks.spans.companions import Companions
-from attacks.spans.cuts import CUTS
 from attacks.spans.decoding import decodable, decode
-from attacks.spans.descent import Descent
+from attacks.spans.exact import ExactSearch, count_read
 from attacks.spans.few_words import from_few_words
 from attacks.spans.judges import best_judge, read_traces
-from attacks.spans.last_tokens import ended
 from attacks.spans.over_rounds import over_rounds
-from attacks.spans.sentences import Judge, SpanSentence, grow, proven
 from attacks.spans.subspace import Subspace
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack
@@ -134,99 +128,25 @@ class Span(Attack):
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
         try:
-            exact = self._exact(observation, task, network, rng, job)
+            exact = ExactSearch(
+                observation,
+                task,
+                network,
+                rng,
+                job,
+                self.bag,
+                self.tolerance,
+                self.beam,
+                self.starts,
+            ).run()
         except CannotAttack as refusal:
             few = from_few_words(observation, task, network, rng, job, self.bag, self.tolerance)
             if soft := few or decode(observation, task, network, rng, job, rows=self.bag):
                 return soft
             raise refusal from None
-        if job.expired or 2 * _read(exact, task) >= (observation.knowledge.num_examples or 1):
+        if job.expired or 2 * count_read(exact, task) >= (observation.knowledge.num_examples or 1):
             return exact
         return decode(observation, task, network, rng, job, rows=self.bag) or exact
-
-    def _exact(
-        self,
-        observation: Observation,
-        task: TextTask,
-        network: nn.Module,
-        rng: torch.Generator,
-        job: Job,
-    ) -> Reconstruction:
-        """The sentences whose every token lies in the span.
-
-        Raises:
-            CannotAttack: the span is full, or the client's optimizer hides it.
-        """
-        ends = task.tokens([""])[0]
-        traces = read_traces(observation, task, network, rows=self.bag)
-        count = observation.knowledge.num_examples
-        one_step = observation.kind == "gradient" or observation.knowledge.local_steps == 1
-        if count is not None and one_step and traces.before.rank > count * task.max_length:
-            raise CannotAttack(
-                f"the gradient of {traces.layers.tokens.name!r} has rank {traces.before.rank}, "
-                f"more than the {count * task.max_length} tokens of the batch",
-                "Noise, signs, pruning or weight decay fill the span.",
-            )
-        judge = best_judge(traces.layers, traces.before, observation)
-        shortlist = traces.shortlist(observation, task, job)
-        first = traces.weights(observation)
-        guess: Reconstruction | None = None
-        for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
-            found, expired = self._search(observation, judge, shortlist, ends, wider, rng, job)
-            found = found or ranked(shortlist, observation.knowledge.num_examples or 1)
-            known = None
-            if task.spec.kind == "language-modelling":
-                ids = [one.ids for one in found]
-                lines, known = ended(observation, task, network, ids, first, self.tolerance)
-                found = [replace(one, ids=ids) for one, ids in zip(found, lines, strict=True)]
-            new = proven(observation, task, network, first, found, self.tolerance, known)
-            if guess is None or "certified" in (new.confidence or ()):
-                guess = replace(new, expired=expired)
-            if expired or "certified" in (guess.confidence or ()):
-                break
-        assert guess is not None
-        return replace(guess, note=shortlist.note)
-
-    def _search(
-        self,
-        observation: Observation,
-        judge: Judge,
-        shortlist: Candidates,
-        ends: list[int],
-        wider: float,
-        rng: torch.Generator,
-        job: Job,
-    ) -> tuple[list[SpanSentence], bool]:
-        count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
-        if not shortlist.clear:
-            return ranked(shortlist, count or 1), job.expired
-        if judge.layers.causal:
-            return grow(judge, shortlist.tokens, wider * shortlist.limit, self.beam, job)
-        if len(ends) < 2:
-            raise CannotAttack(
-                "the tokenizer appends no end token to a sentence, which the descent of an "
-                "encoder needs",
-                "Choose a model whose tokenizer does, as BERT's.",
-            )
-        stop = ends[-1]
-        possible = [
-            position + 1
-            for position, tokens in enumerate(shortlist.tokens)
-            if position and stop in tokens.tolist() and position + 1 in (lengths or [position + 1])
-        ]
-        if not possible:
-            return ranked(shortlist, count or 1), job.expired
-        tokens, update = shortlist.tokens, observation.update()
-        companions = Companions.of(judge.layers, update, tokens, stop, job)
-        descent = Descent(judge, tokens, stop, possible, companions)
-        expired = descent.run(self.starts, count, rng, job)
-        return descent.found, expired
-
-
-def _read(found: Reconstruction, task: TextTask) -> int:
-    """Number of sentences with words that the span singles out."""
-    pairs = zip(found.confidence or (), task.examples(found.guess).tokens, strict=True)
-    return sum(bool(line) and level in {"certified", "in_span"} for level, line in pairs)
 
 
 def room(found: Subspace) -> int:
@@ -236,15 +156,3 @@ def room(found: Subspace) -> int:
     ranks = range(found.most, 0, -1)
     spans = (Subspace(torch.empty(found.width, rank, device="meta"), found.most) for rank in ranks)
     return next((one.rank for one in spans if not one.full), 0)
-
-
-def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:
-    """Sentences of the nearest tokens at each position, where no other is found."""
-    return [
-        SpanSentence(
-            tuple(int(near[min(i, len(near) - 1)]) for near in shortlist.tokens if len(near)),
-            1.0,
-            False,
-        )
-        for i in range(count)
-    ]

@@ -136,7 +136,7 @@ def table_rows(observation: Observation, layers: FirstLayers) -> TableRows | Non
         return None
     if found.tied or not len(found.positions) or not bool(found.words.any()):
         return None
-    optimizer = observation.knowledge.optimizer if observation.kind == "weights" else None
+    optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
     seen = read(found.words, optimizer)
     words = seen.value if seen.signs else found.words
     rows = found.positions[places].to(words)

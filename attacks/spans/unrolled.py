@@ -58,7 +58,7 @@ class Unrolled:
         told = None not in {known.learning_rate, known.optimizer, steps, size}
         if not told or not plain or known.train_mode is not False or known.defense != ():
             return None
-        if observation.kind != "weights" or known.cohort > 1 or task.spec.num_classes:
+        if observation.kind == "gradient" or known.cohort > 1 or task.spec.num_classes:
             return None
         assert steps is not None
         assert size is not None

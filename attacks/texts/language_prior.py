@@ -152,6 +152,7 @@ def _network(source: str, device: torch.device) -> Any:  # noqa: ANN401
                 attn_implementation="eager",
                 dtype=torch.float32,
                 use_safetensors=True,
+                trust_remote_code=False,
                 output_loading_info=True,
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:

@@ -18,6 +18,7 @@ from attacks.texts.text_group import TextGroup
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
 from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
@@ -53,6 +54,12 @@ class TextMatching(TextOptions):
     ) -> list[Reconstruction]:
         """One guess for each observation; those of equal shape share their passes."""
         assert isinstance(task, TextTask)
+        if task.spec.target != "class":
+            raise CannotAttack(
+                f"the head of {task.spec.model!r} learns {task.spec.target}, and this search needs "
+                "the loss of one class",
+                "Choose 'span' or 'embedding_rows'.",
+            )
         prior = load_prior(self.prior, task, job.device) if self.prior else None
         network = task.build()
         possible = [

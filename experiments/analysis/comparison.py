@@ -1,21 +1,18 @@
-"""One attack compared with its null baselines, and the reason if the outcome is open."""
+"""One attack compared with its null baselines, and the reasons if the outcome is open."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from experiments.analysis.statistics import Difference, wilson
-from experiments.wording.names import title
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey
+from experiments.analysis.evidence import Kind, Reason
+from experiments.analysis.statistics import Difference
+from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, AttackKey
 
-FEW = 5
-"""Smallest number of clients for which an interval clustered by client is relied upon."""
-RARE = 0.05
-"""Largest share of differing clients we tolerate when every attacked client scored the same."""
-_ROUNDING = 1e-9
-NULLS = {PRIOR_ONLY: "prior only", OTHER_CLIENT: "another client's update"}
+NULLS = (PRIOR_ONLY, OTHER_CLIENT)
+MOST_CLIENTS = 10_000
+"""More clients than these are not asked for: the lead is too near the smallest effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,98 +21,101 @@ class BaselineComparison:
 
     Attributes:
         against: metric -> baseline -> mean of the attack less the baseline on the same victims.
+        smallest: smallest effect that counts.
+        clients: fewest clients with which a mean decides.
     """
 
     attacker: AttackKey
     against: Mapping[str, Mapping[str, Difference]]
+    smallest: float
+    clients: int
 
     @property
-    def beats(self) -> bool:
-        """True if the attack is surely above every baseline on every metric."""
-        differences = [one for by_null in self.against.values() for one in by_null.values()]
-        return bool(differences) and all(_low(one) > _ROUNDING for one in differences)
+    def leaks(self) -> bool:
+        """Whether the attack is surely above every baseline by the smallest effect, on all metrics.
 
-    def within(self, margin: float) -> bool:
-        """True if the attack is within ``margin`` of every baseline on at least one metric.
-
-        It must also not be clearly above the margin on any metric.
+        Both baselines must have been run.
         """
-        small = [
-            bool(by_null) and all(_ends_below(one, margin) for one in by_null.values())
-            for by_null in self.against.values()
-        ]
-        large = [
-            bool(by_null) and all(_low(one) > margin for one in by_null.values())
-            for by_null in self.against.values()
-        ]
-        return any(small) and not any(large)
-
-    def beaten(self, metric: str) -> list[str]:
-        """Baselines that the attack beats on one metric."""
-        return [kind for kind, found in self.against[metric].items() if _low(found) > _ROUNDING]
+        return all(
+            all(kind in known and self._above(known[kind]) for kind in NULLS)
+            for known in self.against.values()
+        )
 
     @property
-    def called(self) -> str:
-        """Name of the attack in notes."""
-        return title(self.attacker.attack) + (" (adaptive)" if self.attacker.adaptive else "")
+    def within(self) -> bool:
+        """Whether the lead over some baseline is surely below the smallest effect, on one metric.
+
+        On none may the attack be surely above all of them; nor, where one metric counts alone,
+        above any: the update then told something that a better attack might use.
+        """
+        if any(PRIOR_ONLY not in known for known in self.against.values()):
+            return False
+        small = any(any(map(self._below, known.values())) for known in self.against.values())
+        some = all if len(self.against) > 1 else any
+        large = any(some(map(self._above, known.values())) for known in self.against.values())
+        return small and not large
 
     def hardest(self, metric: str) -> str | None:
         """The baseline that the attack beats by least, by the lower end of the interval."""
-        known = {kind: _low(found) for kind, found in self.against[metric].items()}
-        return min(known, key=lambda kind: (known[kind], kind), default=None)
+        known = {kind: (_low(one), one.mean) for kind, one in self.against[metric].items()}
+        return min(known, key=lambda kind: (*known[kind], kind), default=None)
+
+    def most(self, metric: str) -> float | None:
+        """The lead over all baselines together is at most this; None without a bound."""
+        ends = [one.high for one in self.against[metric].values() if one.high is not None]
+        return min(ends, default=None)
+
+    @property
+    def reason(self) -> Reason:
+        """Why it neither leaks nor stays within: of the metric on which it beats the fewest."""
+        metric = min(
+            self.against, key=lambda name: sum(map(self._above, self.against[name].values()))
+        )
+        return self._reason(metric, self.against[metric])
+
+    def _reason(self, metric: str, known: Mapping[str, Difference]) -> Reason:
+        lacking = [kind for kind in NULLS if kind not in known]
+        if PRIOR_ONLY in lacking or (lacking and all(map(self._above, known.values()))):
+            return Reason(kind="no_null", baseline="" if len(lacking) > 1 else lacking[0])
+        open_ = {kind: one for kind, one in known.items() if not self._above(one)}
+        kind, one = min(open_.items(), key=lambda item: (_low(item[1]), item[0]))
+        clients = {"clients": float(one.clusters)}
+        if one.clusters < self.clients:
+            return Reason(kind="few_clients", numbers=clients | {"needed": float(self.clients)})
+        why: Kind = "wide"
+        numbers = clients
+        if one.low is None or one.high is None:
+            why = "alike"
+        elif self._below(one):
+            why = "beats_one"
+        else:
+            ends = {"mean": one.mean, "low": one.low, "high": one.high}
+            numbers = clients | ends | {"needed": self._needed(one, one.high)}
+        return Reason(kind=why, attack=self.attacker, baseline=kind, metric=metric, numbers=numbers)
+
+    def _needed(self, one: Difference, high: float) -> float:
+        """Clients that would part the interval from the smallest effect, its width as observed."""
+        apart = abs(one.mean - self.smallest)
+        half = high - one.mean
+        needed = one.clusters * (half / apart) ** 2 if apart else math.inf
+        return float(min(math.ceil(needed), MOST_CLIENTS)) if needed < MOST_CLIENTS else math.inf
+
+    def _above(self, one: Difference) -> bool:
+        return one.clusters >= self.clients and _low(one) > self.smallest
+
+    def _below(self, one: Difference) -> bool:
+        high = math.inf if one.high is None else one.high
+        return one.clusters >= self.clients and high < self.smallest
 
 
-def reasons(matches: Iterable[BaselineComparison], margin: float, attacks: int) -> Iterable[str]:
-    """Why these attacks neither leak nor stay within the margin, one line per reason.
-
-    The reason is that of the metric on which the attack beats the fewest baselines.
-    """
-    told: dict[str, list[str]] = {}
-    for match in matches:
-        metric = min(match.against, key=lambda name: len(match.beaten(name)))
-        what = "" if metric in MAIN.values() else f"{title(metric)}: "
-        told.setdefault(what + _reason(match, metric, margin), []).append(match.called)
-    for reason, names in told.items():
-        yield reason if len(names) == attacks else f"{', '.join(names)}: {reason}"
+def merged(reasons: Iterable[Reason]) -> list[Reason]:
+    """Each reason once."""
+    kept: list[Reason] = []
+    for reason in reasons:
+        if reason not in kept:
+            kept.append(reason)
+    return kept
 
 
-def _reason(match: BaselineComparison, metric: str, margin: float) -> str:
-    beaten = match.beaten(metric)
-    left = [kind for kind in match.against[metric] if kind not in beaten]
-    below = [kind for kind in left if _ends_below(match.against[metric][kind], margin)]
-    alike = [k for k in left if k not in below and _alike(match.against[metric][k])]
-    unsure = [kind for kind in left if kind not in below and kind not in alike]
-    if not match.against[metric]:
-        return "no null baseline to compare with"
-    if any(match.against[metric][kind].clusters < FEW for kind in left):
-        return "too few clients"
-    parts = [
-        f"beats {_listed(beaten)}" if beaten else "",
-        f"{'not' if beaten else 'does not beat'} {_listed(below)}" if below else "",
-        f"the interval over {_listed(unsure)} is too wide" if unsure else "",
-        f"too few clients, all alike against {_listed(alike)}" if alike else "",
-    ]
-    return ", ".join(filter(None, parts))
-
-
-def _listed(kinds: Sequence[str]) -> str:
-    return " and ".join(name for kind, name in NULLS.items() if kind in set(kinds))
-
-
-def _ends_below(found: Difference, margin: float) -> bool:
-    if found.clusters < FEW or not _high(found) < margin:
-        return False
-    # Without scatter the interval has no width, however few clients there are.
-    return not _alike(found) or wilson(0, found.clusters)[1] < RARE
-
-
-def _alike(found: Difference) -> bool:
-    return _high(found) - _low(found) < _ROUNDING
-
-
-def _low(found: Difference) -> float:
-    return -math.inf if found.low is None else found.low
-
-
-def _high(found: Difference) -> float:
-    return math.inf if found.high is None else found.high
+def _low(one: Difference) -> float:
+    return -math.inf if one.low is None else one.low

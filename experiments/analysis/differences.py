@@ -55,6 +55,11 @@ class Change(Data):
             return None
         return self.low > _ROUNDING or self.high < -_ROUNDING
 
+    @property
+    def differs(self) -> bool:
+        """Whether the two means are not the same."""
+        return abs(self.after - self.before) > _ROUNDING
+
     def text(self) -> str:
         """As one line."""
         said = f"{self.what}: {show(self.before)} to {show(self.after)}"
@@ -75,12 +80,13 @@ class Comparison(Data):
     missing: tuple[str, ...]
 
     def text(self, *, every: bool = False) -> str:
-        """The numbers that moved, or all, and how many did not."""
+        """The numbers that moved or changed without an interval, or all, and how many there are."""
         counts = Counter(change.moved for change in self.changes)
-        shown = [change.text() for change in self.changes if every or change.moved]
+        changed = [one for one in self.changes if one.moved or (one.moved is None and one.differs)]
+        shown = [change.text() for change in (self.changes if every else changed)]
         shown.append(f"{counts[True]} of {len(self.changes)} numbers moved beyond their intervals")
         if counts[None]:
-            shown[-1] += f"; {counts[None]} have no interval (one seed, or one example)"
+            shown[-1] += f"; {counts[None]} have no interval (too few clients, or one seed)"
         return "\n".join([*shown, *self.missing])
 
 

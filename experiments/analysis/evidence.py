@@ -4,11 +4,73 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from pydantic import Field
+
 from experiments.analysis.keys import Data, Placed
+from experiments.analysis.membership import Finding
 from experiments.analysis.statistics import Difference, Estimate
 from fedsim.records import AttackKey
 
-Word: TypeAlias = Literal["leaks", "no leak found", "inconclusive", "not attacked"]
+Word: TypeAlias = Literal[
+    "leaks", "labels leak", "members leak", "no leak found", "not decided", "not attacked"
+]
+Grade: TypeAlias = Literal[
+    "verbatim", "recognisable", "words", "better than guessing", "class only"
+]
+"""How bad a leak is, the worst first."""
+Kind: TypeAlias = Literal[
+    "false_certificates",
+    "no_metric",
+    "unrun",
+    "no_null",
+    "few_clients",
+    "alike",
+    "wide",
+    "beats_one",
+    "recovered",
+    "failed",
+    "interrupted",
+    "no_adaptive",
+    "no_control",
+    "hardly_tested",
+    "skipped",
+]
+"""Kinds of reasons, see ``docs/reference/verdicts.md``."""
+
+
+class Reason(Data):
+    """Why a verdict is not another one, or what to know beside it; the report makes a sentence.
+
+    Attributes:
+        attack: the attack that it is about; None for all.
+        baseline: the null baseline that it is about.
+        metric: the metric that it is about.
+        numbers: by name, such as ``clients`` and ``needed``.
+    """
+
+    kind: Kind
+    attack: AttackKey | None = None
+    baseline: str = ""
+    metric: str = ""
+    numbers: dict[str, float] = Field(default_factory=dict)
+
+
+class Clients(Data):
+    """Clients with an example on which an attack passed a bar and no null baseline did.
+
+    Attributes:
+        hit: number of these clients, under any attack.
+        of: number of attacked clients.
+        examples: number of their examples that passed.
+        low: the share of clients is at least this, at 95 % (Clopper and Pearson, one-sided).
+        high: and at most this.
+    """
+
+    hit: int
+    of: int
+    examples: int
+    low: float
+    high: float
 
 
 class Reached(Data):
@@ -20,22 +82,30 @@ class Reached(Data):
 
 
 class Verdict(Placed):
-    """What the attacks on one defense show, on the main metric.
+    """What the attacks on one defense show, see ``experiments/analysis/verdicts.py``.
 
     Attributes:
-        word: follows from the intervals, see ``experiments/analysis/verdicts.py``.
-        notes: why it is not another word, and what it rests on.
+        word: the verdict.
+        rows: the verdict on the private rows alone, without labels and members.
+        grade: how bad the leak is; None without one, and for members.
+        smallest: smallest effect that counts, in units of the main metric.
+        most: no attack's mean is more than this above every null baseline, at the corrected level;
+            None where a bound is missing.
+        verbatim: clients with an example that came back exactly.
+        recovered: clients with an example that passed the threshold of the main metric.
+        reasons: why it is not another word, and what it rests on.
         levels: rungs of the ladder of realism, if the rows name them.
         attacks: number of attacks compared with a null baseline; they share the error of 5 %.
         victims: number of examples, counted once per round.
         clients: number of clients that own them.
         jobs: number of jobs of these attacks, by status.
-        strongest: the attack with the highest mean; if some beat every baseline, among those.
-        labels: the attack that infers withheld labels best, if it beats every baseline at it.
+        strongest: the attack with the highest mean; if some are shown to leak, among those.
+        labels: the attack that infers withheld labels best, if one beats every baseline at it.
+        members: what tells members best, if it is shown to.
         null: the baseline that the strongest attack beats by least.
         nulls: mean of each baseline of the strongest attack, on its own victims.
         over_null: strongest attack less ``null`` on the same victims, at the corrected level.
-        beating: attacks that beat every baseline.
+        beating: attacks that are shown to leak rows.
         oblivious: the attack with the highest mean among those that ignore the defense.
         adaptive: the attack with the highest mean among those that model the defense.
         gained: the attack that ran in both variants and has the highest mean in one of them.
@@ -44,7 +114,13 @@ class Verdict(Placed):
     """
 
     word: Word
-    notes: tuple[str, ...]
+    rows: Word
+    grade: Grade | None
+    smallest: float
+    most: float | None
+    verbatim: Clients
+    recovered: Clients
+    reasons: tuple[Reason, ...]
     levels: tuple[str, ...]
     attacks: int
     victims: int
@@ -52,6 +128,7 @@ class Verdict(Placed):
     jobs: dict[str, int]
     strongest: Reached | None
     labels: AttackKey | None
+    members: Finding | None
     null: str | None
     nulls: dict[str, float]
     over_null: Difference | None
@@ -77,7 +154,7 @@ class Gap(Placed):
 
 
 class Certified(Placed):
-    """How many certified reconstructions are exact, with a 95 % Wilson interval of the rate."""
+    """How many certified reconstructions are exact; the interval of the rate is over clients."""
 
     attacker: AttackKey
     certified: int
@@ -87,7 +164,7 @@ class Certified(Placed):
 
 
 class NullCalls(Data):
-    """How often a mismatched update is called a leak, with a 95 % Wilson interval of the rate.
+    """How often a mismatched update is called a leak; tests share victims, so without an interval.
 
     Attributes:
         baseline: what the guess from another client's update is compared with.
@@ -98,8 +175,6 @@ class NullCalls(Data):
     baseline: str
     tested: int
     called: int
-    low: float
-    high: float
 
 
 class AtLoss(Data):

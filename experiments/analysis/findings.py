@@ -13,7 +13,7 @@ from experiments.analysis.evidence import Evidence
 from experiments.analysis.keys import Data, DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
-from fedsim.files import SCHEMA
+from fedsim.files import SCHEMA, Sealed
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey, Modality
 
 Spread: TypeAlias = tuple[float, float | None, float | None]
@@ -30,8 +30,6 @@ CURVES: dict[Modality, tuple[str, ...]] = {"image": ("psnr",), "text": ("rougeL"
 """Metrics drawn by round."""
 THRESHOLDS = {"psnr": 25.0, "ssim": 0.9, "rouge1": 0.9, "rouge2": 0.9, "rougeL": 0.9}
 """Value from which an example counts as recovered; metrics that are 0 or 1 need none."""
-MARGINS: dict[Modality, float] = {"image": 1.0, "text": 0.05}
-"""Smallest gain over a null baseline that matters, in units of the main metric."""
 UTILITY = {"mcc": "higher", "accuracy": "higher", "perplexity": "lower", "loss": "lower"}
 """Measure of utility -> the better direction; the first one that was measured counts."""
 PROBES = ("none", "member", "fresh")
@@ -133,7 +131,7 @@ class RoundUtility(Placed):
         mean = sum(mine[seed] - other[seed] for seed in both) / len(both)
         if not math.isfinite(mean):  # a model that diverged
             return mean, None, None
-        found = paired_difference([mine[s] for s in both], [other[s] for s in both], both)
+        found = paired_difference([mine[s] for s in both], [other[s] for s in both], both, fewest=2)
         return mean, found.low, found.high
 
 
@@ -236,7 +234,7 @@ class TaskFindings(Data):
         return settled([utility for utility in self.utility if utility.place == place])
 
 
-class Findings(Data):
+class Findings(Sealed, Data):
     """``summary.json``; the same rows give the same bytes, in whatever order they come."""
 
     schema_version: int = SCHEMA

@@ -10,12 +10,13 @@ import pandas as pd
 
 from experiments.analysis.keys import VictimKey
 from experiments.stages.rows import columns
-from fedsim.records import STATUSES, ScoreRow, UtilityRow
+from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow, UtilityRow
 
 PLACE = ["setting", "defense", "defense_options"]
 """Columns of a ``DefenseInSetting``."""
 ATTACK = ["attack", "attack_options", "adaptive"]
 """Columns of an ``AttackKey``."""
+_EXAMPLE = ["cell", "probe", "round", "client", "example", "metric"]
 _DTYPES = {int: "int64", float: "float64", bool: "bool", str: "category"}
 _ORDER = ["cell", *ATTACK, "control", "round", "client", "metric", "example"]
 
@@ -67,6 +68,27 @@ def _ordered(
 ) -> pd.DataFrame:
     found = frame(sorted(rows, key=attrgetter(*by)), kind)
     found["setting"] = pd.Series([settings[cell] for cell in found.cell], dtype="category")
+    return found
+
+
+def with_prior(scores: pd.DataFrame) -> pd.DataFrame:
+    """The rows, where victims that an attack refused have the value of ``prior_only``.
+
+    That is the guess which an attacker is left with, so that no mean is taken over the victims that
+    an attack liked. An attack that refused all of them has no value, and neither has a refused
+    victim without that baseline.
+    """
+    attack = (scores.attack != PRIOR_ONLY) & (scores.control == "none")
+    ran = scores.groupby([*PLACE, *ATTACK, "control", "probe"]).has_value.transform("any")
+    refused = scores[attack & ran & (scores.status == "skipped") & ~scores.has_value]
+    blind = scores[(scores.attack == PRIOR_ONLY) & (scores.control == "none") & scores.has_value]
+    known = dict(zip(blind[_EXAMPLE].itertuples(index=False, name=None), blind.value, strict=True))
+    found = scores.copy()
+    for index, key in zip(
+        refused.index, refused[_EXAMPLE].itertuples(index=False, name=None), strict=True
+    ):
+        if key in known:
+            found.at[index, "value"], found.at[index, "has_value"] = known[key], True
     return found
 
 

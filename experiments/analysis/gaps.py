@@ -27,10 +27,17 @@ def gap_of(one: Scored, base: Scored, *, comparisons: int = 1) -> Gap | None:
 
 
 def adaptive_gaps(attacks: Sequence[Scored]) -> list[Gap]:
-    """Adaptive less oblivious, for each attack on one defense that ran in both variants."""
-    known = {one.attacker: one for one in attacks}
-    pairs = [(one, known[twin]) for one in attacks if (twin := oblivious_twin(one.attacker, known))]
-    return [gap for one, base in pairs if (gap := gap_of(one, base))]
+    """Adaptive less oblivious, for each attack that ran in both variants.
+
+    The intervals hold together, over all attacks and defenses that are given (Bonferroni).
+    """
+    known = {(one.place, one.attacker): one for one in attacks}
+    pairs = []
+    for (place, attacker), one in known.items():
+        twin = oblivious_twin(attacker, [key for where, key in known if where == place])
+        if twin:
+            pairs.append((one, known[place, twin]))
+    return [gap for one, base in pairs if (gap := gap_of(one, base, comparisons=len(pairs)))]
 
 
 def oblivious_twin(attacker: AttackKey, others: Iterable[AttackKey]) -> AttackKey | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -10,10 +10,12 @@ from experiments.analysis.evidence import Certified, Evidence, Gap, NullCalls, V
 from experiments.analysis.frames import ATTACK, PLACE, attacked
 from experiments.analysis.gaps import adaptive_gaps, gap_of
 from experiments.analysis.keys import DefenseInSetting, undefended
-from experiments.analysis.paired import Scored, difference, scored
-from experiments.analysis.statistics import wilson
+from experiments.analysis.membership import Finding
+from experiments.analysis.paired import Scored, Values, difference, scored
+from experiments.analysis.statistics import clopper_pearson
 from experiments.analysis.tradeoff import at_loss, equal_utility, points
 from experiments.analysis.verdicts import judge, metrics
+from experiments.plan.config import VerdictRule
 from experiments.stages.coverage import EXACT, is_exact
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, AttackKey, Modality
 
@@ -22,6 +24,9 @@ def evidence(
     scores: pd.DataFrame,
     modality: Modality,
     utility: Mapping[DefenseInSetting, Mapping[str, float] | None],
+    *,
+    rule: VerdictRule,
+    members: Mapping[DefenseInSetting, Finding],
 ) -> Evidence:
     """What the rows of a section prove.
 
@@ -30,41 +35,41 @@ def evidence(
         modality: decides the main metric.
         utility: utility at the end of training, None if it was not measured; the defenses are
             judged in this order.
+        rule: of the verdicts.
+        members: what tells members best, where something does.
     """
     known = {DefenseInSetting(*key): part for key, part in scores.groupby(PLACE)}
     parts = {place: known.get(place, scores.iloc[:0]) for place in utility}
     by_metric = {metric: scored(scores, metric) for metric in metrics(modality)}
-    found = by_metric[MAIN[modality]]
-    attacks = [one for one in found if one.control == "none"]
-    judged = [judge(place, part, by_metric, modality) for place, part in parts.items()]
-    verdicts = tuple(_with_control(judged, attacks))
+    main = by_metric[MAIN[modality]]
+    attacks = [one for one in main if one.control == "none"]
+
+    def judged(place: DefenseInSetting, working: Collection[AttackKey]) -> Verdict:
+        return judge(
+            place,
+            parts[place],
+            by_metric,
+            modality,
+            rule=rule,
+            working=working,
+            members=members.get(place),
+        )
+
+    bases = [place for place in parts if place.defense == "none"]
+    working = {attacker for place in bases for attacker in judged(place, ()).beating}
+    verdicts = tuple(judged(place, working) for place in parts)
     line = points(verdicts, attacks, utility)
     return Evidence(
         verdicts=verdicts,
         gaps=tuple(
-            gap
-            for place in utility
-            for gap in adaptive_gaps([one for one in attacks if one.place == place])
+            adaptive_gaps([one for place in utility for one in attacks if one.place == place])
         ),
         against_none=tuple(_against_none(verdicts, attacks)),
         certified=tuple(one for place, part in parts.items() for one in _certified(place, part)),
-        null_calls=tuple(null_calls(found)),
+        null_calls=tuple(null_calls(main)),
         at_loss=tuple(at_loss(line)),
         equal_utility=tuple(equal_utility(line)),
     )
-
-
-def _with_control(verdicts: Sequence[Verdict], attacks: Iterable[Scored]) -> Iterator[Verdict]:
-    """Note where no adaptive attack works even without a defense: its failure proves nothing."""
-    adaptive = {(one.place, one.attacker) for one in attacks if one.attacker.adaptive}
-    works = {one.setting: one.beating for one in verdicts if one.defense == "none"}
-    note = "no adaptive attack works even without a defense"
-    for verdict in verdicts:
-        mine = {attacker for place, attacker in adaptive if place == verdict.place}
-        held = verdict.word in ("inconclusive", "no leak found")
-        if held and mine and mine.isdisjoint(works.get(verdict.setting, mine)):
-            verdict = verdict.model_copy(update={"notes": (*verdict.notes, note)})
-        yield verdict
 
 
 def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Iterator[Gap]:
@@ -97,13 +102,14 @@ def _certified(place: DefenseInSetting, scores: pd.DataFrame) -> Iterator[Certif
     own = attacked(scores)
     own = own[own.metric.isin(EXACT) & own.certified.notna()]
     for (attack, options, adaptive), part in own.groupby(ATTACK):
-        certificates = [row for row in part.itertuples() if row.certified]
-        exact = sum(map(is_exact, certificates))
-        low, high = wilson(exact, len(certificates))
+        sure = [row for row in part.itertuples() if row.certified]
+        exact = sum(map(is_exact, sure))
+        clients = len({row.client for row in sure})
+        low, high = clopper_pearson(clients * exact / len(sure) if sure else 0, clients)
         yield Certified(
             **place._asdict(),
             attacker=AttackKey(attack, options, bool(adaptive)),
-            certified=len(certificates),
+            certified=len(sure),
             exact=exact,
             low=low,
             high=high,
@@ -118,6 +124,10 @@ def null_calls(found: Sequence[Scored]) -> Iterator[NullCalls]:
     should lie above 0 in 2.5 % of the tests. Compared with ``prior_only``, a higher rate says that
     this baseline alone is too weak. Uncorrected for the number of attacks: the interval itself is
     under test.
+
+    Over all clients each guess is once the first and once the second wrong one, so that how good it
+    is cancels, and hardly any test would be called whatever the level. Every other client is used:
+    the guess for it is then used for no other one.
     """
     values = {(one.place, one.attacker, one.control): one.values for one in found}
     priors = {
@@ -130,12 +140,15 @@ def null_calls(found: Sequence[Scored]) -> Iterator[NullCalls]:
         if one.control == OTHER_CLIENT:
             second = values.get((one.place, one.attacker, SECOND_CLIENT))
             for baseline, null in ((SECOND_CLIENT, second), (PRIOR_ONLY, priors.get(one.place))):
-                between = difference(one.values, null) if null else None
+                between = difference(_every_other(one.values), null, fewest=2) if null else None
                 if between is not None and between.low is not None:
                     calls[baseline].append(between.low > 0)
     for baseline, called in calls.items():
         if called:
-            low, high = wilson(sum(called), len(called))
-            yield NullCalls(
-                baseline=baseline, tested=len(called), called=sum(called), low=low, high=high
-            )
+            yield NullCalls(baseline=baseline, tested=len(called), called=sum(called))
+
+
+def _every_other(values: Values) -> Values:
+    """The values of every other client, in the order of their numbers."""
+    clients = sorted({victim.owner for victim in values})[::2]
+    return {victim: value for victim, value in values.items() if victim.owner in set(clients)}

@@ -36,13 +36,6 @@ class DefenseInSetting(NamedTuple):
         return FamilyKey(self.setting, self.defense)
 
 
-class ClientKey(NamedTuple):
-    """One client of one training; clients of different seeds are different clients."""
-
-    seed: int
-    client: int
-
-
 class VictimKey(NamedTuple):
     """One private example in one round.
 
@@ -58,9 +51,12 @@ class VictimKey(NamedTuple):
     row: int
 
     @property
-    def owner(self) -> ClientKey:
-        """The client whose example it is; intervals are clustered by it."""
-        return ClientKey(self.seed, self.client)
+    def owner(self) -> int:
+        """The client whose example it is; intervals are clustered by it.
+
+        Clients are people and seeds are not: under several seeds it is the same client.
+        """
+        return self.client
 
 
 def undefended(places: Iterable[DefenseInSetting]) -> dict[str, DefenseInSetting]:

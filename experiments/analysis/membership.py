@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.analysis.statistics import paired_difference, summary
+from experiments.analysis.statistics import mean
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title, told_apart
 from fedsim.files import Record
@@ -22,10 +23,10 @@ METRICS = {
     "word_calibration": "calibration error of words",
 }
 """Metric -> its printed name."""
-_LEAST = frozenset({"class_distance", "word_calibration"})
-"""Metrics that an attacker wants small."""
-_CHANCE = 0.5
-"""AUC of a guess."""
+SEEN = "the update"
+"""What the attack itself was given, as opposed to the controls."""
+_CHANCE = {"membership_auc": 0.5, "membership_tpr_1": 0.01, "membership_tpr_01": 0.001}
+"""Metric -> its value for a guess. Members leak if one of the three is surely above it."""
 
 
 class Finding(Record):
@@ -34,8 +35,8 @@ class Finding(Record):
     Attributes:
         round: None for all rounds together.
         n: members, or updates where properties are inferred.
-        tells: whether an AUC lies above .5 at an error of 2.5 %, shared by all attacks on the
-            defense (see ``paired_difference``).
+        tells: whether an AUC or TPR lies above that of a guess, at an error of 2.5 % that the
+            three share with all attacks on the defense.
     """
 
     setting: str
@@ -96,7 +97,7 @@ def inferred(rows: Sequence[ScoreRow], settings: Mapping[str, str]) -> list[Find
     names = {one: told_apart(one, attacks) for one in attacks}
     groups: dict[_Group, list[ScoreRow]] = defaultdict(list)
     for row in kept:
-        control = "the update" if row.control == "none" else title(row.control)
+        control = SEEN if row.control == "none" else title(row.control)
         defense = defense_name(row.defense, row.defense_options)
         for round_ in (None, row.round):
             setting, name = settings[row.cell], names[row.attack_key]
@@ -117,14 +118,9 @@ def _rounds(rows: Sequence[ScoreRow], settings: Mapping[str, str], setting: str)
 
 def _finding(group: _Group, own: Sequence[ScoreRow], attacks: int) -> Finding:
     values = [row.value for row in own if row.value is not None]
-    clients = [(row.seed, row.client) for row in own]
-    above = paired_difference(values, [_CHANCE] * len(own), clients, comparisons=attacks)
-    known = summary(
-        values,
-        clients,
-        better="lower" if group.metric in _LEAST else "higher",
-        seed=0,
-    )
+    clients = [row.client for row in own]
+    known = mean(values, clients)
+    low = mean(values, clients, comparisons=attacks * len(_CHANCE)).low
     return Finding(
         **group._asdict(),
         n=known.n,
@@ -132,5 +128,5 @@ def _finding(group: _Group, own: Sequence[ScoreRow], attacks: int) -> Finding:
         mean=known.mean,
         low=known.low,
         high=known.high,
-        tells=group.metric == "membership_auc" and above.low is not None and above.low > 0,
+        tells=low is not None and low > _CHANCE.get(group.metric, math.inf),
     )

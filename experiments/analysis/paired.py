@@ -12,8 +12,8 @@ from typing import TypeAlias
 import pandas as pd
 
 from experiments.analysis.frames import ATTACK, PLACE, victims
-from experiments.analysis.keys import ClientKey, DefenseInSetting, VictimKey
-from experiments.analysis.statistics import Difference, Estimate, paired_difference, summary
+from experiments.analysis.keys import DefenseInSetting, VictimKey
+from experiments.analysis.statistics import FEW, Difference, Estimate, mean, paired_difference
 from fedsim.records import PRIOR_ONLY, AttackKey
 
 Values: TypeAlias = Mapping[VictimKey, float]
@@ -27,6 +27,7 @@ class Scored:
         values: by victim. A victim that the attack refused counts with the prior's guess, which is
             what an attacker would be left with; without a prior it is left out.
         refused: these victims.
+        certified: victims whose guess the attack certified as exact.
     """
 
     place: DefenseInSetting
@@ -34,11 +35,17 @@ class Scored:
     control: str
     values: Values
     refused: frozenset[VictimKey] = frozenset()
+    certified: frozenset[VictimKey] = frozenset()
 
     @property
     def mean(self) -> float:
         """Mean over all victims."""
         return fmean(self.values.values())
+
+
+def is_attack(one: Scored) -> bool:
+    """Whether this is an attack, not a control or the baseline that sees no update."""
+    return one.control == "none" and one.attacker.attack != PRIOR_ONLY
 
 
 def scored(scores: pd.DataFrame, metric: str) -> list[Scored]:
@@ -58,10 +65,10 @@ def scored(scores: pd.DataFrame, metric: str) -> list[Scored]:
             instead = {victim: prior[victim] for victim in refused & prior.keys()}
             if values:
                 attacker = AttackKey(attack, options, bool(adaptive))
-                both = {**values, **instead}
-                found.append(
-                    Scored(DefenseInSetting(*place), attacker, control, both, frozenset(instead))
-                )
+                sure = own[own.certified.fillna(False).astype(bool)]
+                both, certified = {**values, **instead}, frozenset(victims(sure))
+                key = DefenseInSetting(*place)
+                found.append(Scored(key, attacker, control, both, frozenset(instead), certified))
     return found
 
 
@@ -70,7 +77,9 @@ def _values(scores: pd.DataFrame) -> dict[VictimKey, float]:
     return dict(zip(victims(known), known.value.tolist(), strict=True))
 
 
-def difference(one: Values, other: Values, *, comparisons: int = 1) -> Difference | None:
+def difference(
+    one: Values, other: Values, *, comparisons: int = 1, fewest: int = FEW
+) -> Difference | None:
     """Mean of ``one - other`` over the victims of both, clustered by client; None without any.
 
     Two victims are the same only if their rows are: a defense that changed the batches has no
@@ -84,19 +93,14 @@ def difference(one: Values, other: Values, *, comparisons: int = 1) -> Differenc
         [other[victim] for victim in both],
         [victim.owner for victim in both],
         comparisons=comparisons,
+        fewest=fewest,
     )
 
 
 def estimate(values: Values) -> Estimate:
     """Mean with its 95 % interval, clustered by client."""
     ordered = sorted(values)
-    found = summary(
-        [values[victim] for victim in ordered],
-        [victim.owner for victim in ordered],
-        better="higher",
-        seed=0,
-    )
-    return Estimate.model_validate(found.model_dump(include=set(Estimate.model_fields)))
+    return mean([values[victim] for victim in ordered], [victim.owner for victim in ordered])
 
 
 def portfolio(attacks: Sequence[Scored]) -> Values:
@@ -131,8 +135,8 @@ def portfolio(attacks: Sequence[Scored]) -> Values:
     return chosen
 
 
-def _by_owner(values: Values) -> dict[ClientKey, dict[VictimKey, float]]:
-    parts: dict[ClientKey, dict[VictimKey, float]] = defaultdict(dict)
+def _by_owner(values: Values) -> dict[int, dict[VictimKey, float]]:
+    parts: dict[int, dict[VictimKey, float]] = defaultdict(dict)
     for victim, value in values.items():
         parts[victim.owner][victim] = value
     return parts

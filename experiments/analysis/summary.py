@@ -29,10 +29,14 @@ from experiments.analysis.frames import (
     jobs,
     score_frame,
     utility_frame,
+    with_prior,
 )
 from experiments.analysis.judgement import evidence
 from experiments.analysis.keys import DefenseInSetting, Placed
+from experiments.analysis.membership import SEEN, Finding, inferred
 from experiments.analysis.statistics import Direction, summary
+from experiments.plan.config import VerdictRule
+from experiments.wording.defense_names import defense_name
 from experiments.wording.names import natural, settings
 from fedsim.build import registry
 from fedsim.cell import CellConfig
@@ -62,7 +66,12 @@ def metric_classes() -> dict[str, type[Metric]]:
 
 
 def summarise(
-    rows: Sequence[ScoreRow], utility: Sequence[UtilityRow], cells: Mapping[str, CellConfig]
+    rows: Sequence[ScoreRow],
+    utility: Sequence[UtilityRow],
+    cells: Mapping[str, CellConfig],
+    *,
+    rules: Mapping[str, VerdictRule] | None = None,
+    membership: Sequence[ScoreRow] = (),
 ) -> Findings:
     """Findings by section, independent of the order of the rows.
 
@@ -72,6 +81,9 @@ def summarise(
         rows: scores of all cells.
         utility: utility of all cells, by round.
         cells: by name; those of every row are among them.
+        rules: of the verdicts, by experiment; the default for one that is missing. A section is
+            judged by the rule of its first cell.
+        membership: scores of membership attacks.
     """
     directions, keys = _directions(rows), section_keys(cells, rows)
     runs = {row.cell: row.run for row in rows} | {row.cell: row.run for row in utility}
@@ -81,7 +93,9 @@ def summarise(
         labels = settings(mine, runs)
         scores = score_frame((row for row in rows if row.cell in mine), labels)
         measured = utility_frame((row for row in utility if row.cell in mine), labels)
-        found.append(_section(key, tuple(mine), scores, measured, directions))
+        rule = (rules or {}).get(runs.get(min(mine), ""), VerdictRule())
+        told = _members([row for row in membership if row.cell in mine], labels)
+        found.append(_section(key, tuple(mine), scores, measured, directions, rule, told))
     return Findings(sections=tuple(found))
 
 
@@ -120,10 +134,12 @@ def _section(
     scores: pd.DataFrame,
     measured: pd.DataFrame,
     directions: Mapping[str, Direction],
+    rule: VerdictRule,
+    members: Mapping[DefenseInSetting, Finding],
 ) -> TaskFindings:
     results = [
         _result(part, key.modality, directions)
-        for _, part in scores.groupby([*PLACE, *ATTACK, "control", "probe"])
+        for _, part in with_prior(scores).groupby([*PLACE, *ATTACK, "control", "probe"])
         if part.control.iloc[0] != SECOND_CLIENT
     ]
     results.sort(key=lambda result: (*_order(result), *_rank(result)))
@@ -134,12 +150,32 @@ def _section(
         **key._asdict(),
         modality=key.modality,
         victims=_private_examples(scores),
-        clients=len(scores.loc[scores.probe == "none", ["seed", "client"]].drop_duplicates()),
+        clients=scores.loc[scores.probe == "none", "client"].nunique(),
         levels=tuple(sorted(filter(None, set(scores.level)))),
         results=tuple(results),
         utility=tuple(curve),
-        evidence=evidence(scores, key.modality, _utility_at_end(results, curve)),
+        evidence=evidence(
+            scores, key.modality, _utility_at_end(results, curve), rule=rule, members=members
+        ),
     )
+
+
+def _members(
+    rows: Sequence[ScoreRow], labels: Mapping[str, str]
+) -> dict[DefenseInSetting, Finding]:
+    """What tells members best under each defense, over all rounds."""
+    places = {
+        (labels[row.cell], defense_name(row.defense, row.defense_options)): DefenseInSetting(
+            labels[row.cell], row.defense, row.defense_options
+        )
+        for row in rows
+    }
+    known = sorted(inferred(rows, labels), key=lambda one: (one.tells, one.mean))
+    return {
+        places[one.setting, one.defense]: one
+        for one in known
+        if one.control == SEEN and one.round is None
+    }
 
 
 def _utility_at_end(
@@ -185,7 +221,7 @@ def _result(
     """What one attack got under one defense; ``scores`` holds its rows alone."""
     first, done, known = scores.iloc[0], jobs(scores), scores[scores.has_value]
     told = done[(done.status != "done") | (done.reason != "")].groupby(["status", "reason"]).size()
-    values, clients = known.value.to_numpy(float), known[["seed", "client"]].to_numpy()
+    values, clients = known.value.to_numpy(float), known.client.to_numpy()
     units = dict(zip(known.metric, known.unit, strict=True))
     by_metric = known.groupby("metric").indices
     by_round = known.groupby(["metric", "round"]).indices
@@ -196,7 +232,6 @@ def _result(
             clients[where],
             better=directions[metric],
             threshold=THRESHOLDS.get(metric),
-            seed=0,
         )
         return Leakage(unit=units[metric], **found.model_dump())
 

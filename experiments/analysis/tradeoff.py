@@ -93,24 +93,30 @@ def at_loss(line: Sequence[TradeoffPoint]) -> Iterator[AtLoss]:
 
 
 def equal_utility(line: Sequence[TradeoffPoint]) -> Iterator[EqualUtility]:
-    """The leakage of DP-SGD at the utility of each other defense.
+    """The leakage of DP-SGD at the utility of each other defense; the intervals hold together.
 
     Members of DP-SGD that cost more than another and leak no less are left out, since nobody would
     choose them.
     """
     families = _families(line)
-    for point in line:
-        reference = families.get(FamilyKey(point.place.setting, DP_SGD))
-        if reference and point.place.defense not in ("none", DP_SGD):
-            values, how = _between(_efficient(reference), point.loss)
-            both = point.values.keys() & (values or point.values).keys()
-            yield EqualUtility(
-                **point.place._asdict(),
-                leakage=fmean(point.values[victim] for victim in both) if both else None,
-                dp_sgd=fmean(values[victim] for victim in both) if values and both else None,
-                difference=difference(point.values, values) if values else None,
-                how=how if both else f"{how}: no victim in common",
-            )
+    compared = [
+        (point, reference)
+        for point in line
+        if (reference := families.get(FamilyKey(point.place.setting, DP_SGD)))
+        and point.place.defense not in ("none", DP_SGD)
+    ]
+    for point, reference in compared:
+        values, how = _between(_efficient(reference), point.loss)
+        both = point.values.keys() & (values or point.values).keys()
+        yield EqualUtility(
+            **point.place._asdict(),
+            leakage=fmean(point.values[victim] for victim in both) if both else None,
+            dp_sgd=fmean(values[victim] for victim in both) if values and both else None,
+            difference=difference(point.values, values, comparisons=len(compared))
+            if values
+            else None,
+            how=how if both else f"{how}: no victim in common",
+        )
 
 
 def _efficient(members: Iterable[TradeoffPoint]) -> list[TradeoffPoint]:

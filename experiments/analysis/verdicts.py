@@ -1,37 +1,50 @@
-"""The verdict on each defense, a word that follows from intervals and from nothing else.
+"""The verdict on each defense: one function, a word that follows from counts and intervals alone.
 
-With d the mean difference of an attack to a null baseline on the same victims, and [low, high] its
-interval at level 1 - 0.05 / number of attacks, so that all of them hold together with probability
-95 % (Bonferroni):
+``docs/reference/verdicts.md`` has the rule in full. In short, the first that holds:
 
-``leaks``: one attack has low > 0 against every baseline that was run.
-``no leak found``: every attack has high < margin against every baseline, on five clients or more,
-and no job failed. A note says in what share of clients a leak is still possible.
+``leaks``: private examples came back exactly, certified or where no null baseline is exact
+(*verbatim*); or more clients than chance explains have an example that passes the threshold where
+no baseline does (*recognisable*); or the mean is above every baseline by more than the smallest
+effect, surely (*better than guessing*); or so are precision and recall of the words of the batch
+(*words*).
+``labels leak``, ``members leak``: rows are not shown to leak, but withheld labels, or members, are.
+``no leak found``: every mean is surely below the smallest effect, no client has a recovered example
+more than under the baselines, no job failed, an attack that works without a defense was run, and
+under a defense one that is adapted to it.
 ``not attacked``: no attack has a score.
-``inconclusive``: anything else; a note says why.
+``not decided``: anything else; the reasons say what would decide it.
 
-A text is judged by its sentences and also by the words of the batch, since an update can reveal the
-words without their order. Words leak if precision and recall both beat every baseline; they do not
-if one of the two stays below the margin and the other is not clearly above it. Leaking labels are
-mentioned in the notes and do not change the verdict.
+Intervals of m attacks are at level 1 - 0.05 / m, so that all hold together (Bonferroni).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import pandas as pd
 
-from experiments.analysis.comparison import FEW, BaselineComparison, reasons
-from experiments.analysis.evidence import Reached, Verdict, Word
-from experiments.analysis.findings import MARGINS
+from experiments.analysis.comparison import BaselineComparison, merged
+from experiments.analysis.evidence import Clients, Grade, Reached, Reason, Verdict, Word
 from experiments.analysis.frames import attacked, by_status, jobs
-from experiments.analysis.gaps import adaptive_gaps
-from experiments.analysis.keys import DefenseInSetting
-from experiments.analysis.paired import Scored, difference, estimate, portfolio
-from experiments.analysis.statistics import Difference, wilson
-from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, Modality
+from experiments.analysis.gaps import adaptive_gaps, oblivious_twin
+from experiments.analysis.hits import (
+    EXACT_METRIC,
+    Hits,
+    counted,
+    exact_hits,
+    owners,
+    recovered_hits,
+    verbatim,
+)
+from experiments.analysis.keys import DefenseInSetting, VictimKey
+from experiments.analysis.membership import Finding
+from experiments.analysis.paired import Scored, difference, estimate, is_attack, portfolio
+from experiments.analysis.statistics import Difference
+from experiments.plan.config import VerdictRule
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, UNSCORED, AttackKey, Modality
 
 WORDS = ("batch_token_precision", "batch_token_recall")
 """Judged together: listing every word gives full recall, naming one sure word full precision."""
@@ -39,12 +52,44 @@ WORDS = ("batch_token_precision", "batch_token_recall")
 LABELS = "label_accuracy"
 """The baselines know granted labels too, so only labels that were withheld can leak."""
 
+_RULE = VerdictRule()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """All that the word rests on.
+
+    Attributes:
+        attacks: on the main metric.
+        matches: each of them against its baselines.
+        words: the same by the words of the batch.
+        exact: victims that came back exactly.
+        recovered: victims that passed the threshold, by attack.
+        returned: victims whose exact return counts as a leak.
+        jobs: by status.
+        working: attacks that are known to work without a defense.
+    """
+
+    place: DefenseInSetting
+    attacks: Sequence[Scored]
+    matches: Sequence[BaselineComparison]
+    words: Sequence[BaselineComparison]
+    exact: Sequence[Hits]
+    recovered: Sequence[Hits]
+    returned: Mapping[AttackKey, frozenset[VictimKey]]
+    jobs: Mapping[str, int]
+    working: Collection[AttackKey]
+
 
 def judge(
     place: DefenseInSetting,
     scores: pd.DataFrame,
     found: Mapping[str, Sequence[Scored]],
     modality: Modality,
+    *,
+    rule: VerdictRule = _RULE,
+    working: Collection[AttackKey] = (),
+    members: Finding | None = None,
 ) -> Verdict:
     """The verdict on one defense in one setting.
 
@@ -52,47 +97,58 @@ def judge(
         place: the defense and its setting.
         scores: all rows of the defense, for its jobs and levels of realism.
         found: metric -> values by attack, at least for ``metrics(modality)``.
-        modality: decides the metrics and the margin.
+        modality: decides the metrics.
+        rule: the smallest effect that counts, and the fewest clients.
+        working: attacks that are shown to leak undefended victims of this setting or of another
+            one of the same task: the positive control.
+        members: what tells members best.
     """
     main = MAIN[modality]
     here = {m: [one for one in found.get(m, ()) if one.place == place] for m in metrics(modality)}
-    attacks = [one for one in here[main] if is_attack(one)]
-    matches = _matches(here, (main,))
-    words = _matches(here, WORDS) if modality == "text" else []
-    labels = [match for match in _matches(here, (LABELS,)) if match.beats]
-    known = {one.attacker: one for one in attacks}
-    best = max(matches, key=lambda match: (match.beats, known[match.attacker].mean), default=None)
+    tested = _tested(place, scores, here, modality, rule, working)
+    labels = _matches(here, (LABELS,), rule, rule.rouge)
+    labels = labels if any(match.leaks for match in labels) else []
+    known = {one.attacker: one for one in tested.attacks}
+    beating = _beating(tested)
+    best = max(
+        tested.matches,
+        key=lambda match: (match.attacker in beating, known[match.attacker].mean),
+        default=None,
+    )
     null = best.hardest(main) if best else None
-    own = attacked(scores)
-    statuses = by_status(jobs(own[own.attack != PRIOR_ONLY]))
-    gaps = adaptive_gaps(attacks)
+    gaps = adaptive_gaps(tested.attacks)
     gap = max(gaps, key=lambda one: max(one.value, one.base), default=None)
-    chosen = portfolio(attacks)
-    word = _word(matches, words, MARGINS[modality], statuses)
-    victims = {victim for one in attacks for victim in one.values}
+    chosen = portfolio(tested.attacks)
+    rows, grade = _rows(tested)
+    telling = members if members is not None and members.tells else None
+    victims = {victim for one in tested.attacks for victim in one.values}
     return Verdict(
         **place._asdict(),
-        word=word,
-        notes=(
-            *_notes(word, place, matches, words, MARGINS[modality], statuses, attacks),
-            *(["labels leak"] if labels else []),
-        ),
+        word=_word(rows, labels=bool(labels), members=telling is not None),
+        rows=rows,
+        grade=grade or ("class only" if labels else None),
+        smallest=rule.smallest(modality),
+        most=_most(tested, main),
+        verbatim=_clients(tested, tested.returned.values()),
+        recovered=_clients(tested, [one.gained for one in tested.recovered]),
+        reasons=tuple(_reasons(rows, tested)),
         levels=tuple(sorted(filter(None, set(scores.level)))),
-        attacks=len(attacks),
+        attacks=len(tested.attacks),
         victims=len(victims),
-        clients=len({victim.owner for victim in victims}),
-        jobs=statuses,
+        clients=len(owners(victims)),
+        jobs=dict(tested.jobs),
         strongest=_reached(known[best.attacker]) if best else None,
         labels=max(labels, key=_over_labels).attacker if labels else None,
+        members=telling,
         null=null,
         nulls={
             kind: fmean(one.values.values())
             for kind, one in (_nulls(known[best.attacker], here[main]) if best else {}).items()
         },
         over_null=best.against[main][null] if best and null else None,
-        beating=tuple(dict.fromkeys(one.attacker for one in (*matches, *words) if one.beats)),
-        oblivious=_strongest([one for one in attacks if not one.attacker.adaptive]),
-        adaptive=_strongest([one for one in attacks if one.attacker.adaptive]),
+        beating=beating,
+        oblivious=_strongest([one for one in tested.attacks if not one.attacker.adaptive]),
+        adaptive=_strongest([one for one in tested.attacks if one.attacker.adaptive]),
         gained=gap.attacker if gap else None,
         gain=gap.difference if gap else None,
         portfolio=estimate(chosen) if chosen else None,
@@ -101,48 +157,71 @@ def judge(
 
 def metrics(modality: Modality) -> tuple[str, ...]:
     """The metrics that verdicts rest on."""
-    return (MAIN[modality], LABELS, *(WORDS if modality == "text" else ()))
+    words = WORDS if modality == "text" else ()
+    return (MAIN[modality], LABELS, EXACT_METRIC[modality], *words)
 
 
-def is_attack(one: Scored) -> bool:
-    """Whether this is an attack, not a control or the baseline that sees no update."""
-    return one.control == "none" and one.attacker.attack != PRIOR_ONLY
+def _tested(
+    place: DefenseInSetting,
+    scores: pd.DataFrame,
+    here: Mapping[str, Sequence[Scored]],
+    modality: Modality,
+    rule: VerdictRule,
+    working: Collection[AttackKey],
+) -> _Tested:
+    main = MAIN[modality]
+    own = attacked(scores)
+    matches = _matches(here, (main,), rule, rule.smallest(modality))
+    exact = exact_hits(here, modality)
+    return _Tested(
+        place=place,
+        attacks=[one for one in here[main] if is_attack(one)],
+        matches=matches,
+        words=_matches(here, WORDS, rule, rule.rouge) if modality == "text" else [],
+        exact=exact,
+        recovered=recovered_hits(here, modality),
+        returned={one.attacker: verbatim(one, len(matches)) for one in exact},
+        jobs=by_status(jobs(own[own.attack != PRIOR_ONLY])),
+        working=working,
+    )
 
 
-def _matches(here: Mapping[str, Sequence[Scored]], by: Sequence[str]) -> list[BaselineComparison]:
+def _matches(
+    here: Mapping[str, Sequence[Scored]], by: Sequence[str], rule: VerdictRule, smallest: float
+) -> list[BaselineComparison]:
     """Every attack with values for all of these metrics, compared with its baselines."""
     attacks = {metric: [one for one in here[metric] if is_attack(one)] for metric in by}
     names = [one.attacker for one in attacks[by[0]]]
-    found = []
+    compared = []
     for name in names:
         own = {m: one for m in by for one in attacks[m] if one.attacker == name}
         if len(own) == len(by):
             against = {m: _against(one, here[m], len(names)) for m, one in own.items()}
-            found.append(BaselineComparison(name, against))
-    return found
+            compared.append(BaselineComparison(name, against, smallest, rule.clients))
+    return compared
 
 
 def _nulls(attack: Scored, here: Iterable[Scored]) -> dict[str, Scored]:
-    found = {}
+    nulls = {}
     for null in here:
         if (null.attacker.attack, null.control) == (PRIOR_ONLY, "none"):
-            found[PRIOR_ONLY] = null
+            nulls[PRIOR_ONLY] = null
         elif (null.attacker, null.control) == (attack.attacker, OTHER_CLIENT):
-            found[OTHER_CLIENT] = null
-    return found
+            nulls[OTHER_CLIENT] = null
+    return nulls
 
 
 def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[str, Difference]:
-    found = {}
+    compared = {}
     for kind, null in _nulls(attack, here).items():
         between = difference(attack.values, null.values, comparisons=comparisons)
         if between is not None:
-            found[kind] = between
-    return found
+            compared[kind] = between
+    return compared
 
 
 def _over_labels(match: BaselineComparison) -> float:
-    return min(found.mean for found in match.against[LABELS].values())
+    return min((one.mean for one in match.against[LABELS].values()), default=-math.inf)
 
 
 def _strongest(attacks: Sequence[Scored]) -> Reached | None:
@@ -153,57 +232,107 @@ def _reached(one: Scored) -> Reached:
     return Reached(attacker=one.attacker, leakage=estimate(one.values), refused=len(one.refused))
 
 
-def _word(
-    matches: Sequence[BaselineComparison],
-    words: Sequence[BaselineComparison],
-    margin: float,
-    jobs: Mapping[str, int],
-) -> Word:
-    ran = jobs["done"] + jobs["failed"] + jobs["timeout"]
-    if not matches:
-        return "inconclusive" if ran else "not attacked"
-    if any(match.beats for match in (*matches, *words)):
-        return "leaks"
-    whole = jobs["failed"] + jobs["timeout"] + jobs["interrupted"] == 0
-    small = all(match.within(margin) for match in (*matches, *words))
-    return "no leak found" if whole and small else "inconclusive"
+def _beating(tested: _Tested) -> tuple[AttackKey, ...]:
+    """Attacks that are shown to leak rows, by whatever route."""
+    shown = [attacker for attacker, victims in tested.returned.items() if victims]
+    shown += [hits.attacker for hits in tested.recovered if hits.shown(len(tested.matches))]
+    shown += [one.attacker for one in (*tested.matches, *tested.words) if one.leaks]
+    return tuple(dict.fromkeys(shown))
 
 
-def _notes(
-    word: Word,
-    place: DefenseInSetting,
-    matches: Sequence[BaselineComparison],
-    words: Sequence[BaselineComparison],
-    margin: float,
-    jobs: Mapping[str, int],
-    attacks: Sequence[Scored],
-) -> Iterable[str]:
-    if not matches:
-        if word == "inconclusive":
-            yield "the metric of the verdicts was not measured"
-        else:
-            unrun = [f"{jobs[word]} {word}" for word in UNSCORED if jobs[word]]
-            yield ", ".join(sorted(unrun)) or "no attack was run"
+def _clients(tested: _Tested, hits: Iterable[frozenset[VictimKey]]) -> Clients:
+    victims = {victim for one in tested.attacks for victim in one.values}
+    return counted(frozenset[VictimKey]().union(*hits), len(owners(victims)))
+
+
+def _most(tested: _Tested, main: str) -> float | None:
+    """The largest of the attacks' upper bounds; None if one has none."""
+    bounds = [match.most(main) for match in tested.matches]
+    known = [bound for bound in bounds if bound is not None]
+    return max(known) if known and len(known) == len(bounds) else None
+
+
+def _word(rows: Word, *, labels: bool, members: bool) -> Word:
+    if rows == "leaks":
+        return rows
+    if labels:
+        return "labels leak"
+    return "members leak" if members else rows
+
+
+def _rows(tested: _Tested) -> tuple[Word, Grade | None]:
+    """The verdict on the private rows, and how bad their leak is."""
+    if not tested.matches:
+        jobs = tested.jobs
+        return ("not decided" if jobs["done"] + _broken(jobs) else "not attacked"), None
+    if any(tested.returned.values()):
+        return "leaks", "verbatim"
+    if any(hits.shown(len(tested.matches)) for hits in tested.recovered):
+        return "leaks", "recognisable"
+    if any(match.leaks for match in tested.matches):
+        some = any(hits.gained for hits in tested.recovered)
+        return "leaks", "recognisable" if some else "better than guessing"
+    if any(match.leaks for match in tested.words):
+        return "leaks", "words"
+    return ("not decided" if list(_open(tested)) else "no leak found"), None
+
+
+def _broken(jobs: Mapping[str, int]) -> int:
+    return jobs["failed"] + jobs["timeout"]
+
+
+def _open(tested: _Tested) -> Iterator[Reason]:
+    """What keeps rows that are not shown to leak from ``no leak found``."""
+    yield from merged(one.reason for one in (*tested.matches, *tested.words) if not one.within)
+    for hits in tested.recovered:
+        more, less = len(owners(hits.gained)), len(owners(hits.blind - hits.hit))
+        if more > less:
+            numbers = {"clients": float(more), "blind": float(less)}
+            yield Reason(kind="recovered", attack=hits.attacker, numbers=numbers)
+    if broken := _broken(tested.jobs):
+        yield Reason(kind="failed", numbers={"jobs": float(broken)})
+    if lost := tested.jobs["interrupted"]:
+        yield Reason(kind="interrupted", numbers={"jobs": float(lost)})
+    yield from _untried(tested)
+
+
+def _untried(tested: _Tested) -> Iterator[Reason]:
+    """Which attack is missing: one that works without a defense, and is adapted to the defense."""
+    ran = [one for one in tested.attacks if 2 * len(one.refused) <= len(one.values)]
+    if not ran:
+        yield Reason(kind="hardly_tested")
         return
-    if word == "leaks" and not any(match.beats for match in matches):
-        yield "words of the batch, not sentences"
-    if not any(by_null for match in matches for by_null in match.against.values()):
-        yield "no null baseline was run"
-    elif word == "inconclusive":
-        open_ = [match for match in (*matches, *words) if not match.within(margin)]
-        yield from reasons(open_, margin, len(matches))
-        if not open_ and jobs["failed"] + jobs["timeout"]:
-            yield "jobs failed or ran out of time"
-    clients = len({victim.owner for one in attacks for victim in one.values})
-    if clients == 1:
-        yield "one client: says nothing about others"
-    elif clients < FEW:
-        yield f"{clients} clients: say little about others"
-    elif word == "no leak found":
-        yield f"a leak in up to {100 * wilson(0, clients)[1]:.0f} % of clients is not ruled out"
-    if place.defense != "none" and not any(match.attacker.adaptive for match in matches):
-        yield "no adaptive attack was run"
-    if jobs["skipped"]:
-        yield f"{jobs['skipped']} jobs were skipped"
-    if jobs["interrupted"]:
-        yield f"{jobs['interrupted']} jobs were interrupted: fedsim attack runs them again"
+    if tested.place.defense != "none":
+        ran = [one for one in ran if one.attacker.adaptive]
+        if not ran:
+            yield Reason(kind="no_adaptive")
+            return
+    tried = [one.attacker for one in ran]
+    if not any(one in tested.working or oblivious_twin(one, tested.working) for one in tried):
+        yield Reason(kind="no_control")
+
+
+def _reasons(rows: Word, tested: _Tested) -> Iterator[Reason]:
+    for hits in tested.exact:
+        false = len(hits.certified - hits.hit)
+        if false:
+            numbers = {"false": float(false), "certified": float(len(hits.certified))}
+            yield Reason(kind="false_certificates", attack=hits.attacker, numbers=numbers)
+    if not tested.matches:
+        if rows == "not decided":
+            yield Reason(kind="no_metric")
+        else:
+            unrun: dict[str, float] = {
+                word: float(tested.jobs[word]) for word in sorted(UNSCORED) if tested.jobs[word]
+            }
+            yield Reason(kind="unrun", numbers=unrun)
+        return
+    if rows == "not decided":
+        yield from _open(tested)
+    elif rows == "leaks":
+        if not any(match.against[m] for match in tested.matches for m in match.against):
+            yield Reason(kind="no_null")
+        if lost := tested.jobs["interrupted"]:
+            yield Reason(kind="interrupted", numbers={"jobs": float(lost)})
+    if skipped := tested.jobs["skipped"]:
+        yield Reason(kind="skipped", numbers={"jobs": float(skipped)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from fedsim.build import build, suggest
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.records import Certificate
 from fedsim.seeds import derive, generator, seeded
+from fedsim.visible import say
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of examples that are tried where none is known and none claimed, until one is proven."""
@@ -82,6 +82,7 @@ def attack(
         job.deadline = end - (1 - share) * (end - time.monotonic())
         try:
             found = (_run(chosen, label, seen, job, seed), assumed)
+            _check_count(found[0], seen)
         except CannotAttack as error:
             refused = refused or error
             continue
@@ -143,7 +144,18 @@ def check_suits(label: str, chosen: Attack, victim: Update) -> None:
 
 
 def _readings(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
-    """The update with each number of examples to try, and what was assumed."""
+    """The update as each kind and with each number of examples to try, and what was assumed."""
+    if victim.difference is None:
+        yield from _counted(chosen, victim)
+        return
+    pairs = zip(_counted(chosen, victim), _counted(chosen, victim.difference), strict=True)
+    for (seen, assumed), (other, _) in pairs:
+        yield seen, assumed
+        yield other, "; ".join(filter(None, (assumed, "the reply was read as a difference")))
+
+
+def _counted(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
+    """The update with each number of examples to try."""
     seen = victim.observation
     if seen.knowledge.num_examples is not None:
         yield victim, ""
@@ -152,7 +164,9 @@ def _readings(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
     # Without a number first: copies of a text have its gradient, and a claim would bring them.
     counts: list[int | None] = [None] if "num_examples" not in chosen.requires else []
     counts += [claim] if claim else []
-    for count in dict.fromkeys([*counts, *_COUNTS]):
+    # Every client of a cohort has an example.
+    counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
+    for count in dict.fromkeys(counts):
         if count is None:
             yield victim, ""
             continue
@@ -175,6 +189,19 @@ def _run(chosen: Attack, label: str, victim: Update, job: Job, seed: int) -> Rec
             advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
             raise CannotAttack(error.reason, advice) from None
     return found
+
+
+def _check_count(found: Reconstruction, victim: Update) -> None:
+    """Refuse more examples than the attacker knows of, or than are claimed if it proves none."""
+    count, known = len(found.guess), victim.observation.knowledge.num_examples
+    proven = _fit(found)[0] == 1.0
+    most = known if known is not None or proven else victim.claimed_examples
+    if most is not None and count > most:
+        raise CannotAttack(
+            f"it explains the update by {count} examples, and there are {most}",
+            "Something else is in the update, or the model, its loss or the kind of the reply "
+            "differs from the client's.",
+        )
 
 
 def first_refusal(chosen: Attack, label: str, victim: Update, job: Job) -> str:
@@ -210,4 +237,4 @@ class _Progress:
         if now - self._said >= _SAID_EVERY:
             self._said = now
             line = f"{self._label}: {now - self._start:.0f} s, step {step}, {objective:.3g} {text}"
-            print(line.rstrip(), file=sys.stderr, flush=True)
+            say(line.rstrip(), error=True, flush=True)

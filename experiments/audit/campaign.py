@@ -14,11 +14,14 @@ from experiments.audit.captured import Captured
 from experiments.audit.evidence import Fit, fit_of
 from experiments.audit.guess import NO_SCORE, Guess
 from experiments.audit.results import GUESSES, keep, write_page
+from experiments.audit.update import Update
 from fedsim.build import suggest
-from fedsim.capture import CaptureKey
+from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import CannotAttack, ConfigError
+from fedsim.files import read_json
 from fedsim.records import JobRecord, Status
 from fedsim.tasks import save_task
+from fedsim.visible import say
 
 DEFAULTS = {"text": ("span", "embedding_rows"), "image": ("closed_form", "inverting")}
 """The attacks that are run where none is named."""
@@ -94,30 +97,63 @@ def attack_captures(found: Captured, names: Sequence[str], budget: float, quiet:
         if name not in attack_classes():
             raise ConfigError(f"--attacks {name!r}: not known. {suggest(name, attack_classes())}")
     save_task(found.task, root)
+    unread = root / CaptureStore.LEFT_OUT
+    if unread.exists() and not quiet:
+        say(f"replies that could not be read: {sum(read_json(unread).values())}, see {unread}")
     done = Campaign(root / GUESSES)
-    for number, victim in enumerate(found):
-        key = victim.observation.key
-        if not quiet and not number:
-            print(victim)
+    unfit: dict[CaptureKey, ConfigError] = {}
+    for key in found.store.keys():
+        try:
+            victim = found.update(key)
+        except ConfigError as error:  # of this client's tensors; the others' may fit
+            unfit[key] = error
+            continue
+        if not quiet and not done.guesses and not done.refusals:
+            say(victim)
         for name in chosen:
-            try:
-                guess = attack(victim, name, budget=budget, quiet=quiet)
-            except Exception as error:  # a fault of one attack leaves the others their turn
-                refused = isinstance(error, CannotAttack)
-                said = f"refuses: {error}" if refused else f"{type(error).__name__}: {error}"
-                done.refusals[str(key), name] = said
-                status: Status = "skipped" if refused else "failed"
-                record = JobRecord(attack=name, key=key, status=status, reason=said)
-                keep(done.folder, record, None, None)
-            else:
-                done.guesses[str(key), name] = guess
-                fit = fit_of(guess.examples.batch, victim, found.other(key))
-                done.fits[str(key), name] = fit
-                keep(done.folder, _record(key, guess), guess, fit)
-            if not quiet:
-                print(f"{key}: {done.said(str(key), name)}", flush=True)
+            _attack(done, found, victim, name, budget, quiet)
+    if len(unfit) == len(found):
+        raise next(iter(unfit.values()))
+    for key, fault in unfit.items():
+        for name in chosen:
+            _refuse(done, key, name, f"refuses: {fault}", "skipped", quiet)
     write_page(root)
     return done
+
+
+def _attack(
+    done: Campaign, found: Captured, victim: Update, name: str, budget: float, quiet: bool
+) -> None:
+    key = victim.observation.key
+    try:
+        guess = attack(victim, name, budget=budget, quiet=quiet)
+    except CannotAttack as error:
+        _refuse(done, key, name, f"refuses: {error}", "skipped", quiet)
+        return
+    except Exception as error:  # a fault of one attack leaves the others their turn
+        _refuse(done, key, name, f"{type(error).__name__}: {error}", "failed", quiet)
+        return
+    done.guesses[str(key), name] = guess
+    other = found.other(key)
+    readings = [victim] if victim.difference is None else [victim, victim.difference]
+    fits = [fit_of(guess.examples.batch, reading, other) for reading in readings]
+    fit = max((fit for fit in fits if fit is not None), default=None)
+    done.fits[str(key), name] = fit
+    keep(done.folder, _record(key, guess), guess, fit)
+    _say(done, key, name, quiet)
+
+
+def _refuse(
+    done: Campaign, key: CaptureKey, name: str, reason: str, status: Status, quiet: bool
+) -> None:
+    done.refusals[str(key), name] = reason
+    keep(done.folder, JobRecord(attack=name, key=key, status=status, reason=reason), None, None)
+    _say(done, key, name, quiet)
+
+
+def _say(done: Campaign, key: CaptureKey, name: str, quiet: bool) -> None:
+    if not quiet:
+        say(f"{key}: {done.said(str(key), name)}", flush=True)
 
 
 def _record(key: CaptureKey, guess: Guess) -> JobRecord:

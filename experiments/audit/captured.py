@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from experiments.audit.facts import facts_of
 from experiments.audit.update import Update, update_of
-from fedsim.capture import CaptureKey, CaptureStore
+from fedsim.build import suggest
+from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_record
 from fedsim.models import MODELS, transformer
 from fedsim.models.lora import HEADS
+from fedsim.plain_files import check_folder
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.given import Model, task_of
@@ -35,12 +38,14 @@ class Captured:
         task: the model's architecture and loss.
         base: weights that were not sent; None if there are none.
         knows: facts that the attacker knows in addition to what is recorded.
+        kind: what the clients reply with, if that is not what was recorded.
     """
 
     store: CaptureStore
     task: Task
     base: Given | nn.Module | None
     knows: dict[str, Any]
+    kind: Kind | None
     _network: nn.Module = field(repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Update]:
@@ -57,24 +62,45 @@ class Captured:
             StoreError: a file is missing, cut or altered.
         """
         seen = self.store.load(key)
-        known = seen.knowledge.model_copy(update=self.knows)
+        record = self.store.record(seen.key)
+        reading = self._read(seen, record, self.kind or seen.kind)
+        if self.kind is None and record.sign_open:
+            return replace(reading, difference=self._read(seen, record, "difference"))
+        return reading
+
+    def _read(self, seen: Observation, record: CaptureRecord, kind: Kind) -> Update:
         return update_of(
             self.task,
             seen.sent,
-            seen.received,
-            kind=seen.kind,
+            _updated(seen),
+            kind=kind,
             base=self.base,
-            knowledge=known,
+            knowledge=seen.knowledge.model_copy(update=self.knows),
             key=seen.key,
-            claimed_examples=self.store.record(seen.key).claimed_examples,
+            claimed_examples=record.claimed_examples,
             network=self._network,
         )
 
     def other(self, key: CaptureKey) -> Update | None:
-        """An update of another client, of the same round if there is one; None if alone."""
-        others = [one for one in self.store.keys() if one.client != key.client]
-        same = [one for one in others if one.round == key.round]
-        return self.update((same or others)[0]) if others else None
+        """An update of another client, of the same round if there is one; None if alone.
+
+        The null of a cohort that is alone in its round is another round's sum.
+        """
+        pooled = bool(self.store.record(key).nodes)
+        others = [k for k in self.store.keys() if k.client != key.client or (pooled and k != key)]
+        for candidate in sorted(
+            others, key=lambda k: (k.round != key.round, k.client == key.client)
+        ):
+            with suppress(ConfigError):  # of a client that did not train, or of another shape
+                return self.update(candidate)
+        return None
+
+
+def _updated(seen: Observation) -> Tensors:
+    """What was received of the tensors that were sent: clients may append others, as SCAFFOLD's."""
+    shared = seen.received.keys() & seen.sent.keys()
+    more = len(seen.received) > len(seen.sent) and shared
+    return {k: v for k, v in seen.received.items() if k in shared} if more else seen.received
 
 
 def captured(
@@ -83,6 +109,7 @@ def captured(
     *,
     base: Given | nn.Module | str | None = None,
     knows: dict[str, Any] | None = None,
+    kind: Kind | None = None,
     **description: Any,  # noqa: ANN401
 ) -> Captured:
     """Read a folder that ``server.eavesdropper.Eavesdropper`` wrote.
@@ -92,19 +119,24 @@ def captured(
         model: needed if the eavesdropper was not given it; as in ``fedsim.tasks.given.task_of``.
         base: the weights that are not on the wire, or the hub id or folder of such a model.
         knows: facts that the attacker knows, as in ``Update.of``.
+        kind: what the clients reply with, as in ``Eavesdropper``; None for what was recorded.
         **description: the other arguments of ``task_of``: ``tokenizer``, ``task``, ``loss``,
-            ``image_shape``, ``max_length``, ``lora_alpha``.
+            ``image_shape``, ``input_shape``, ``input_range``, ``max_length``, ``lora_alpha``.
 
     Raises:
-        ConfigError: the folder holds no captures, or the model is missing or does not fit.
+        ConfigError: the folder holds no captures, ``check_folder`` refuses it, or the model is
+            missing or does not fit.
         StoreError: a file is missing, cut or altered.
     """
+    if kind not in (None, *get_args(Kind)):
+        raise ConfigError(f"kind: {kind!r} is none. {suggest(str(kind), get_args(Kind))}")
     store = CaptureStore(Path(folder).resolve())
     keys = store.keys()
     if not keys:
         raise ConfigError(
             f"{folder}: holds no captures. Name the folder that the eavesdropper printed."
         )
+    check_folder(store.root)
     task = _task(store, keys[0], model, description)
     if isinstance(base, str):
         base = _pretrained(base, task)
@@ -114,7 +146,7 @@ def captured(
         base = load_tensors(store.root / CaptureStore.BASE)
     told = facts_of(task, knows or {})
     added = {fact: getattr(told, fact) for fact in told.model_fields_set}
-    return Captured(store, task, base, added, task.build())
+    return Captured(store, task, base, added, kind, task.build())
 
 
 def _task(
@@ -133,7 +165,9 @@ def _task(
     if written.exists():
         spec = read_record(written, TaskSpec)
         if spec.kind == "image-classification" and "tokenizer" not in given:
-            given.setdefault("image_shape", spec.input_shape)
+            if "image_shape" not in given:
+                given.setdefault("input_shape", spec.owner_shape or spec.input_shape)
+            given.setdefault("input_range", (spec.low, spec.high))
         elif (
             not {"tokenizer", "loss", "image_shape"} & given.keys()
             and (store.root / "tokenizer").is_dir()

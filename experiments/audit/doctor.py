@@ -75,9 +75,10 @@ def examine(found: Captured, truth: Path) -> Checkup:
             f"{truth}: holds no examples of these captures. Pass the folder that truth_mod wrote "
             "in the same run."
         )
-    fits = {
-        key: fit
-        for key in told
-        if (fit := fit_of(private.load(key), found.update(key), found.other(key))) is not None
-    }
+    fits = {}
+    for key in told:
+        examples = private.load(key, found.store.record(key).nodes)
+        fit = fit_of(examples, found.update(key), found.other(key))
+        if fit is not None:
+            fits[key] = fit
     return Checkup(fits, tuple(key for key in keys if key not in fits))

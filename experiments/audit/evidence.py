@@ -16,13 +16,15 @@ class Fit(NamedTuple):
     Attributes:
         own: with the update that they are said to be behind.
         other: with that of another client, the null; None if there is none.
+        whose: whose update the null is.
     """
 
     own: float
     other: float | None
+    whose: str = "another's"
 
     def __str__(self) -> str:
-        null = "no other update" if self.other is None else f"{self.other:.2f} with another's"
+        null = "no other update" if self.other is None else f"{self.other:.2f} with {self.whose}"
         return f"cosine of its gradient {self.own:.2f} with this update, {null}"
 
 
@@ -32,8 +34,12 @@ def fit_of(batch: Batch, victim: Update, other: Update | None) -> Fit | None:
         return None
     network = victim.task.model(victim.observation.sent)
     gradient = victim.task.gradient(network, batch)
-    null = None if other is None else _cosine(gradient, other.observation.update())
-    return Fit(_cosine(gradient, victim.observation.update()), null)
+    own = _cosine(gradient, victim.observation.update())
+    if other is None:
+        return Fit(own, None)
+    alone = other.observation.key.client == victim.observation.key.client
+    whose = "another round's" if alone else "another's"
+    return Fit(own, _cosine(gradient, other.observation.update()), whose)
 
 
 def _cosine(gradient: Tensors, update: Tensors) -> float:

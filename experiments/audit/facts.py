@@ -15,6 +15,12 @@ from fedsim.tasks.base import Task
 
 _OFFERED = tuple(fact for fact in FACTS if fact not in ("auxiliary", "all_rows"))
 
+_TARGETS = {
+    "classes": "several classes an example",
+    "numbers": "numbers and no classes",
+    "none": "not used by its loss",
+}
+
 
 def facts_of(task: Task, knows: Mapping[str, Any]) -> Knowledge:
     """The facts, checked; all that are not named are withheld.
@@ -26,6 +32,11 @@ def facts_of(task: Task, knows: Mapping[str, Any]) -> Knowledge:
         if fact not in _OFFERED:
             raise ConfigError(f"knows: {fact!r} is no fact. {suggest(fact, _OFFERED)}")
     facts = {fact: _plain(value) for fact, value in knows.items()}
+    if facts.get("labels") is not None and task.spec.target != "class":
+        raise ConfigError(
+            f"labels: the targets of {task.spec.model} are {_TARGETS[task.spec.target]}, which "
+            "cannot be passed. Leave out labels; those of one example are read off the update."
+        )
     if facts.get("labels") is not None:
         facts["labels"] = sorted(facts["labels"])
         facts.setdefault("num_examples", len(facts["labels"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,9 @@ from fedsim.build import options_of
 from fedsim.metrics.base import Examples
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
+from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.own_tokenizer import doubt
+from fedsim.visible import escaped
 
 NO_SCORE = (
     "No score is possible without the private examples; fedsim.truth_mod records them in a test "
@@ -78,15 +79,28 @@ class Guess:
 
     @property
     def images(self) -> Tensor | None:
-        """Float32 ``(example, channel, height, width)`` in [0, 1]; None for texts."""
-        return self.examples.batch.inputs if self.task.modality == "image" else None
+        """Float32 inputs in their owner's shape and range; None for texts."""
+        if not isinstance(self.task, ImageClassification):
+            return None
+        return self.task.form.given(self.examples.batch.inputs)
 
     @property
-    def labels(self) -> tuple[int, ...]:
-        """The guessed classes, -1 where the attack does not guess; empty for a language model."""
+    def targets(self) -> Tensor | None:
+        """The guessed numbers ``(example, target)`` of a regression; None elsewhere."""
+        labels = self.examples.batch.labels
+        return labels if self.task.spec.target == "numbers" else None
+
+    @property
+    def labels(self) -> tuple[int | tuple[int, ...], ...]:
+        """The guessed class of each example, or its classes where it may have several.
+
+        It is -1 where the attack does not guess; empty where the model knows no classes.
+        """
         labels = self.examples.batch.labels
         if self.task.spec.num_classes == 0:
             return ()
+        if self.task.spec.target == "classes":
+            return tuple(tuple(row.nonzero()[:, 0].tolist()) for row in labels > 0.5)
         return tuple((labels.argmax(1) if labels.is_floating_point() else labels).tolist())
 
     @property
@@ -104,27 +118,41 @@ class Guess:
         count, sure = len(self.examples.batch), sum(self.certified)
         goal = "" if self.objective is None else f", objective {self.objective:.3g}"
         note = f". {self.note[0].upper()}{self.note[1:]}" if self.note else ""
-        what = self.task.modality if count == 1 else f"{self.task.modality}s"
+        what: str = "row" if self.task.spec.owner_shape else self.task.modality
+        what = what if count == 1 else f"{what}s"
         return f"{self.attack}: {count} {what}, {sure} certified{goal}, {self.seconds:.1f} s{note}."
 
     def _rows(self) -> list[str]:
-        labels = self.labels or ("",) * len(self.examples.batch)
-        sure = self.confidence or ("guess",) * len(labels)
+        count = len(self.examples.batch)
+        sure = self.confidence or ("guess",) * count
+        what = f"({'row' if self.task.spec.owner_shape else 'image'})"
+        texts = self.texts or (what,) * count
         return [
-            f"  {level:<10} {f'class {label}' if label not in ('', -1) else '':<9}{text}".rstrip()
-            for level, label, text in zip(
-                sure, labels, self.texts or ("(image)",) * len(labels), strict=True
-            )
+            f"  {level:<10} {target:<9}{text}".rstrip()
+            for level, target, text in zip(sure, self._targets(), texts, strict=True)
         ]
+
+    def _targets(self) -> list[str]:
+        """Class, classes or numbers of each example in words."""
+        if self.targets is not None:
+            return [f"target {', '.join(f'{v:.4g}' for v in row)} " for row in self.targets]
+        labels = self.labels or (-1,) * len(self.examples.batch)
+        return [_class(label) for label in labels]
 
     def _repr_html_(self) -> str:
         """A grid of pictures, or a table of texts."""
         from experiments.audit.rich import grid, table
 
-        head = f"<p>{html.escape(self.line)}</p>"
+        head = f"<p>{escaped(self.line)}</p>"
         if self.images is not None:
-            return head + grid(self.images, self.confidence)
-        return head + table([(level, html.escape(text)) for level, text in self._levels()])
+            return head + grid(self.examples.batch.inputs, self.confidence)
+        return head + table([(level, escaped(text)) for level, text in self._levels()])
 
     def _levels(self) -> list[tuple[str, str]]:
         return list(zip(self.confidence or ("guess",) * len(self.texts), self.texts, strict=True))
+
+
+def _class(label: int | tuple[int, ...]) -> str:
+    if isinstance(label, tuple):
+        return f"classes {', '.join(map(str, label)) or 'none'} "
+    return "" if label < 0 else f"class {label}"

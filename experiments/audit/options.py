@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 
 from experiments.plan.overrides import override
 from fedsim.errors import ConfigError
+from fedsim.visible import say
 
 
 def _option(help_: str, metavar: str = "") -> Any:  # noqa: ANN401
@@ -23,10 +22,13 @@ Tokenizer = Annotated[str | None, _option("hub id or folder; default: the model'
 Task = Annotated[str | None, _option("classification, language-modelling, ...")]
 Loss = Annotated[str | None, _option("of a network of images, module:function")]
 Shape = Annotated[str | None, _option("channel,height,width of images")]
+InputShape = Annotated[str | None, _option("of other inputs: columns, or channel,time")]
+InputRange = Annotated[str | None, _option("lowest,highest value of an input; default: 0,1")]
 Base = Annotated[str | None, _option("hub id or folder of weights that are never sent")]
 Alpha = Annotated[float | None, _option("lora_alpha of adapters")]
 Longest = Annotated[int | None, _option("longest text in tokens; default: 64")]
 Knows = Annotated[list[str] | None, _option("a fact that the server knows", "FACT=VALUE")]
+Kind = Annotated[str | None, _option("weights, difference, pseudo-gradient or gradient", "KIND")]
 Attacks = Annotated[str | None, _option("names with commas; default: exact ones and one search")]
 Budget = Annotated[float | None, _option("seconds for each attack on each capture; default: 60")]
 Truth = Annotated[Path | None, _option("folder that truth_mod wrote")]
@@ -49,10 +51,13 @@ def attack_foreign(
     task: Task = None,
     loss: Loss = None,
     image_shape: Shape = None,
+    input_shape: InputShape = None,
+    input_range: InputRange = None,
     base: Base = None,
     lora_alpha: Alpha = None,
     max_length: Longest = None,
     knows: Knows = None,
+    kind: Kind = None,
     attacks: Attacks = None,
     budget: Budget = None,
 ) -> int:
@@ -60,22 +65,24 @@ def attack_foreign(
     from experiments.audit.campaign import attack_captures
     from experiments.audit.captured import captured
 
-    sys.path.append(os.getcwd())  # where the application's own modules are, behind all others
     found = captured(
         folder,
         model,
         base=base,
         knows=override({}, knows or []),
+        kind=kind,  # type: ignore[arg-type]  # checked there
         tokenizer=tokenizer,
         task=task or "",
         loss=loss,
         image_shape=_shape(image_shape),
+        input_shape=_shape(input_shape),
+        input_range=_range(input_range),
         max_length=max_length or 0,
         lora_alpha=lora_alpha or 0.0,
     )
     names = attacks.split(",") if attacks else []
     done = attack_captures(found, names, 60.0 if budget is None else budget, quiet or as_json)
-    print(done.json() if as_json else done.line())
+    say(done.json() if as_json else done.line())
     return 0 if done.guesses else 1
 
 
@@ -89,7 +96,7 @@ def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = No
             "fedsim.truth_mod in a test federation, and pass its folder: --truth FOLDER."
         )
     frame = score_captures(folder, truth)
-    print(frame.to_json(orient="records") if as_json else frame.to_string(index=False))
+    say(frame.to_json(orient="records") if as_json else frame.to_string(index=False))
     return 0
 
 
@@ -101,11 +108,11 @@ def report_foreign(folder: Path, quiet: bool, as_json: bool) -> int:
     frame = report_captures(folder)
     page = folder / GUESSES / "index.html"
     if as_json:
-        print(frame.to_json(orient="records"))
+        say(frame.to_json(orient="records"))
     else:
-        print(frame.to_string(index=False, float_format="%.3g", na_rep="-"))
+        say(frame.to_string(index=False, float_format="%.3g", na_rep="-"))
         scored = (folder / GUESSES / "scores.csv").exists()
-        print(f"guesses: {page}." + ("" if scored else f" {NO_SCORE}"))
+        say(f"guesses: {page}." + ("" if scored else f" {NO_SCORE}"))
     return 0
 
 
@@ -121,7 +128,6 @@ def examine_foreign(
     from experiments.audit.captured import captured
     from experiments.audit.doctor import examine
 
-    sys.path.append(os.getcwd())
     found = captured(folder, model, loss=loss, base=base)
     if truth is None:
         raise ConfigError(
@@ -129,7 +135,7 @@ def examine_foreign(
             "federation, and pass its folder: --truth FOLDER."
         )
     checkup = examine(found, truth)
-    print(json.dumps(checkup.table()) if as_json else checkup.text())
+    say(json.dumps(checkup.table()) if as_json else checkup.text())
     return 1 if checkup.faults else 0
 
 
@@ -138,3 +144,10 @@ def _shape(text: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
         raise ConfigError(f"--image-shape {text}: write numbers, for example 3,32,32.") from None
+
+
+def _range(text: str | None) -> tuple[float, ...] | None:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else None
+    except ValueError:
+        raise ConfigError(f"--input-range {text}: write two numbers, for example -1,1.") from None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,14 @@ from fedsim.files import (
     write_json,
 )
 from fedsim.metrics.base import Examples
+from fedsim.plain_files import check_folder, make_private
 from fedsim.records import MAIN, JobRecord
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification
 from fedsim.truth import TruthStore
+from fedsim.types import Batch
+from fedsim.visible import escaped, inert
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,10 +57,12 @@ def keep(folder: Path, record: JobRecord, guess: Guess | None, fit: Fit | None) 
     """Write what became of one attack on one capture below ``folder``."""
     path = folder / record.attack / f"{record.key}.safetensors"
     if guess is not None:
-        sha256 = save_tensors(path, batch_tensors(guess.examples.batch))
+        batch = guess.examples.batch
+        inputs = batch.inputs if guess.images is None else guess.images
+        sha256 = save_tensors(path, batch_tensors(replace(batch, inputs=inputs)))
         record = record.model_copy(update={"sha256": sha256})
     write_json(path.with_suffix(".fit.json"), {"cosines": fit})
-    write_json(path.with_suffix(".json"), record.sealed())
+    write_json(path.with_suffix(".json"), record)
 
 
 def results(folder: Path, task: Task) -> Iterator[Kept]:
@@ -70,12 +74,20 @@ def results(folder: Path, task: Task) -> Iterator[Kept]:
             examples = None
             if record.sha256 is not None:
                 tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)
-                examples = task.examples(batch_from(tensors))
+                examples = task.examples(_pixels(batch_from(tensors), task))
             yield Kept(record, examples, Fit(*cosines) if cosines else None)
 
 
+def _pixels(batch: Batch, task: Task) -> Batch:
+    """A batch in its owner's shape and range, as attacks hold it."""
+    if not isinstance(task, ImageClassification):
+        return batch
+    return replace(batch, inputs=task.form.read(batch.inputs))
+
+
 def task_in(folder: Path) -> Task:
-    """The task of captures, without running code that a file names."""
+    """The task of captures that ``check_folder`` takes, without running code that a file names."""
+    check_folder(folder)
     path = folder / "task.json"
     if path.exists() and (spec := read_record(path, TaskSpec)).factory:
         return ImageClassification(spec)  # pictures are compared without their model
@@ -86,7 +98,8 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
     """Mean scores of each attack over all examples whose truth is known.
 
     They are also kept in ``guesses/scores.csv``, one row for each example and metric. The null is
-    the score of the attack's guess on another client's update.
+    the score of the attack's guess on another client's update, or on another round's sum of a
+    cohort that is alone in its round.
 
     Raises:
         StoreError: nothing was attacked, or the truth is missing.
@@ -104,10 +117,19 @@ def score_captures(folder: Path, truth: Path) -> pd.DataFrame:
     if not any(kept.examples for kept in made):
         lacking = "no attack left a guess. Run another one" if made else "not attacked. Run"
         raise StoreError(f"{folder}: {lacking}: fedsim attack {folder}.")
-    truths = {key: task.examples(private.load(key)) for key in {k.record.key for k in made}}
-    rows = [row for kept in made if kept.examples for row in _scored(kept, made, truths, task)]
+    nodes = {k.record.key: CaptureStore(folder).record(k.record.key).nodes for k in made}
+    truths = {
+        key: task.examples(_pixels(private.load(key, cohort), task))
+        for key, cohort in nodes.items()
+    }
+    rows = [
+        row
+        for kept in made
+        if kept.examples
+        for row in _scored(kept, made, truths, task, bool(nodes[kept.record.key]))
+    ]
     frame = pd.DataFrame(rows, columns=_COLUMNS)
-    frame.to_csv(folder / GUESSES / _SCORES, index=False)
+    frame.assign(attack=frame.attack.map(inert)).to_csv(folder / GUESSES / _SCORES, index=False)
     write_page(folder)
     return _means(frame, task)
 
@@ -116,11 +138,13 @@ _COLUMNS = ("capture", "attack", "control", "example", "metric", "value", "certi
 
 
 def _scored(
-    kept: Kept, made: list[Kept], truths: dict[CaptureKey, Examples], task: Task
+    kept: Kept, made: list[Kept], truths: dict[CaptureKey, Examples], task: Task, pooled: bool
 ) -> Iterator[tuple[Any, ...]]:
     key, name = kept.record.key, kept.record.attack
-    others = [k for k in made if k.record.attack == name and k.record.key.client != key.client]
+    alike = [k for k in made if k.record.attack == name and k is not kept]
+    others = [k for k in alike if k.record.key.client != key.client]
     same_round = [k for k in others if k.record.key.round == key.round]
+    others = others or (alike if pooled else [])
     for control, one in (("none", kept), ("other_client", next(iter(same_round or others), None))):
         if one is None or one.examples is None:
             continue
@@ -185,6 +209,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 def write_page(folder: Path) -> None:
     """Write ``guesses/index.html``: every guess with how sure it is, and every refusal."""
+    make_private(folder / GUESSES)
     parts = ["<!doctype html><meta charset=utf-8><title>guesses</title>"]
     scored = folder / GUESSES / _SCORES
     parts.append("" if scored.exists() else f"<p>{NO_SCORE}</p>")
@@ -193,11 +218,11 @@ def write_page(folder: Path) -> None:
         goal = "" if record.objective is None else f", objective {record.objective:.3g}"
         fit = "" if kept.fit is None else f", {kept.fit}"
         head = f"{record.key}: {record.attack}: {record.status}{goal}{fit}. {record.reason}"
-        parts.append(f"<p>{html.escape(head)}</p>")
+        parts.append(f"<p>{escaped(head)}</p>")
         if found is not None and not found.words:
             parts.append(grid(found.batch.inputs, record.confidence or ()))
         elif found is not None:
             levels = record.confidence or ("guess",) * len(found.words)
-            pairs = zip(levels, map(html.escape, found.words), strict=True)
+            pairs = zip(levels, map(escaped, found.words), strict=True)
             parts.append(table(list(pairs)))
     write_bytes(folder / GUESSES / "index.html", "".join(parts).encode())

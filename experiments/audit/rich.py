@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
 from experiments.report.gallery import data_uri, mark
 from experiments.stages.gallery import png
+from fedsim.visible import escaped
 
 _MARKS = {"run": "background:#a5d6a7;color:#000", "word": "background:#fff59d;color:#000"}
 """Legible on dark pages, too."""
@@ -25,7 +25,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 def grid(images: Tensor, captions: Sequence[str]) -> str:
     """Pictures side by side, each over its caption."""
     said = [*captions, *[""] * (len(images) - len(captions))]
-    return table([[picture(image) for image in images], [html.escape(text) for text in said]])
+    return table([[picture(image) for image in images], [escaped(text) for text in said]])
 
 
 def picture(image: Tensor) -> str:
@@ -37,6 +37,6 @@ def picture(image: Tensor) -> str:
 def diff(truth: str, guess: str) -> str:
     """The private text: green what the guess holds in order, yellow its single words."""
     return " ".join(
-        f"<span style='{_MARKS.get(kind, '')}'>{html.escape(text)}</span>"
+        f"<span style='{_MARKS.get(kind, '')}'>{escaped(text)}</span>"
         for kind, text in mark(truth.split(), guess.split())
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +18,15 @@ from fedsim.metrics.base import Examples
 from fedsim.metrics.match import align, match, nothing
 from fedsim.records import MAIN
 from fedsim.tasks.base import Task
+from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch, Rows
+from fedsim.visible import escaped
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_BYTES = 2.0
+"""Largest value of inputs that are not negative, from which they are not in [0, 1]."""
 _SHOWN = {"image": ("psnr", "ssim", "mse"), "text": ("rouge1", "rougeL", "exact_match")}
 
 
@@ -70,12 +73,10 @@ class Scores:
         """Private pictures over their reconstructions, or texts with what was recovered."""
         from experiments.audit.rich import diff, grid, table
 
-        head = f"<p>{html.escape(str(self))}</p>"
+        head = f"<p>{escaped(str(self))}</p>"
         if self._truth.words:
             pairs = zip(self._truth.words, self._aligned.words, strict=True)
-            return head + table(
-                [(diff(truth, guess), html.escape(guess)) for truth, guess in pairs]
-            )
+            return head + table([(diff(truth, guess), escaped(guess)) for truth, guess in pairs])
         psnr = [f"{value:.1f} dB" for value in self.values.get(MAIN["image"], ())]
         return head + grid(self._truth.batch.inputs, ()) + grid(self._aligned.batch.inputs, psnr)
 
@@ -85,8 +86,9 @@ def score(guess: Guess, truth: Any) -> Scores:  # noqa: ANN401
 
     Args:
         guess: of ``fedsim.attack``.
-        truth: texts; images ``(example, channel, height, width)``, in [0, 1] or uint8; or a pair of
-            these and their classes.
+        truth: texts; inputs as the model takes them, ``(example, channel, height, width)`` for
+            images, or uint8; or a pair of these and their classes. Inputs in another range than
+            [0, 1] are brought to it for the metrics, and the guesses with them.
 
     Raises:
         ConfigError: the truth is of another kind or shape.
@@ -104,6 +106,9 @@ def scores_of(
 ) -> Scores:
     """Scores of guessed examples; see ``score``."""
     modality = task.modality
+    if modality == "image":
+        _check_range(guessed, private)
+        guessed, private = _in_unit_range(guessed, private)
     if len(guessed.batch):
         assignment = match(guessed, private, modality)
         aligned = align(guessed, assignment, modality)
@@ -115,7 +120,9 @@ def scores_of(
         if metric.modality not in ("any", modality) or metric.available():
             continue
         if name == "label_accuracy" and (
-            not task.spec.num_classes or private.batch.labels.min() < 0
+            task.spec.target != "class"
+            or not task.spec.num_classes
+            or private.batch.labels.min() < 0
         ):
             continue
         try:
@@ -132,8 +139,8 @@ def scores_of(
 
 def _examples(task: Task, truth: Any) -> Examples:  # noqa: ANN401
     inputs, labels = truth if isinstance(truth, tuple) and len(truth) == 2 else (truth, None)
-    if task.modality == "image":
-        images = _images(inputs, task.spec.input_shape)
+    if isinstance(task, ImageClassification):
+        images = _images(inputs, task)
         return task.examples(Batch(images, _labels(labels, len(images))))
     texts = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     if not texts or not all(isinstance(text, str) for text in texts):
@@ -144,28 +151,52 @@ def _examples(task: Task, truth: Any) -> Examples:  # noqa: ANN401
 
 def _labels(labels: Any, count: int) -> Tensor:  # noqa: ANN401
     found = torch.full((count,), -1) if labels is None else torch.as_tensor(labels)
-    if found.shape != (count,):
+    if found.shape[:1] != (count,):
         raise ConfigError(
             f"truth: {count} examples, and {found.numel()} labels. Pass one for each."
         )
     return found
 
 
-def _images(images: Any, shape: tuple[int, ...]) -> Tensor:  # noqa: ANN401
+def _images(inputs: Any, task: ImageClassification) -> Tensor:  # noqa: ANN401
+    """Pixels of the owner's inputs."""
+    form = task.form
     try:
-        found = torch.as_tensor(images)
+        found = torch.as_tensor(inputs)
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError("truth: this model takes images. Pass a tensor of them.") from None
-    found = found.float() / 255 if found.dtype == torch.uint8 else found.float()
-    found = found[None] if found.dim() == 3 else found
-    if found.dim() != 4 or tuple(found.shape[1:]) != shape:
+    bytes_ = found.dtype == torch.uint8 and form.plain
+    found = found.float() / 255 if bytes_ else found.float()
+    found = found[None] if found.dim() == len(form.shape) else found
+    if tuple(found.shape[1:]) != form.shape:
         raise ConfigError(
-            f"truth: the images have the shape {tuple(found.shape)}, and the model takes "
-            f"(example, {', '.join(map(str, shape))}). Pass the clients' images."
+            f"truth: the inputs have the shape {tuple(found.shape)}, and the model takes "
+            f"(example, {', '.join(map(str, form.shape))}). Pass the clients' examples."
         )
-    if found.min() < 0 or found.max() > 1:
+    return form.read(found)
+
+
+def _check_range(guessed: Examples, private: Examples) -> None:
+    """Bytes beside a guess in [0, 1] are no other range, but another scale."""
+    low, high = float(private.batch.inputs.min()), float(private.batch.inputs.max())
+    top = float(guessed.batch.inputs.max()) if len(guessed.batch) else 1.0
+    if low >= 0 and high >= _BYTES > top:
         raise ConfigError(
-            f"truth: pixels from {found.min():.2f} to {found.max():.2f}. Pass them in [0, 1], and "
-            "normalise them inside the loss."
+            f"truth: pixels from {low:.2f} to {high:.2f}, and the guess is in [0, 1]. Pass them in "
+            "the range that the model takes, in [0, 1] or as input_range says."
         )
-    return found
+
+
+def _in_unit_range(guessed: Examples, private: Examples) -> tuple[Examples, Examples]:
+    """Both in [0, 1], from the range that the private inputs have if that is another."""
+    pixels = private.batch.inputs
+    low, high = float(pixels.min()), float(pixels.max())
+    if low >= 0 and high <= 1:
+        return guessed, private
+    scale = max(high - low, 1e-12)
+    return (_moved(guessed, low, scale), _moved(private, low, scale))
+
+
+def _moved(examples: Examples, low: float, scale: float) -> Examples:
+    batch = replace(examples.batch, inputs=(examples.batch.inputs - low) / scale)
+    return replace(examples, batch=batch)

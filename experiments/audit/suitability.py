@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import time
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from attacks.base import Job
 from experiments.audit.attacking import check_suits, first_refusal
 from experiments.audit.update import Update
 from fedsim.errors import CannotAttack
+from fedsim.visible import escaped
 
 _LONGEST = 200
 """Characters that are shown of an error."""
@@ -41,7 +41,7 @@ class Suitability:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(_said(reason))}</td></tr>"
+            f"<tr><td>{escaped(name)}</td><td>{escaped(_said(reason))}</td></tr>"
             for name, reason in self.reasons.items()
         )
         return f"<table>{rows}</table>"

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from experiments.audit.facts import facts_of
-from fedsim.capture import CaptureKey, Observation
+from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge
+from fedsim.precision import at_own_precision
+from fedsim.reply_kind import weights_behind
 from fedsim.tasks.base import Task
 from fedsim.tasks.given import Loss, Model, task_of
+from fedsim.tasks.inputs import Range
 from fedsim.tasks.own_tokenizer import doubt
 from fedsim.tensor_names import Given, Named, lacks, named, own_tensors, weights_of
 from fedsim.types import Tensors
+
+_WORDS: dict[Kind, str] = {
+    "weights": "after",
+    "difference": "differences",
+    "pseudo-gradient": "pseudo-gradients",
+    "gradient": "gradients",
+}
 
 
 @dataclass(frozen=True)
@@ -30,12 +40,15 @@ class Update:
         match: how the tensors were matched to the model's, a sentence.
         claimed_examples: how many examples a client of another application says it used, which
             attacks try where the number is not known; None if it says nothing.
+        difference: the same reply read as a difference, which attacks try as well; None where it
+            can be no scaled difference.
     """
 
     observation: Observation
     task: Task
     match: str
     claimed_examples: int | None = None
+    difference: Update | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -50,6 +63,8 @@ class Update:
         task: str = "",
         loss: Loss | str | None = None,
         image_shape: tuple[int, ...] = (),
+        input_shape: tuple[int, ...] = (),
+        input_range: Range | None = None,
         max_length: int = 0,
         base: Given | nn.Module | None = None,
         **knows: Any,  # noqa: ANN401
@@ -67,6 +82,10 @@ class Update:
             task: what a text model learns, if its class does not tell.
             loss: of a network of images: a function of (model, batch).
             image_shape: of a network of images: ``(channel, height, width)``.
+            input_shape: of rows of a table, ``(column,)``, or windows of sensors, ``(channel,
+                time)``, instead of ``image_shape``.
+            input_range: smallest and largest value of an input, or of each channel, which attacks
+                that search need; [0, 1] if not given.
             max_length: longest text in tokens that attacks look for; 64 if 0.
             base: the weights that are in neither ``before`` nor ``after``, such as those under
                 adapters; those of ``model`` if that is a network.
@@ -84,6 +103,8 @@ class Update:
             task=task,
             loss=loss,
             image_shape=image_shape,
+            input_shape=input_shape,
+            input_range=input_range,
             max_length=max_length,
             arrays=shapes,
         )
@@ -110,9 +131,11 @@ class Update:
             "" if self.claimed_examples is None else f"; claims {self.claimed_examples} examples"
         )
         doubted = doubt(self.task)
+        cohort = seen.knowledge.cohort
+        whose = "" if cohort == 1 else f" The reply is the mean of {cohort} clients."
         return (
             f"{seen.kind} of {spec.model} ({spec.kind}{longest}): {self.match}. "
-            f"The attacker knows {known}{claim}." + (f" Note: {doubted}." if doubted else "")
+            f"The attacker knows {known}{claim}.{whose}" + (f" Note: {doubted}." if doubted else "")
         )
 
 
@@ -121,7 +144,7 @@ def update_of(
     before: Given,
     received: Given | None,
     *,
-    kind: str,
+    kind: Kind,
     base: Given | nn.Module | None,
     knowledge: Knowledge,
     key: CaptureKey | None = None,
@@ -133,8 +156,8 @@ def update_of(
     Args:
         task: the model and its loss.
         before: what the server sent.
-        received: gradients or weights, as ``kind`` says.
-        kind: ``gradient`` or ``weights``.
+        received: what the client sent.
+        kind: what was received.
         base: where weights come from that were not sent; None to refuse where there are any.
         knowledge: what the server knows.
         key: round and client.
@@ -145,20 +168,35 @@ def update_of(
         ConfigError: the tensors do not fit.
     """
     network = task.blank() if network is None else network
-    sent = named(before, network, "before")
-    what = "gradients" if kind == "gradient" else "after"
-    got = named(received or {}, network, what)
+    sent = named(before, network, "before", partial=key is not None)
+    what = _WORDS[kind]
+    got = named(received or {}, network, what, partial=key is not None)
     tensors, note = _completed(sent, base, network)
     reply = {name: value for name, value in got.tensors.items() if value.is_floating_point()}
-    _check_moved(reply, tensors, kind)
+    _check_moved(reply, tensors, kind, key)
+    tensors, whole = at_own_precision(tensors), at_own_precision(got.tensors)
+    whole, kind = _as_weights(tensors, whole, kind)
     observation = Observation(  # copied, as a program trains on with what it handed over
         key or CaptureKey(round=1, client=0),
         {name: value.clone() for name, value in tensors.items()},
-        {name: value.clone() for name, value in got.tensors.items()},
-        "gradient" if kind == "gradient" else "weights",
+        {name: value.clone() for name, value in whole.items()},
+        kind,
         knowledge,
     )
     return Update(observation, task, f"{what}: {got.how}{note}", claimed_examples)
+
+
+def _as_weights(sent: Tensors, reply: Tensors, kind: Kind) -> tuple[Tensors, Kind]:
+    """Differences as the weights behind them, whose rounding they hold; but for half-precision."""
+    floats = [value for value in reply.values() if value.is_floating_point()]
+    coarse = any(value.itemsize < torch.float32.itemsize for value in floats)
+    if kind not in ("difference", "pseudo-gradient") or coarse:
+        return reply, kind
+    weights = {
+        name: torch.from_numpy(weights_behind(sent[name].numpy(), value.numpy(), kind))
+        for name, value in reply.items()
+    }
+    return weights, "weights"
 
 
 def _one_kind(
@@ -205,14 +243,27 @@ def _completed(
     return tensors, f"; {len(lacking)} tensors that were not sent come from base"
 
 
-def _check_moved(reply: Tensors, sent: Tensors, kind: str) -> None:
-    if kind == "gradient":
-        if not any(bool(value.any()) for value in reply.values()):
-            raise ConfigError(
-                "gradients: all are zero. Call loss.backward() before, and read them before "
-                "optimizer.zero_grad()."
-            )
-    elif all(torch.equal(value, sent[name].to(value.dtype)) for name, value in reply.items()):
+def _check_moved(reply: Tensors, sent: Tensors, kind: Kind, key: CaptureKey | None) -> None:
+    if not reply:
+        raise ConfigError(
+            "reply: all tensors are of whole numbers, so it was quantised in a way that is not "
+            "known. Capture a client that sends floats."
+        )
+    if kind == "weights":
+        still = all(torch.equal(value, sent[k].to(value.dtype)) for k, value in reply.items())
+    else:
+        still = not any(bool(value.any()) for value in reply.values())
+    if still and key is not None:
+        raise ConfigError(
+            f"{key}: the reply equals what was sent, or is zero, so the client did not train. "
+            "Attack another capture."
+        )
+    if still and kind == "gradient":
+        raise ConfigError(
+            "gradients: all are zero. Call loss.backward() before, and read them before "
+            "optimizer.zero_grad()."
+        )
+    if still:
         raise ConfigError(
             "after: equals before, so there is no update. Copy the weights before the training: "
             "state_dict() shares their memory, and {k: v.clone() for k, v in ...} does not."

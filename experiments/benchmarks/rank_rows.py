@@ -143,7 +143,7 @@ def rank_row(
 ) -> RankRow:
     """Sum up the ranks of all words, and for all matrices together the span attack too."""
     first = [float(rank <= 1) for rank in ranks]
-    share = summary(first, owners, better="higher", seed=0)
+    share = summary(first, owners, better="higher")
     top = statistics.mean(rank <= TOP for rank in ranks)
     fails = [] if share.mean >= _READ else ["shortlist only"] if top >= _LISTED else ["lost"]
     found = RankRow(
@@ -162,7 +162,7 @@ def rank_row(
     sentences = sum(one.sentences for one in outcomes)
     words = [word for one in outcomes for word in one.words or [0.0] * one.sentences]
     batches = [number for number, one in enumerate(outcomes) for _ in range(one.sentences)]
-    overlap = summary(words, batches, better="higher", seed=0)
+    overlap = summary(words, batches, better="higher")
     return replace(
         found,
         fails="; ".join([*fails, *complaints(outcomes)]),

@@ -23,7 +23,7 @@ from fedsim.defenses.budget import Budgeted
 from fedsim.defenses.dp_client import DpClient
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.errors import ConfigError
-from fedsim.files import Record, load_tensors, write_json
+from fedsim.files import Record, Sealed, load_tensors, write_json
 from fedsim.threads import one_thread
 from fedsim.types import Tensors
 
@@ -66,7 +66,7 @@ class AuditRow(Record):
         return max(self.lower, self.any_mechanism) > self.epsilon
 
 
-class AuditRecord(Record):
+class AuditRecord(Sealed):
     """The whole of ``audit.json``; ``skipped`` says why other cells are not audited."""
 
     rows: tuple[AuditRow, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attacks.feasibility import Feasibility
-from fedsim.files import Record
+from fedsim.files import Record, Sealed
 
 
 class Limit(Record):
@@ -60,7 +60,7 @@ class CeilingLimit(Limit):
     prior: str
 
 
-class LimitsRecord(Record):
+class LimitsRecord(Sealed):
     """The whole of ``limits.json``."""
 
     ranks: tuple[RankLimit, ...]

@@ -25,6 +25,7 @@ from fedsim.cell import AuxiliaryConfig, CandidatesConfig, CaptureConfig, Probes
 from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
+from fedsim.records import Modality
 from fedsim.server_knows import ServerKnows
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -56,6 +57,9 @@ class AttackStage(ConfigSection):
             rounds shares them among all rounds of a client.
         grace: further seconds after which the process is killed.
         retries: number of times a job is run again after its process died.
+        control_jobs: further runs of an attack on each capture, fed with the replies of other
+            clients, where clients differ in the facts that are granted, such as labels. Where they
+            do not, the attacks on the others serve as two controls, at no cost.
         group_size: largest number of captures in one job, for attacks that batch their victims.
         address: address of a Ray cluster to join; empty starts a local one.
     """
@@ -69,8 +73,30 @@ class AttackStage(ConfigSection):
     time_budget: float = Field(default=3600.0, gt=0)
     grace: float = Field(default=60.0, gt=0)
     retries: int = Field(default=1, ge=0)
+    control_jobs: int = Field(default=1, ge=0, le=2)
     group_size: int = Field(default=16, ge=1)
     address: str = ""
+
+
+class VerdictRule(ConfigSection):
+    """``[verdict]``: the smallest leak that counts.
+
+    A lead over every blind guess counts as a leak if it is surely above the smallest effect, and as
+    none if it is surely below. Exact examples and certificates count whatever they are.
+
+    Attributes:
+        psnr: smallest effect on images, in dB of their mean PSNR.
+        rouge: smallest effect on texts, in mean ROUGE-L, and on shares of words and labels.
+        clients: fewest clients with which a mean decides a verdict.
+    """
+
+    psnr: float = Field(default=1.0, gt=0)
+    rouge: float = Field(default=0.05, gt=0, lt=1)
+    clients: int = Field(default=5, ge=5)
+
+    def smallest(self, modality: Modality) -> float:
+        """The smallest effect in units of the main metric."""
+        return self.psnr if modality == "image" else self.rouge
 
 
 class ExperimentConfig(ConfigSection):
@@ -98,6 +124,7 @@ class ExperimentConfig(ConfigSection):
     attacks: tuple[dict[str, Any], ...] = ()
     attack_stage: AttackStage = AttackStage()
     metrics: tuple[str, ...] = ()
+    verdict: VerdictRule = VerdictRule()
     sweep: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 
     @field_validator("seeds", "defenses")

@@ -18,13 +18,17 @@ from typing import Any, Literal, TypeAlias
 import tomli_w
 from pydantic import ValidationError
 
-from experiments.plan.cells import Cell, make_cells
-from experiments.plan.config import Plan
+from experiments.plan.cells import Cell, fingerprint, make_cells
+from experiments.plan.config import Plan, VerdictRule
 from experiments.plan.overrides import override
 from experiments.plan.toml_source import read_toml
 from fedsim.build import explain
+from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError, StoreError
-from fedsim.files import SCHEMA, digest, read_json, write_bytes, write_json
+from fedsim.files import SCHEMA, digest, read_bytes, read_json, read_record, write_bytes, write_json
+from fedsim.plain_files import check_folder, check_path
+from fedsim.redaction import redacted
+from fedsim.visible import say
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")
@@ -59,6 +63,7 @@ class Run:
     @classmethod
     def plan_at(cls, plan: Plan, root: Path) -> Run:
         """The run that ``create`` would make, checked; nothing is written."""
+        check_path(root)
         if root.exists() and not root.is_dir():
             raise ConfigError(f"--out {root}: this is a file. Name a folder.")
         if (root / "experiment.toml").exists():
@@ -75,21 +80,57 @@ class Run:
 
     @classmethod
     def open(cls, root: Path, overrides: Sequence[str] = ()) -> Run:
-        """Read the plan back from the folder; ``overrides`` apply to each of its experiments."""
+        """Read the plan back from the folder; ``overrides`` apply to each of its experiments.
+
+        A Ray cluster of the folder is not joined, since whoever made it chose its address.
+
+        Raises:
+            ConfigError: as ``check_version``, or the experiment is not valid.
+            StoreError: a file was altered.
+        """
         table = check_version(root)
-        for experiment in table.get("experiments", []):
-            override(experiment, overrides)
+        listed = table.get("experiments")
+        for experiment in listed if isinstance(listed, list) else ():
+            if isinstance(experiment, dict):
+                _forget_address(root, experiment.get("attack_stage"))
+                override(experiment, overrides)
         try:
             plan = Plan.model_validate_json(json.dumps(table))
         except ValidationError as error:
             raise ConfigError(f"{root / 'experiment.toml'}: {explain(error, '')}") from None
         _check_whole(root / "experiment.toml")
-        return cls(root, plan, tuple(make_cells(plan, root)))
+        run = cls(root, plan, tuple(make_cells(plan, root)))
+        for cell in run.cells:
+            _check_cell(cell)
+        return run
+
+
+def _forget_address(root: Path, stage: object) -> None:
+    if isinstance(stage, dict) and (address := stage.pop("address", "")):
+        say(
+            f"fedsim: {root} names the Ray cluster {address!r}, which is not joined: "
+            "a run folder may be anybody's. Pass --address to join one.",
+            error=True,
+        )
+
+
+def _check_cell(cell: Cell) -> None:
+    """Compare ``cell.json`` with the experiment, and ``simulation.json`` with its seal."""
+    path = cell.folder / "cell.json"
+    if path.exists() and fingerprint(read_record(path, CellConfig)) != fingerprint(cell.config):
+        raise StoreError(
+            f"{path}: cut or altered: not the cell that experiment.toml and its name describe. "
+            "Restore it."
+        )
+    if cell.simulated:
+        from fedsim.records import SimulationRecord  # here, as it imports torch
+
+        read_record(cell.folder / "simulation.json", SimulationRecord)
 
 
 def _check_whole(path: Path) -> None:
     """Compare the experiment with its hash in the second line, which older runs lack."""
-    known, _, body = path.read_bytes().partition(b"\n")[2].partition(b"\n")
+    known, _, body = read_bytes(path).partition(b"\n")[2].partition(b"\n")
     if known.startswith(b"sha256") and known.decode() != f'sha256 = "{digest(body)}"':
         raise StoreError(
             f"{path}: cut or altered, and other captures would be made. Restore it, or run the "
@@ -98,19 +139,32 @@ def _check_whole(path: Path) -> None:
 
 
 def check_version(root: Path) -> dict[str, Any]:
-    """The parsed ``experiment.toml`` without its hash and schema number, which must be ours."""
+    """The parsed ``experiment.toml`` without its hash and schema number, which must be ours.
+
+    Raises:
+        ConfigError: there is none, it is of another version, or ``check_folder`` refuses the run.
+    """
     path = root / "experiment.toml"
-    if not path.exists():
+    if not os.path.lexists(path):
         raise ConfigError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
+    check_folder(root)
     table = read_toml(path)
     schema = table.pop("schema", None)
     table.pop("sha256", None)
-    if schema != SCHEMA:
+    if type(schema) is not int or schema != SCHEMA:  # in Python, true equals 1
         raise ConfigError(
             f"{root}: a run folder of version {schema!r}, and this fedsim reads version {SCHEMA}. "
             "Use the fedsim that wrote it, or run the experiment again with another --out."
         )
     return table
+
+
+def read_rules(root: Path) -> dict[str, VerdictRule]:
+    """The rule of the verdicts of each experiment of a run, by its name."""
+    return {
+        table["name"]: VerdictRule.model_validate(table.get("verdict", {}))
+        for table in check_version(root).get("experiments", [])
+    }
 
 
 def note_provenance(
@@ -132,24 +186,22 @@ def note_provenance(
 
     before = known.get("seconds", {}).get(stage, 0.0) if stage in ("simulate", "attack") else 0.0
     changed = " with changes" if _git("status", "--porcelain") else ""
-    write_json(
-        path,
-        {
-            "fedsim": version("fedsim"),
-            "schema": SCHEMA,
-            "python": platform.python_version(),
-            "packages": {name: _version(name) for name in ("torch", "flwr", "ray", "transformers")},
-            "machine": f"{platform.system()} {platform.machine()}",
-            "cpus": os.cpu_count(),
-            "seeds": sorted({seed for e in run.plan.experiments for seed in e.seeds}),
-            "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
-            "commands": noted("commands", shlex.join(["fedsim", *sys.argv[1:]])),
-            "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
-            "devices": noted("devices", sorted(devices)),
-            "seconds": noted("seconds", round(before + seconds, 3)),
-            "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
-        },
-    )
+    table = {
+        "fedsim": version("fedsim"),
+        "schema": SCHEMA,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in ("torch", "flwr", "ray", "transformers")},
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "seeds": sorted({seed for e in run.plan.experiments for seed in e.seeds}),
+        "started": known.get("started", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
+        "commands": noted("commands", redacted(shlex.join(["fedsim", *sys.argv[1:]]))),
+        "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
+        "devices": noted("devices", sorted(devices)),
+        "seconds": noted("seconds", round(before + seconds, 3)),
+        "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
+    }
+    write_json(path, {**table, "seal": _seal(table)})
 
 
 def read_provenance(root: Path) -> dict[str, Any]:
@@ -160,12 +212,19 @@ def read_provenance(root: Path) -> dict[str, Any]:
     """
     path = root / "provenance.json"
     known = read_json(path)
+    seal = known.pop("seal", None)  # older runs have none
     tables = [known.get(key, {}) for key in ("commands", "commits", "devices", "seconds", "cuts")]
     if not all(isinstance(table, dict) for table in tables) or not all(
         isinstance(seconds, float) for seconds in known.get("seconds", {}).values()
     ):
         raise StoreError(f"{path}: not a provenance. Restore or delete the file.")
+    if seal not in (None, _seal(known)):
+        raise StoreError(f"{path}: cut or altered. Restore or delete the file.")
     return known
+
+
+def _seal(table: dict[str, Any]) -> str:
+    return digest(json.dumps(table, sort_keys=True).encode())
 
 
 def _version(package: str) -> str | None:

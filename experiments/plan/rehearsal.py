@@ -11,6 +11,7 @@ from experiments.plan.config import ExperimentConfig
 from fedsim.build import registry
 from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
 from fedsim.data.columns import find_label, label_candidates
+from fedsim.data.holdings import fresh_rows
 from fedsim.data.partition import partition
 from fedsim.data.rows import is_builtin
 from fedsim.data.tables import locate, open_tables
@@ -63,12 +64,18 @@ def rehearse(cells: Iterable[Cell]) -> dict[str, Start]:
         setting = loaded[key].setting
         _check_metrics(cell.experiment, setting.task)
         _check_parts(config, setting)
+        if config.candidates.fresh and config.capture.enabled:
+            fresh_rows(config.candidates.fresh, setting.holdings)
         mode = config.federation.train_mode
-        if (defended := f"{key}{mode}{config.defense}") not in replies:
+        sends_statistics = mode and config.federation.batch_statistics == "sent"
+        if (defended := f"{key}{mode}{sends_statistics}{config.defense}") not in replies:
             model = setting.task.build().train(mode)
-            build_chain(config.defense, "defense").on_model(model)
+            chain = build_chain(config.defense, "defense")
+            chain.on_model(model)
+            if sends_statistics:
+                chain.on_statistics(model)
             sent = [(name, own) for name, own in model.named_parameters() if own.requires_grad]
-            reply = dict(sent) | (dict(model.named_buffers()) if mode else {})
+            reply = dict(sent) | (dict(model.named_buffers()) if sends_statistics else {})
             replies[defended] = {name: own.detach().to("meta") for name, own in reply.items()}
         kept = _kept_bytes(config.capture, replies[defended])
         starts[cell.name] = replace(loaded[key], reply_bytes=kept)

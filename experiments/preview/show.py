@@ -17,9 +17,11 @@ from experiments.plan.rehearsal import Start, rehearse
 from experiments.preview.estimate import CostEstimate, estimate
 from experiments.preview.feasibility import feasible
 from experiments.preview.memory import heaviest_job
+from experiments.preview.replies import replies
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
 from fedsim.models.mode import has_train_mode
+from fedsim.records import PRIOR_ONLY
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Cost:
         captures: number of replies that the server keeps, including those of probes.
         probes: number of captured replies of probes.
         jobs: number of pairs of an attack and a capture.
+        controls: upper bound on the further jobs that feed an attack with another client's reply.
         disk: upper bound on the bytes of the captures, without frozen parameters.
         job: the attack whose jobs hold most, the updates of one, and their bytes.
         time: estimated run time.
@@ -40,6 +43,7 @@ class Cost:
     captures: int
     probes: int
     jobs: int
+    controls: int
     disk: int
     job: tuple[str, int, int]
     time: CostEstimate
@@ -50,8 +54,12 @@ class Cost:
         return (
             f"{self.captures} captures{probes} of {self.parameters:,} values: "
             f"{self.disk / 1e6:,.0f} MB on disk at most\n"
-            f"{self.jobs} attacked captures{self._memory()}\n{self.time.text()}"
+            f"{self.jobs} attacked captures{self._controls()}{self._memory()}\n{self.time.text()}"
         )
+
+    def _controls(self) -> str:
+        more = f", and at most {self.controls} again on another client's reply, for the baseline"
+        return more if self.controls else ""
 
     def _memory(self) -> str:
         attack, _, held = self.job
@@ -195,15 +203,29 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
         for cell in cells
     )
     probes = sum(len(cell.config.captured_rounds) * cell.config.probes.count for cell in cells)
+    attacks = entries(cells[0].experiment)
+    again = sum(_fed_again(cell, starts[cell.name]) for cell in cells)
     return Cost(
         parameters,
         captures,
         probes,
-        captures * len(entries(cells[0].experiment)),
+        captures * len(attacks),
+        again * sum(entry.key.attack != PRIOR_ONLY for entry in attacks),
         kept + models,
         heaviest_job(cells, starts),
-        estimate(cells, starts[cells[0].name], captures),
+        estimate(cells, starts[cells[0].name], captures + again),
     )
+
+
+def _fed_again(cell: Cell, start: Start) -> int:
+    """Control jobs of an attack, at most; 0 if clients do not differ in granted facts."""
+    config, holdings = cell.config, start.setting.holdings
+    sizes = {len(reply.rows) for reply in replies(config, holdings.private.labels)}
+    texts = start.setting.task.modality == "text"
+    knows = config.server_knows
+    uneven = knows.num_examples and len(sizes) > 1
+    differ = knows.labels or uneven or (texts and knows.lengths)
+    return _captures(config) * cell.experiment.attack_stage.control_jobs if differ else 0
 
 
 def _captures(config: CellConfig) -> int:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.statistics import FEW
 from experiments.report.costs import brief_cost
 from experiments.report.doubts import mostly_refused
 from experiments.report.statements import (
     Statement,
-    beats_by_main,
     defended,
     listed,
+    no_leak,
     recovered,
     things,
     undefended,
@@ -57,41 +57,48 @@ def answers(section: TaskFindings) -> list[Answer]:
 def overall(sections: Iterable[TaskFindings]) -> str:
     """Which defenses hold in the whole run, judged by the worst verdict on each."""
     worst: dict[str, str] = {}
-    labels: dict[str, None] = {}
     for section in sections:
         verdicts = section.evidence.verdicts
-        bare = {one.setting: one.word for one in verdicts if one.defense == "none"}
+        bare = {one.setting: one.rows for one in verdicts if one.defense == "none"}
         for one in verdicts:
             if one.defense != "none":
                 name = defense_name(one.defense, one.defense_options)
                 idle = one.word == "no leak found" and bare.get(one.setting, "leaks") != "leaks"
-                word = _IDLE if idle else one.word
+                word = _IDLE if idle else _graded(one)
                 worst[name] = min(worst.get(name, word), word, key=_SEVERITY.index)
-                if one.labels:
-                    labels[name] = None
     if not worst:
         return "No defense was tested."
     groups = {word: [name for name, w in worst.items() if w == word] for word in _SEVERITY}
-    holding, leaking, idle_ = groups["no leak found"], groups["leaks"], groups[_IDLE]
-    telling = [name for name in holding if name in labels]
+    holding, idle_ = groups["no leak found"], groups[_IDLE]
     parts = [
         f"{names(holding)} held wherever tested, as far as these attacks tell"
         if holding
         else "No defense was shown to hold",
-        f"labels leak under {names(telling)} all the same" if telling else "",
-        f"a leak was found under {names(leaking)}" if leaking else "",
+        *(f"{said} under {names(groups[word])}" for word, said in _LEAKING.items() if groups[word]),
         f"no leak was found under {names(idle_)}, but none was shown without a defense either"
         if idle_
         else "",
-        _unsettled(groups["inconclusive"]),
+        _unsettled(groups["not decided"]),
         _plural(groups["not attacked"], "was not tested", "were not tested"),
     ]
     return ". ".join(map(_capital, filter(None, parts))) + "."
 
 
+def _graded(verdict: Verdict) -> str:
+    return f"leaks: {verdict.grade}" if verdict.word == "leaks" else verdict.word
+
+
 _IDLE = "nothing to hold"
 """No leak was found under a defense, where none was shown without one."""
-_SEVERITY: tuple[str, ...] = ("leaks", "inconclusive", _IDLE, "no leak found", "not attacked")
+_LEAKING = {
+    "leaks: verbatim": "private examples come back verbatim",
+    "leaks: recognisable": "private examples leak recognisably",
+    "leaks: words": "words leak",
+    "leaks: better than guessing": "guesses are better than blind ones, and recover none,",
+    "labels leak": "the labels leak, and rows are not shown to,",
+    "members leak": "members leak, and rows are not shown to,",
+}
+_SEVERITY: tuple[str, ...] = (*_LEAKING, "not decided", _IDLE, "no leak found", "not attacked")
 
 
 def names(defenses: Sequence[str]) -> str:
@@ -112,7 +119,7 @@ def certainty(sections: Iterable[TaskFindings], seeds: Collection[int]) -> str:
         f"Each verdict rests on {_range(victims)} victims of {_range(clients)} "
         f"client{'' if max(clients) == 1 else 's'}, in {trainings} per defense. Brackets hold 95 % "
         f"intervals over clients. {_FEW_CLIENTS if min(clients) < FEW else ''}"
-        f"{_AS_FAR if any(v.word == 'no leak found' for v in verdicts) else _STRONGER}"
+        f"{_AS_FAR if any(v.rows == 'no leak found' for v in verdicts) else _STRONGER}"
     )
 
 
@@ -122,8 +129,8 @@ _AS_FAR = (
     "means that a stronger attack, or one that knows more, may still succeed."
 )
 _FEW_CLIENTS = (
-    f"Fewer than {FEW} clients can show that there is a leak, but not that there is none, and say "
-    "little about other clients. "
+    f"Fewer than {FEW} clients can show that examples came back exactly, but no mean of theirs "
+    "decides anything, and none has an interval. "
 )
 
 
@@ -136,8 +143,8 @@ def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) ->
     bare = next((one for one in verdicts if one.defense == "none"), None)
     others = [one for one in verdicts if one.defense != "none"]
     clauses = [_without(section, bare)] if bare else []
-    for word in ("no leak found", "leaks", "inconclusive", "not attacked"):
-        group = [one for one in others if one.word == word]
+    for word in _SEVERITY:
+        group = [one for one in others if _graded(one) == word]
         if group:
             clauses.append(_under(section, group, bare))
     return Answer(
@@ -153,54 +160,78 @@ def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) ->
 def _without(section: TaskFindings, bare: Verdict) -> str:
     them = things(section)
     labels = ", though the labels leak" if bare.labels else ""
-    if bare.word == "not attacked":
-        return "no attack could run even without a defense"
-    if bare.word == "inconclusive":
-        return f"it remains open whether the {them} leak without a defense{labels}"
-    if bare.word == "no leak found":
-        return f"these attacks recover no {them} even without a defense{labels}"
-    if not beats_by_main(bare):
+    members = ", though members leak" if bare.members else ""
+    if bare.rows == "not attacked":
+        return f"no attack could run even without a defense{members}"
+    if bare.rows == "not decided":
+        return f"it is not decided whether the {them} leak without a defense{labels}{members}"
+    if bare.rows == "no leak found":
+        return f"these attacks recover no {them} even without a defense{labels}{members}"
+    if bare.grade == "words":
         return "an eavesdropper learns words of the batch, but no whole text is shown to leak"
     count = recovered(section, bare)
+    if bare.grade == "better than guessing":
+        return f"an eavesdropper comes closer to the {them} than a blind guess, but recovers none"
+    how = "verbatim" if bare.grade == "verbatim" else "recognisably"
     if count and count[0]:
-        few = 2 * count[0] < count[1]
+        few = 2 * count[0] < count[1] and how != "verbatim"
         rest = ", and on average comes closer to them than a blind guess" if few else ""
-        return f"an eavesdropper recovers {count[0]} of {count[1]} {them}{rest}"
-    return f"an eavesdropper comes closer to the {them} than a blind guess, but recovers none"
+        exact = bare.verbatim.examples
+        if how == "verbatim" and exact < count[0]:
+            return (
+                f"an eavesdropper recovers {count[0]} of {count[1]} {them}, {exact} of them "
+                "verbatim"
+            )
+        return f"an eavesdropper recovers {count[0]} of {count[1]} {them} {how}{rest}"
+    examples = (bare.verbatim if how == "verbatim" else bare.recovered).examples
+    return f"an eavesdropper recovers {examples} of {bare.victims} {them} {how}"
 
 
 def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None) -> str:
-    """What is to be said of defenses that share a verdict."""
-    word, one = group[0].word, len(group) == 1
+    """What is to be said of defenses that share a verdict and a grade."""
+    one, lone = group[0], len(group) == 1
     who = names([defense_name(v.defense, v.defense_options) for v in group])
-    labels = _told(group)
-    if word == "not attacked":
-        were, it = ("was", "it") if one else ("were", "them")
+    labels, them = _told(group), things(section)
+    if one.word == "not attacked":
+        were, it = ("was", "it") if lone else ("were", "them")
         return f"{who} {were} not tested, as no attack could run against {it}"
-    if word == "inconclusive":
-        found = recovered(section, group[0]) if one else None
+    if one.word == "members leak":
+        return f"under {who} members leak, and the {them} are not shown to"
+    if one.rows == "not decided":
+        found = recovered(section, one) if lone else None
         count = f"{found[0]} of {found[1]} recovered" if found and found[0] else ""
         tried = f"hardly tested{', ' if count else ''}" if all(map(mostly_refused, group)) else ""
         more = f" ({tried}{count})" if tried or count else ""
-        doubt = (
-            f"it remains open whether {who} {'hides' if one else 'hide'} the {things(section)}"
-            f"{more}"
+        open_ = f"it is not decided whether {who} {'hides' if lone else 'hide'} the {them}{more}"
+        return f"{open_}, and {labels}" if labels else open_
+    if one.word == "leaks":
+        if bare is not None and bare.rows == "leaks" and bare.grade != one.grade:
+            return f"under {who} {_graded_leak(section, one)}"
+        leaking = bare is None or bare.rows == "leaks"
+        verb = "does" if lone else "do"
+        return (
+            f"{who} {verb} not stop it ({one.grade})"
+            if leaking
+            else f"under {who} {_graded_leak(section, one)}"
         )
-        return f"{doubt}, and {labels}" if labels else doubt
-    if word == "leaks":
-        leaking = bare is None or bare.word == "leaks"
-        verb = "does" if one else "do"
-        return f"{who} {verb} not stop it" if leaking else f"under {who} the {_what(group)} leak"
-    cost = brief_cost(section, group[0]) if one else ""
-    if bare is not None and bare.word == "no leak found":
-        said = f"they find no leak under {who} either"
-    elif bare is not None and bare.word != "leaks":
-        said = f"these attacks find no leak under {who}"
+    cost = brief_cost(section, one) if lone else ""
+    if bare is not None and bare.rows == "no leak found":
+        said = f"they find {no_leak(section, one)} under {who} either"
+    elif bare is not None and bare.rows != "leaks":
+        said = f"these attacks find {no_leak(section, one)} under {who}"
     else:
-        hides = f"{who} {'hides' if one else 'hide'} the {things(section)}{cost}"
-        tried = " (hardly tested)" if all(map(mostly_refused, group)) else ""
-        said = f"{hides}, as far as these attacks tell{tried}"
+        hides = f"{who} {'hides' if lone else 'hide'} the {them}{cost}"
+        said = f"{hides}, as far as these attacks tell"
     return f"{said}, but {labels}" if labels else said
+
+
+def _graded_leak(section: TaskFindings, one: Verdict) -> str:
+    them = things(section)
+    return {
+        "verbatim": f"{them} come back verbatim",
+        "recognisable": f"the {them} leak recognisably",
+        "words": "words leak",
+    }.get(one.grade or "", "guesses are better than blind ones, and recover none")
 
 
 def _told(group: Sequence[Verdict]) -> str:
@@ -210,13 +241,9 @@ def _told(group: Sequence[Verdict]) -> str:
     return f"the labels leak under {'one' if telling == 1 else telling} of them"
 
 
-def _what(group: Sequence[Verdict]) -> str:
-    return "private data" if all(map(beats_by_main, group)) else "words"
-
-
 def _unsettled(defenses: Sequence[str]) -> str:
     hold = "holds" if len(defenses) == 1 else "hold"
-    return f"it remains open whether {names(defenses)} {hold}" if defenses else ""
+    return f"it is not decided whether {names(defenses)} {hold}" if defenses else ""
 
 
 def _plural(defenses: Sequence[str], one: str, many: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.analysis.findings import TaskFindings
 from experiments.analysis.keys import DefenseInSetting
-from experiments.analysis.membership import Finding, inferred
+from experiments.analysis.membership import SEEN, Finding, inferred
 from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.report.answers import names
 from experiments.report.naming import named_place
@@ -19,8 +19,6 @@ from experiments.wording.names import natural, settings, show, title
 from fedsim.cell import CellConfig
 from fedsim.files import read_record
 from fedsim.records import FRESH_ROW, OTHER_CLIENT, ScoreRow
-
-_SEEN = "the update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class _Known:
 
     def members(self, setting: str, defense: str) -> Finding | None:
         found = self.of(setting, defense, "membership_auc")
-        whole = [one for one in found if one.control == _SEEN and one.round is None]
+        whole = [one for one in found if one.control == SEEN and one.round is None]
         return max(whole, key=lambda one: one.mean, default=None)
 
 
@@ -111,15 +109,16 @@ def _told(known: _Known, setting: str, defense: str) -> Told:
 
 def _rows(known: _Known, setting: str, defense: str) -> str:
     for one in known.section.evidence.verdicts:
-        if named_place(one.place) == (setting, defense) and one.word != "not attacked":
+        if named_place(one.place) == (setting, defense) and one.rows != "not attacked":
             labels = "; the labels leak" if one.labels else ""
-            return f"{one.word}{labels}."
+            grade = f" ({one.grade})" if one.rows == "leaks" else ""
+            return f"{one.rows}{grade}{labels}."
     return ""
 
 
 def _words(known: _Known, setting: str, defense: str) -> str:
     found = known.of(setting, defense, "word_")
-    mean = {one.metric: one for one in found if one.control == _SEEN and one.round is None}
+    mean = {one.metric: one for one in found if one.control == SEEN and one.round is None}
     if "word_precision" not in mean:
         return "none is likelier than even." if "word_recall" in mean else ""
     return (
@@ -132,11 +131,11 @@ def _words(known: _Known, setting: str, defense: str) -> str:
 def _classes(known: _Known, setting: str, defense: str) -> str:
     found = known.of(setting, defense, "class_distance")
     whole = {one.control: one for one in found if one.round is None}
-    if _SEEN not in whole:
+    if SEEN not in whole:
         return ""
     other = whole.get(title(OTHER_CLIENT))
     null = f" (told from another client: {show(other.mean, '1')})" if other else ""
-    return f"class shares are off by {whole[_SEEN].number} in all{null}{_by_round(found)}."
+    return f"class shares are off by {whole[SEEN].number} in all{null}{_by_round(found)}."
 
 
 def _members(known: _Known, setting: str, defense: str, best: Finding | None) -> str:
@@ -144,8 +143,9 @@ def _members(known: _Known, setting: str, defense: str, best: Finding | None) ->
         return ""
     found = [f for f in known.of(setting, defense, "membership") if f.attack == best.attack]
     null = next((f for f in found if f.control == title(FRESH_ROW) and f.round is None), None)
-    rate = next((f for f in found if f.metric == "membership_tpr_1" and f.control == _SEEN), None)
-    told = "told from fresh rows" if best.tells else "not shown to be told from fresh rows"
+    rate = next((f for f in found if f.metric == "membership_tpr_1" and f.control == SEEN), None)
+    sure = best.tells or (rate is not None and rate.tells)
+    told = "told from fresh rows" if sure else "not shown to be told from fresh rows"
     return (
         f"{told}: AUC {best.number} by {best.attack}"
         f"{f', {_share(rate)} at a false positive rate of 1 %' if rate else ''}, {best.n} members "
@@ -155,7 +155,7 @@ def _members(known: _Known, setting: str, defense: str, best: Finding | None) ->
 
 
 def _by_round(found: Sequence[Finding]) -> str:
-    rounds = [one for one in found if one.round is not None and one.control == _SEEN]
+    rounds = [one for one in found if one.round is not None and one.control == SEEN]
     parts = [f"{show(one.mean, '1')} in round {one.round}" for one in rounds]
     return f"; {', '.join(parts)}" if parts else ""
 

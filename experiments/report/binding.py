@@ -6,6 +6,8 @@ import re
 
 from markupsafe import Markup, escape
 
+from fedsim.visible import visible
+
 EXPLAINED = {
     "PSNR": "peak signal-to-noise ratio of an image, in decibels: higher is closer to the truth",
     "ROUGE-L": "words recovered in their order, from 0 to 1: higher is closer to the truth",
@@ -29,7 +31,7 @@ class Binder:
 
     def __call__(self, text: str) -> Markup:
         """The text as HTML: escaped, with what belongs together in elements that do not break."""
-        parts, end = [], 0
+        parts, end, text = [], 0, visible(text)
         for found in _TOGETHER.finditer(text):
             parts += [escape(text[end : found.start()]), self._bound(found.group())]
             end = found.end()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.report.beyond import Told, told_of
+from experiments.report.reasons import phrases
+from experiments.report.statements import word_of
 from experiments.report.tables import Table, Value
 from experiments.report.verdict_tables import null_of, number, reached, useful
 from experiments.wording.defense_names import defense_name
@@ -20,7 +22,8 @@ def defense_table(section: TaskFindings, told: Sequence[Told]) -> Table:
         f"Each defense under the strongest attack on it: mean {title(section.main)} with its 95 % "
         "interval.",
         (
-            *("setting", "defense", "verdict", "why", "strongest attack", "metric", "leakage"),
+            *("setting", "defense", "verdict", "severity", "why", "clients verbatim"),
+            *("strongest attack", "metric", "leakage"),
             *("blind guess", "lead over it", "utility metric", "utility", "utility change"),
             *("victims", "clients", "AUC of membership", "epsilon audited"),
         ),
@@ -37,8 +40,10 @@ def _row(section: TaskFindings, verdict: Verdict, told: Told | None) -> tuple[Va
     return (
         verdict.setting,
         defense_name(verdict.defense, verdict.defense_options),
-        verdict.word,
-        "; ".join(verdict.notes),
+        word_of(section, verdict),
+        verdict.grade,
+        "; ".join(phrases(section, verdict)),
+        verdict.verbatim.hit,
         attack,
         title(section.main),
         leaked,

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from itertools import takewhile
 
-from experiments.analysis.comparison import FEW
 from experiments.analysis.evidence import Verdict
-from experiments.analysis.findings import MARGINS, TaskFindings
-from experiments.analysis.statistics import wilson
+from experiments.analysis.findings import TaskFindings
 from experiments.report.naming import attack_label, unit_of_main
+from experiments.report.reasons import jobs, phrase, share_bound, unit_after
 from experiments.report.verdict_tables import number
 from experiments.wording.names import show
 from fedsim.records import PRIOR_ONLY, AttackKey
 
-_BESIDE = re.compile(r"one client:|\d+ clients:|no adaptive attack|\d+ jobs were|labels leak")
-"""Begins the notes that do not say why a verdict is inconclusive; they come after those that do."""
+_BESIDE = frozenset({"false_certificates", "skipped"})
+"""Kinds of reasons that do not say why a verdict is not decided."""
+_MOST = 3
+"""Reasons named in a sentence; with half of them one attack of three goes unsaid, with twice as
+many a sentence is not read to its end."""
 
 
 def tested(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> str:
     """How much a verdict that shows no leak was put to the test: refusals and failing attacks."""
-    if verdict.word not in ("inconclusive", "no leak found"):
+    if verdict.rows not in ("not decided", "no leak found"):
         return ""
     return " ".join(filter(None, (hardly(section, verdict), _telling(section, verdict, bare))))
 
@@ -49,7 +49,7 @@ def refused(section: TaskFindings, verdict: Verdict) -> str:
     strongest = verdict.strongest
     if strongest is None or not strongest.refused:
         return ""
-    if mostly_refused(verdict) and verdict.word in ("inconclusive", "no leak found"):
+    if mostly_refused(verdict) and verdict.rows in ("not decided", "no leak found"):
         return ""  # said first, see ``hardly``
     name = attack_label(section, strongest.attacker)
     return (
@@ -60,7 +60,7 @@ def refused(section: TaskFindings, verdict: Verdict) -> str:
 
 def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> str:
     """Which attacks on this defense are not shown to work even where there is none."""
-    if bare is None or bare.word != "leaks":
+    if bare is None or bare.rows != "leaks":
         return ""
     ran = dict.fromkeys(
         one.attacker
@@ -83,59 +83,36 @@ def _names(section: TaskFindings, attackers: Sequence[AttackKey]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _reason(note: str, attacks: int) -> str:
-    """``SPEAR: too few clients`` as ``SPEAR (too few clients)``; of all attacks if none is named.
-
-    A reason of its own, such as ``jobs failed``, stays as it is.
-    """
-    whose, apart, why = note.partition(": ")
-    if apart:
-        return f"{whose} ({why})"
-    if re.match("beats|does not beat", note):
-        return f"{'the attack' if attacks == 1 else 'every attack'} ({note})"
-    return note
-
-
 def doubt(section: TaskFindings, verdict: Verdict) -> str:
     """Why it is open; or, where no leak was found, what that means."""
-    unit = unit_after(section)
-    if verdict.word == "no leak found":
-        margin = show(MARGINS[section.modality], unit_of_main(section))
+    if verdict.rows == "no leak found":
         skipped = verdict.jobs["skipped"]
+        most = (
+            ""
+            if verdict.most is None
+            else f"at most {show(max(verdict.most, 0.0), unit_of_main(section))}"
+        )
         return (
-            f"No attack's interval reaches {margin}{unit} above a blind guess, but a stronger "
-            "attack may still succeed, and a leak in up to "
-            f"{100 * wilson(0, verdict.clients)[1]:.0f} % of clients is not ruled out. "
+            f"At 95 % the mean is {most}{unit_after(section)} above a blind guess, and at most "
+            f"{share_bound(verdict.recovered)} of clients have an example that these attacks "
+            "recover; a stronger attack may still succeed. "
             f"{f'{jobs(skipped)} could not attack.' if skipped else ''}"
         )
-    if verdict.word != "inconclusive":
+    if verdict.rows != "not decided":
         return ""
-    broken, lost = verdict.jobs["failed"] + verdict.jobs["timeout"], verdict.jobs["interrupted"]
+    reasons = [one for one in verdict.reasons if one.kind not in _BESIDE]
     over = number(section, verdict.over_null)
-    if over is None:
-        return "There is no blind guess to compare it with."
-    if verdict.clients < FEW:
-        one = verdict.clients == 1
-        return f"{'One client is' if one else f'{verdict.clients} clients are'} too few to tell."
-    if lost:
-        return f"{jobs(lost)} were interrupted and are left out; fedsim attack runs them again."
-    if broken:
-        return f"{jobs(broken)} failed or ran out of time."
-    none = over.low is not None and over.high is not None and over.low <= 0 <= over.high
+    said = any(one.kind == "wide" for one in reasons)
     lead = (
-        f"Its lead over a blind guess is {over}{unit}{': the interval includes 0' if none else ''}."
+        f"Its lead over a blind guess is {over}{unit_after(section)}. " if over and not said else ""
     )
-    reasons = list(takewhile(lambda note: not _BESIDE.match(note), verdict.notes))
-    open_ = " and ".join(_reason(note, verdict.attacks) for note in reasons)
-    return f"{lead} {f'Left open by {open_}.' if open_ else ''}"
+    open_ = [phrase(section, one) for one in reasons]
+    more = len(open_) - _MOST
+    listed = "; ".join(open_[:_MOST]) + (f"; and {more} more" if more > 0 else "")
+    return f"{lead}Left open: {listed}."
 
 
-def unit_after(section: TaskFindings) -> str:
-    """The unit of the main metric as it follows a number; empty for a share."""
-    unit = unit_of_main(section)
-    return "" if unit == "1" else f" {unit}"
-
-
-def jobs(count: int) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{count} job{'' if count == 1 else 's'}"
+def false_certificates(section: TaskFindings, verdict: Verdict) -> str:
+    """The loudest warning of the page; empty where every certificate is true."""
+    false = [phrase(section, one) for one in verdict.reasons if one.kind == "false_certificates"]
+    return " ".join(f"{one}." for one in false)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from experiments.analysis.keys import DefenseInSetting
+from fedsim.visible import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,7 +104,7 @@ def figure(name: str, caption: str, draw: Callable[[Canvas], None], size: Size) 
         canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
         canvas.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     text = re.sub(r"<metadata>.*?</metadata>", "", svg.getvalue(), flags=re.DOTALL)
-    return Figure(name, caption, text[text.index("<svg") :], png.getvalue(), size[0])
+    return Figure(name, caption, visible(text[text.index("<svg") :]), png.getvalue(), size[0])
 
 
 def panel(

@@ -76,7 +76,7 @@ def data_uri(png: bytes) -> str:
 
 def words(text: bytes) -> list[str]:
     """The words of a text of the gallery."""
-    return text.decode().split(" ") if text else []
+    return text.decode(errors="replace").split(" ") if text else []
 
 
 def mark(original: Sequence[str], guess: Sequence[str]) -> list[tuple[Mark, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from experiments.analysis.comparison import FEW
-from experiments.analysis.findings import MARGINS, THRESHOLDS
+from experiments.analysis.findings import THRESHOLDS
+from experiments.analysis.statistics import FEW
 from experiments.report.footer import definition
 from experiments.wording.names import title
 from fedsim.metrics.base import Metric
@@ -14,12 +14,19 @@ from fedsim.metrics.base import Metric
 TERMS: tuple[tuple[str, str, str], ...] = (
     (
         "Verdicts",
-        "leaks|no leak found|inconclusive",
-        "Leaks: an attack beats every blind guess on the same victims, with an interval above 0. "
-        f"No leak found: the interval of every attack, over {FEW} clients or more, ends below a "
-        f"small margin ({MARGINS['image']:g} dB of PSNR, or {MARGINS['text']:g} of ROUGE-L and of "
-        "words), and no job failed. Inconclusive: neither. Intervals are corrected for the "
-        "number of attacks.",
+        "leaks|no leak above|not decided",
+        "Leaks: examples came back exactly, or clearly more than blind guesses get, or the mean "
+        "lies above every blind guess on the same victims by more than the smallest effect (1 dB, "
+        ".05 of ROUGE-L, unless the experiment says otherwise). No leak above it found: every mean "
+        "lies surely below, with an attack that works without a defense and, under one, is adapted "
+        "to it. Not decided: neither. Intervals are corrected for the number of attacks.",
+    ),
+    (
+        "Severity",
+        "verbatim|recognisable|better than guessing|class only",
+        "Verbatim: every pixel within half a byte, or every token. Recognisable: at the threshold "
+        f"or above, {THRESHOLDS['psnr']:g} dB or a ROUGE-L of {THRESHOLDS['rougeL']:g}. Words: "
+        "those of a batch, not their order. Better than guessing: in the mean. Class only: labels.",
     ),
     (
         "Blind guess",
@@ -31,10 +38,9 @@ TERMS: tuple[tuple[str, str, str], ...] = (
     (
         "Intervals",
         "interval",
-        "95 % bootstrap intervals of a mean, resampling whole clients. With 2, 3 and 4 clients "
-        "they cover at most 50, 75 and 87 % in truth. Leads and changes are taken on the same "
-        "victims, with t intervals. No width means that all victims score alike, not that others "
-        "would.",
+        f"95 % intervals of a mean over whole clients: from {FEW} clients on a t interval, widened "
+        "where clients are skewed; where most score alike the exact binomial one, which is wider; "
+        "otherwise none. Leads and changes are taken on the same victims.",
     ),
     (
         "\N{DAGGER}",
@@ -50,8 +56,8 @@ TERMS: tuple[tuple[str, str, str], ...] = (
     (
         "Victims",
         "victims",
-        "An example counts once for every round in which it was attacked. In the defense table a "
-        "victim that an attack refused counts as a blind guess; other tables leave it out.",
+        "An example counts once for every round in which it was attacked. A victim that an attack "
+        "refused counts as a blind guess.",
     ),
     (
         "Cohorts",

@@ -8,7 +8,7 @@ from pathlib import Path
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.report.naming import attack_label
-from experiments.report.statements import recovered, things
+from experiments.report.statements import recovered, things, word_of
 from experiments.wording.defense_names import defense_name
 from fedsim.files import read_record
 
@@ -40,4 +40,6 @@ def _said(section: TaskFindings, verdict: Verdict) -> str:
     found = recovered(section, verdict)
     value = f"{section.main} {verdict.strongest.leakage.mean:.3g}"
     whole = f"{found[0]} of {found[1]} {things(section)} recovered, " if found else ""
-    return f"{attack_label(section, verdict.strongest.attacker)}, {whole}{value}"
+    grade = f" ({verdict.grade})" if verdict.word == "leaks" else ""
+    said = f"{word_of(section, verdict)}{grade}"
+    return f"{said}: {attack_label(section, verdict.strongest.attacker)}, {whole}{value}"

@@ -9,8 +9,7 @@ from statistics import median, median_low
 from typing import Any, TypeAlias
 
 from experiments.analysis.frames import score_frame
-from experiments.analysis.paired import scored
-from experiments.analysis.verdicts import is_attack
+from experiments.analysis.paired import is_attack, scored
 from experiments.bounds.records import CeilingLimit, Limit, LimitsRecord, RankLimit, SuccessLimit
 from experiments.plan.folder import Run
 from experiments.report.tables import Number, Table, Value, to_markdown

@@ -21,12 +21,15 @@ from experiments.report.gallery import data_uri, mark, words
 from experiments.report.glossary import glossary, metric_terms
 from experiments.report.naming import attack_label, attack_name, shown_metrics, unit_of
 from experiments.report.phrases import attackers, scope, simulated, threats, told, trained
+from experiments.report.reasons import phrases
+from experiments.report.statements import shade, word_of
 from experiments.report.tables import text_of
 from experiments.report.verdict_tables import null_of, number, reached, rule, told_labels, useful
 from experiments.wording.defense_names import defense_name, family, short_options
 from experiments.wording.names import natural, options, show, title, utility_unit
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE
 from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
+from fedsim.visible import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -108,6 +111,11 @@ def _visible(body: str) -> str:
     return html.unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", body, flags=re.DOTALL))
 
 
+def _shown(value: object) -> object:
+    """What an expression of a template gives, made visible unless it is HTML of ours."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _environment() -> Environment:
     from jinja2 import DictLoader, Environment, StrictUndefined
 
@@ -117,6 +125,7 @@ def _environment() -> Environment:
         loader=DictLoader({name: source.joinpath(name).read_text("utf-8") for name in TEMPLATES}),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -143,12 +152,15 @@ def _environment() -> Environment:
         "shown_metrics": shown_metrics,
         "statuses": STATUSES,
         "scope": scope,
+        "shade": shade,
+        "phrases": phrases,
         "show": show,
         "told": told,
         "told_labels": told_labels,
         "trained": trained,
         "title": title,
         "unit_of": unit_of,
+        "word_of": word_of,
         "utility_unit": utility_unit,
     }
     return environment

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from experiments.analysis.findings import Findings
 from experiments.analysis.summary import summarise
-from experiments.plan.folder import read_provenance
+from experiments.plan.folder import read_provenance, read_rules
 from experiments.report.chapter import Chapter, chapter
 from experiments.report.footer import cost, provenance_lines
 from experiments.report.page import render
 from experiments.report.pooled import pooled
-from experiments.report.tables import to_csv, write_table
+from experiments.report.tables import Table, to_csv, write_table
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import read_gallery
 from experiments.stages.rows import read_rows
@@ -22,15 +22,20 @@ from experiments.stages.updates import UpdateRow
 from fedsim.cell import CellConfig
 from fedsim.errors import StoreError
 from fedsim.files import read_record, read_text, write_bytes
+from fedsim.plain_files import make_private
 from fedsim.records import ScoreRow, UtilityRow
+from fedsim.redaction import redacted
 
 
 def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path:
     """Write ``summary.json`` and ``report/`` of a run folder; returns the page.
 
+    The page holds private rows as the gallery does, and is its owner's alone as well.
+
     Args:
         run: the run folder.
-        redact: leave the private examples out, so that the page may be passed on.
+        redact: write ``redacted/`` instead, which may be passed on: without private examples and
+            without the folders of this machine.
         full: put every table and guess on the page, and write each task's tables as CSV, Markdown
             and LaTeX beside the few that pool all tasks.
 
@@ -39,9 +44,9 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
     """
     provenance = read_provenance(run)
     footer = {
-        "provenance": provenance_lines(provenance, full=full),
+        "provenance": [(k, redacted(v)) for k, v in provenance_lines(provenance, full=full)],
         "cost": cost(provenance),
-        "experiment": read_text(run / "experiment.toml"),
+        "experiment": redacted(read_text(run / "experiment.toml")),
         "limited": (run / "limits.json").exists(),
     }
     if not (run / "signals.parquet").is_file():  # read where the chapters show it
@@ -54,36 +59,63 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
     }
     coverage = read_rows(run / "coverage.parquet", Coverage)
     updates = read_rows(run / "updates.parquet", UpdateRow)
-    summary = summarise(rows, utility, cells)
+    membership = run / "membership.parquet"
+    summary = summarise(
+        rows,
+        utility,
+        cells,
+        rules=read_rules(run),
+        membership=read_rows(membership, ScoreRow) if membership.exists() else (),
+    )
     write_bytes(run / "summary.json", canonical(summary))
     shown = [] if redact else read_gallery(run)
     chapters = [
         chapter(number, section, run, cells, coverage, updates, shown, full=full)
         for number, section in enumerate(summary.sections, 1)
     ]
-    folder = run / "report"
-    _write_files(folder, chapters, full=full)
+    folder = run / ("redacted" if redact else "report")
+    if not redact:
+        make_private(folder)
+    _write_files(folder, chapters, full=full, redact=redact)
     page = folder / "index.html"
-    body = render(rows, chapters, full=full, redact=redact, name=run.resolve().name, **footer)
-    write_bytes(page, body.encode())
+    body = render(
+        rows,
+        chapters,
+        full=full,
+        redact=redact,
+        name=run.resolve().name,
+        folder=folder.name,
+        **footer,
+    )
+    write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
     return page
 
 
 def canonical(summary: Findings) -> bytes:
-    """Strict JSON with sorted keys: equal summaries give equal bytes."""
-    data = json.loads(summary.model_dump_json())
+    """Sealed strict JSON with sorted keys: equal summaries give equal bytes."""
+    text = json.dumps(json.loads(summary.model_dump_json()), sort_keys=True)
+    ordered = Findings.model_validate_json(text)  # as a reader has it, whose hash must be the same
+    data = json.loads(ordered.sealed().model_dump_json())
     return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _write_files(folder: Path, chapters: Sequence[Chapter], *, full: bool) -> None:
+def _write_files(folder: Path, chapters: Sequence[Chapter], *, full: bool, redact: bool) -> None:
     """Tables and figures, and nothing that an earlier report left."""
     for part in ("tables", "figures"):
         shutil.rmtree(folder / part, ignore_errors=True)
+
+    def fit(table: Table) -> Table:
+        return table.mapped(redacted) if redact else table
+
     for table in pooled([(one.section, one.brief) for one in chapters]):
-        write_bytes(folder / "tables" / f"{table.name}.csv", to_csv(table).encode())
+        write_bytes(folder / "tables" / f"{table.name}.csv", to_csv(fit(table)).encode())
     for one in chapters:
         for table in one.all_tables if full else ():
-            write_table(table, folder / "tables")
+            write_table(fit(table), folder / "tables")
         for figure in one.all_figures:
-            write_bytes(folder / "figures" / f"{figure.name}.svg", figure.svg.encode())
-            write_bytes(folder / "figures" / f"{figure.name}.png", figure.png)
+            path, svg = folder / "figures" / f"{figure.name}.svg", figure.svg
+            if redact and redacted(svg) != svg:
+                svg = redacted(svg)  # and no picture of pixels, in which the path would stand
+            else:
+                write_bytes(path.with_suffix(".png"), figure.png)
+            write_bytes(path, svg.encode())

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from experiments.analysis.evidence import Verdict, Word
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.membership import METRICS
 from experiments.analysis.verdicts import WORDS
 from experiments.report.costs import cost
-from experiments.report.doubts import doubt, jobs, refused, tested, unit_after
-from experiments.report.naming import attack_label
+from experiments.report.doubts import doubt, false_certificates, refused, tested
+from experiments.report.naming import attack_label, unit_of_main
+from experiments.report.reasons import clients_hit, jobs, unit_after
 from experiments.report.verdict_tables import null_of, reached, told_labels
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,17 @@ class Statement:
     """What the attacks show under one defense.
 
     Attributes:
+        name: of the defense.
+        said: the verdict as the page prints it.
+        grade: how bad the leak is, in the word that the page shows; empty without a leak.
         lead: the verdict as a sentence.
         detail: the numbers that it rests on, in sentences.
     """
 
+    name: str
     word: Word
+    said: str
+    grade: str
     lead: str
     detail: str
 
@@ -37,52 +43,93 @@ def undefended(section: TaskFindings, verdict: Verdict) -> Statement:
     """What the attacks show where nothing is in their way."""
     them = things(section)
     lead = {
-        "leaks": f"Without a defense the {them} leak."
-        if beats_by_main(verdict)
-        else "Without a defense words leak, though no whole text is shown to.",
-        "no leak found": "Without a defense these attacks find no leak.",
-        "inconclusive": f"Inconclusive: whether the {them} leak without a defense is not "
-        "settled by these attacks.",
+        "leaks": f"Without a defense {_leaking(section, verdict)}.",
+        "labels leak": f"Without a defense the labels leak. {_rows(section, verdict)}",
+        "members leak": f"Without a defense it shows who took part. {_rows(section, verdict)}",
+        "no leak found": f"Without a defense these attacks find {no_leak(section, verdict)}.",
+        "not decided": f"Not decided: whether the {them} leak without a defense.",
         "not attacked": f"Whether the {them} leak without a defense was not tested.",
     }[verdict.word]
-    return Statement(verdict.word, lead, _detail(section, verdict))
+    return _statement(section, verdict, "no defense", lead, _detail(section, verdict))
 
 
 def defended(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> Statement:
     """What the attacks show under a defense, and what it costs."""
     name = defense_name(verdict.defense, verdict.defense_options)
     start = name[:1].upper() + name[1:]
-    leaking = bare is None or bare.word == "leaks"
+    leaking = bare is None or bare.rows == "leaks"
     lead = {
-        "leaks": f"{start} does not stop the leak."
-        if beats_by_main(verdict)
-        else f"{start} does not keep the words of the batch from leaking.",
-        "no leak found": f"{start} holds, as far as these attacks tell."
+        "leaks": f"{start} does not stop the leak: {_leaking(section, verdict)}.",
+        "labels leak": f"{start} does not hide the labels. {_rows(section, verdict)}",
+        "members leak": f"{start} does not hide who took part. {_rows(section, verdict)}",
+        "no leak found": f"{start}: {no_leak(section, verdict)}, as far as these attacks tell."
         if leaking
-        else f"{start}: no leak found, but none was shown without a defense either.",
-        "inconclusive": f"Inconclusive: whether {name} holds is not settled by these attacks.",
+        else f"{start}: {no_leak(section, verdict)}, but none was shown without a defense either.",
+        "not decided": f"Not decided: whether {name} holds.",
         "not attacked": f"{start} was not tested.",
     }[verdict.word]
-    open_ = verdict.word in ("no leak found", "inconclusive")
-    adapted = open_ and verdict.strongest is not None and verdict.adaptive is None
+    open_ = verdict.rows in ("no leak found", "not decided")
     parts = (
         tested(section, verdict, bare),
         _detail(section, verdict),
-        "No attack was adapted to this defense." if adapted else "",
         cost(section, verdict) if open_ else "",
     )
-    return Statement(verdict.word, lead, " ".join(filter(None, parts)))
+    return _statement(section, verdict, name, lead, " ".join(filter(None, parts)))
+
+
+def _statement(
+    section: TaskFindings, verdict: Verdict, name: str, lead: str, detail: str
+) -> Statement:
+    said = word_of(section, verdict)
+    return Statement(name, verdict.word, said, verdict.grade or "", lead, detail)
+
+
+def no_leak(section: TaskFindings, verdict: Verdict) -> str:
+    """``no leak above 1 dB``."""
+    return f"no leak above {show_smallest(section, verdict)}"
+
+
+def word_of(section: TaskFindings, verdict: Verdict) -> str:
+    """The verdict as the tables print it."""
+    found = verdict.word == "no leak found"
+    return f"{no_leak(section, verdict)} found" if found else verdict.word
+
+
+def shade(word: Word, grade: str | None) -> str:
+    """The class of the page that colours a verdict: by its severity, else by its word."""
+    return (grade or word).replace(" ", "-")
+
+
+def show_smallest(section: TaskFindings, verdict: Verdict) -> str:
+    """The smallest effect that counts, with its unit."""
+    unit = unit_of_main(section)
+    return f"{verdict.smallest:g} {title(section.main) if unit == '1' else unit}"
+
+
+def _leaking(section: TaskFindings, verdict: Verdict) -> str:
+    """How much leaks, in a clause."""
+    them = things(section)
+    if verdict.grade == "verbatim":
+        return f"{them} come back exactly, {clients_hit(verdict.verbatim, 'verbatim')}"
+    if verdict.grade == "recognisable":
+        return f"{them} are recovered, {clients_hit(verdict.recovered, 'recognisable')}"
+    if verdict.grade == "words":
+        return "words leak, though no whole text is shown to"
+    return f"guesses come closer to the {them} than blind ones, and recover none"
+
+
+def _rows(section: TaskFindings, verdict: Verdict) -> str:
+    """What is to be said of the rows where something else leaks."""
+    them = things(section)
+    if verdict.rows == "no leak found":
+        return f"Of the {them} these attacks find {no_leak(section, verdict)}."
+    tried = verdict.rows == "not decided"
+    return f"Whether the {them} do is not decided." if tried else f"The {them} were not attacked."
 
 
 def things(section: TaskFindings) -> str:
     """What the private examples are."""
     return "images" if section.modality == "image" else "texts"
-
-
-def beats_by_main(verdict: Verdict) -> bool:
-    """Whether the strongest attack beats its null baselines by the main metric, not by words."""
-    low = verdict.over_null.low if verdict.over_null else None
-    return verdict.word == "leaks" and low is not None and low > _ROUNDING
 
 
 def recovered(section: TaskFindings, verdict: Verdict) -> tuple[int, int] | None:
@@ -102,10 +149,12 @@ def listed(words: Sequence[str]) -> str:
 
 def _detail(section: TaskFindings, verdict: Verdict) -> str:
     parts = (
+        false_certificates(section, verdict),
         _why_untested(section, verdict)
-        if verdict.word == "not attacked"
+        if verdict.rows == "not attacked"
         else f"{_leakage(section, verdict)} {doubt(section, verdict)}",
         _labels(section, verdict),
+        _members(verdict),
         refused(section, verdict),
     )
     return " ".join(" ".join(filter(None, parts)).split())
@@ -113,7 +162,7 @@ def _detail(section: TaskFindings, verdict: Verdict) -> str:
 
 def _leakage(section: TaskFindings, verdict: Verdict) -> str:
     """What the strongest attack reaches, and what guessing blindly does."""
-    if verdict.word == "leaks" and not beats_by_main(verdict):
+    if verdict.grade == "words":
         return _words(section, verdict)
     name, found = reached(section, verdict.strongest)
     if found is None:
@@ -164,3 +213,10 @@ def _labels(section: TaskFindings, verdict: Verdict) -> str:
         return ""
     name = attack_label(section, verdict.labels)
     return f"The labels leak: {name} infers {100 * told.value:.0f} % of them."
+
+
+def _members(verdict: Verdict) -> str:
+    best = verdict.members
+    if best is None:
+        return ""
+    return f"Members leak: {METRICS[best.metric]} {best.number} by {best.attack}."

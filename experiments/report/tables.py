@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from experiments.wording.names import show
 from fedsim.files import write_bytes
+from fedsim.visible import inert, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,14 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
+    def mapped(self, change: Callable[[str], str]) -> Table:
+        """The table with each of its texts changed."""
+        rows = tuple(
+            tuple(change(value) if isinstance(value, str) else value for value in row)
+            for row in self.rows
+        )
+        return Table(self.name, change(self.caption), tuple(map(change, self.columns)), rows)
+
 
 def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
     """Kind -> table without its empty columns; ``stem`` is the prefix of each name."""
@@ -65,7 +74,7 @@ def to_csv(table: Table) -> str:
         [name, f"{name} low", f"{name} high"] if w else [name]
         for name, w in zip(table.columns, wide, strict=True)
     ]
-    writer.writerow([_inert(name) for part in names for name in part])
+    writer.writerow([inert(name) for part in names for name in part])
     for row in table.rows:
         cells = [_plain(value, w) for value, w in zip(row, wide, strict=True)]
         writer.writerow([cell for part in cells for cell in part])
@@ -127,14 +136,10 @@ def text_of(value: Value) -> str:
 
 def _plain(value: Value, wide: bool) -> list[str | int | None]:
     if not isinstance(value, Number):
-        cell = _inert(value) if isinstance(value, str) else value
+        cell = inert(value) if isinstance(value, str) else value
         return [cell, None, None] if wide else [cell]
     ends = [None if end is None else repr(end) for end in (value.low, value.high)]
     return [repr(value.value), *(ends if wide else [])]
-
-
-def _inert(text: str) -> str:
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _texts(table: Table) -> list[list[str]]:
@@ -179,11 +184,11 @@ _LATEX |= str.maketrans(
 
 
 def _markdown(text: str) -> str:
-    return text.translate(_MARKDOWN)
+    return visible(text).translate(_MARKDOWN)
 
 
 def _latex(text: str) -> str:
-    return text.translate(_LATEX)
+    return visible(text).translate(_LATEX)
 
 
 def _without_empty(

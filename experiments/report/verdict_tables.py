@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.analysis.comparison import FEW
-from experiments.analysis.evidence import Gap, Reached, Verdict
-from experiments.analysis.findings import MARGINS, Spread, TaskFindings
+from experiments.analysis.evidence import Clients, Gap, Reached, Verdict
+from experiments.analysis.findings import Spread, TaskFindings
 from experiments.analysis.keys import DefenseInSetting, undefended
 from experiments.analysis.statistics import Difference, Estimate
 from experiments.analysis.verdicts import LABELS
 from experiments.report.naming import attack_label, named_place, place_of, unit_of_main
+from experiments.report.reasons import phrases
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.names import title, utility_unit
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES
@@ -29,27 +29,24 @@ def verdict_tables(section: TaskFindings) -> tuple[Table, ...]:
 
 
 def rule(section: TaskFindings) -> str:
-    """How the verdicts follow from the intervals, for the reader of the page."""
+    """How the verdicts follow from counts and intervals, for the reader of the page."""
     unit = unit_of_main(section)
-    margin = f"{MARGINS[section.modality]:g}{'' if unit == '1' else f' {unit}'}"
-    apart = (
-        f" (for words: precision or recall ends below {margin} and the other is not clearly above)"
+    effects = {one.smallest for one in section.evidence.verdicts}
+    smallest = f"{min(effects, default=0):g}{'' if unit == '1' else f' {unit}'}"
+    words = (
+        " Words leak if precision and recall of the words of the batch are both that far above."
         if section.modality == "text"
         else ""
     )
-    words = (
-        " A text is judged by its sentences and, separately, by the words of the batch: those leak "
-        "if both their precision and their recall beat every baseline."
-    )
     return (
-        "Leaks: an attack beats every null baseline on the same victims: the interval of the "
-        "difference lies above 0 at level 1 \N{MINUS SIGN} 0.05 / attacks (Bonferroni), so that it "
-        "holds for whichever attack turns out strongest. Its null is the baseline that it beats by "
-        f"least. No leak found: every such interval, over {FEW} clients or more, ends below "
-        f"{margin} {title(section.main)}{apart}, and no job failed. Inconclusive: neither of the "
-        f"two; an interval that holds both 0 and {margin} is too wide. Labels leak, noted "
-        "separately: an attack infers withheld labels better than every baseline."
-        f"{words if section.modality == 'text' else ''}"
+        "Leaks, verbatim: examples came back exactly, certified or where no blind guess is exact. "
+        "Recognisable: more clients than chance explains have an example above the threshold. "
+        "Better than guessing: the mean is above every null baseline on the same victims by more "
+        f"than {smallest} {title(section.main)}, at level 1 \N{MINUS SIGN} 0.05 / attacks "
+        f"(Bonferroni).{words} No leak found: every mean is below that at the same level, no job "
+        "failed, and an attack that works without a defense, adapted to it under one, has tried. "
+        "Labels leak: an attack infers withheld labels better than every baseline. Not decided: "
+        "none of these."
     )
 
 
@@ -59,7 +56,17 @@ def matrix(section: TaskFindings, where: str) -> Table:
     metric = title(section.main)
     columns = (
         *("setting", "defense", "realism", title(name or "utility"), "change to none", "epsilon"),
-        *("verdict", "why", "victims", "clients", "attacks", *STATUSES),
+        *(
+            "verdict",
+            "severity",
+            "why",
+            "clients verbatim",
+            "clients recovered",
+            "victims",
+            "clients",
+            "attacks",
+            *STATUSES,
+        ),
         *("oblivious attack", f"oblivious {metric}", "adaptive attack", f"adaptive {metric}"),
         *("refused by the oblivious", "refused by the adaptive", "compared both ways"),
         *("adaptive less oblivious", f"best of portfolio {metric}"),
@@ -86,7 +93,9 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
         ", ".join(verdict.levels),
         *use,
         verdict.word,
-        "; ".join(verdict.notes),
+        verdict.grade,
+        "; ".join(phrases(section, verdict)),
+        *(_share(one) for one in (verdict.verbatim, verdict.recovered)),
         *(verdict.victims, verdict.clients, verdict.attacks),
         *(verdict.jobs[status] for status in STATUSES),
         *reached(section, verdict.oblivious),
@@ -103,6 +112,11 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
         attack_label(section, verdict.labels),
         told_labels(section, verdict),
     )
+
+
+def _share(known: Clients) -> Number | None:
+    """Share of clients, with the one-sided bounds at 95 %."""
+    return Number(known.hit / known.of, "1", known.low, known.high) if known.of else None
 
 
 def useful(
@@ -154,7 +168,8 @@ def adaptive(section: TaskFindings, where: str) -> Table:
     return Table(
         "adaptive",
         f"What knowing the defense gains an attack: mean {title(section.main)} of its adaptive and "
-        f"its oblivious variant on the same victims, 95 % intervals clustered by client: {where}.",
+        "its oblivious variant on the same victims; the intervals, clustered by client, hold at "
+        f"95 % for all of these together (Bonferroni): {where}.",
         _gap_columns("attack", "adaptive", "oblivious", "adaptive less oblivious"),
         tuple(_gap_rows(section, section.evidence.gaps)),
     )
@@ -179,8 +194,8 @@ def certified(section: TaskFindings, where: str) -> Table:
     return Table(
         "certified",
         "Reconstructions that the attack itself certified as exact, and how many of them are. A "
-        "sound certificate is never false; how sure that is, the Wilson interval says, which "
-        f"assumes independent examples: {where}.",
+        "sound certificate is never false; how sure that is, the interval over clients says: "
+        f"{where}.",
         ("setting", "defense", "attack", "certified", "exact", "false", "rate exact"),
         tuple(
             (
@@ -200,19 +215,19 @@ def null_calls(section: TaskFindings, where: str) -> Table:
     """One row per baseline: how often a mismatched update is called a leak against it."""
     return Table(
         "null-calls",
-        "The null test, a check of the verdicts: the guess from another client's update takes the "
-        "place of the attack, and is called a leak if the 95 % interval of its difference to the "
-        "baseline lies above 0. Against a second guess of that kind, 2.5 % of the calls are "
-        "expected by chance, and the interval of the rate, which assumes independent tests, should "
-        "contain that. Against prior only, a higher rate means that this baseline alone is too "
-        f"weak: {where}.",
+        "The null test, a check of the verdicts: for every other client the guess from another "
+        "client's update takes the place of the attack, and is called a leak if the 95 % interval "
+        "of its difference to the baseline lies above 0. Against a second guess of that kind, "
+        "2.5 % of the calls are expected by chance; tests share victims, so that the rate has no "
+        "interval. Against prior only, a higher rate means that this baseline alone is too weak: "
+        f"{where}.",
         ("baseline", "null calls", "of", "rate"),
         tuple(
             (
                 title(one.baseline),
                 one.called,
                 one.tested,
-                Number(one.called / one.tested, "1", one.low, one.high),
+                Number(one.called / one.tested, "1"),
             )
             for one in section.evidence.null_calls
         ),

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attacks.scheduling.jobs import Demand, Event, JobSpec, plan
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import run_serial
+from attacks.scheduling.serial import run_serial
 from experiments.console import Console
 from experiments.plan.cells import Cell
 from experiments.plan.config import AttackStage, ExperimentConfig
 from experiments.plan.entries import entries
 from experiments.plan.folder import Run
+from experiments.stages.donors import Donor, control_label, donors_of
+from fedsim.capture import CaptureKey
+from fedsim.records import CONTROLS, PRIOR_ONLY
 
 WORK = "attack"
 
@@ -61,21 +65,7 @@ class Attackers:
 
     def submit(self, cell: Cell, round_: int | None = None) -> None:
         """Attack one round of a cell, or whatever of it has not been attacked."""
-        stage = cell.experiment.attack_stage
-        specs = [
-            spec
-            for entry in entries(cell.experiment)
-            for spec in plan(
-                cell.captures.root,
-                cell.folder / "guesses",
-                entry.label,
-                entry.table,
-                cell.config.seed,
-                demand(stage),
-                round=round_,
-                chunk=stage.group_size,
-            )
-        ]
+        specs = jobs(cell, round_)
         specs = [spec for spec in specs if spec.name not in self._submitted]
         if not specs:
             return
@@ -126,6 +116,42 @@ def attackers(
         yield team
     finally:
         team.close()
+
+
+def jobs(cell: Cell, round_: int | None = None) -> list[JobSpec]:
+    """The jobs of a cell, or those that need one finished round alone; attacks before controls."""
+    stage = cell.experiment.attack_stage
+    found = [
+        plan(
+            cell.captures.root,
+            cell.folder / "guesses",
+            entry.label,
+            entry.table,
+            cell.config.seed,
+            demand(stage),
+            round=round_,
+            chunk=stage.group_size,
+        )
+        for entry in entries(cell.experiment)
+    ]
+    own = [spec for specs in found for spec in specs]
+    return own + list(control_jobs(own, donors_of(cell, round_)))
+
+
+def control_jobs(
+    specs: Sequence[JobSpec], donors: Mapping[CaptureKey, Sequence[Donor]]
+) -> Iterator[JobSpec]:
+    """The jobs once more, each capture with the reply of a donor whose granted facts differ."""
+    for job in range(len(CONTROLS)):
+        chosen = {
+            key: donor.key for key, some in donors.items() for donor in some if donor.job == job
+        }
+        for spec in specs:
+            keys = tuple(key for key in spec.keys if key in chosen)
+            if keys and spec.table["name"] != PRIOR_ONLY:
+                label = control_label(spec.label, job)
+                replies = tuple(chosen[key] for key in keys)
+                yield replace(spec, label=label, keys=keys, donors=replies)
 
 
 def logical_cpus(experiment: ExperimentConfig) -> int:

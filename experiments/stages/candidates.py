@@ -10,9 +10,8 @@ from clients.local_steps import schedule
 from experiments.plan.cells import Cell
 from fedsim.capture import batch_tensors
 from fedsim.cell import CellConfig
-from fedsim.data.holdings import unlike
+from fedsim.data.holdings import fresh_rows
 from fedsim.data.partition import partition
-from fedsim.errors import ConfigError
 from fedsim.files import save_tensors
 from fedsim.participation import cohort_of, draw
 from fedsim.seeds import generator
@@ -34,14 +33,7 @@ def write_candidates(cell: Cell) -> None:
         return
     setting = load_setting(config)
     holdings = setting.holdings
-    others = [rows for rows in (holdings.private, holdings.auxiliary) if rows is not None]
-    fresh = unlike(holdings.heldout, *others)
-    if len(fresh) < wanted.fresh:
-        raise ConfigError(
-            f"candidates.fresh: {wanted.fresh} are requested, but only {len(fresh)} held-out rows "
-            "differ from all private and auxiliary rows. Ask for fewer, or raise "
-            "task.heldout_rows."
-        )
+    fresh = fresh_rows(wanted.fresh, holdings)
     rng = generator(config.seed, "candidates")
     used = sorted(set(_used(config, holdings.private)))
     chosen = torch.randperm(len(used), generator=rng)[: max(1, round(wanted.share * len(used)))]

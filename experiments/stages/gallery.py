@@ -21,6 +21,7 @@ from experiments.wording.names import settings
 from fedsim.capture import CaptureKey
 from fedsim.files import Record
 from fedsim.metrics.base import Examples
+from fedsim.plain_files import make_private
 from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, DefenseKey, ExampleKey, Modality, ScoreRow
 
 FILE = Path("gallery") / "examples.parquet"
@@ -83,9 +84,7 @@ def read_gallery(run: Path) -> list[Shown]:
 
 def write_gallery(run: Path, shown: Sequence[Shown]) -> None:
     """Write the examples into a folder that its owner alone can read (mode 0700)."""
-    folder = (run / FILE).parent
-    folder.mkdir(exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
+    make_private((run / FILE).parent)
     write_rows(run / FILE, Shown, shown)
 
 
@@ -208,7 +207,7 @@ def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
     for attack, example, rank, total, value in wanted:
         key = CaptureKey(round=example.round, client=example.client)
         truth, number = victims.examples(key), example.example
-        found = matched(read_guess(victims, known[attack], key), truth, modality)
+        found = matched(read_guess(victims, known[attack].label, key), truth, modality)
         missed = found.assignment[number] is None
         yield Shown(
             cell=example.cell,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from experiments.plan.entries import Entry
 from experiments.stages.attack import guess_folder
 from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey, batch_from, read_keyed
@@ -52,27 +51,27 @@ class Matched:
         return index is not None and confidence[index] == "certified"
 
 
-def read_guess(victims: Victims, entry: Entry, key: CaptureKey) -> Guess:
-    """Read what one attack made of one capture, checked against its hash."""
-    path, record = read_record_of(victims, entry, key)
+def read_guess(victims: Victims, label: str, key: CaptureKey) -> Guess:
+    """Read what the jobs of one label made of one capture, checked against its hash."""
+    path, record = read_record_of(victims, label, key)
     if record.sha256 is None:
         return Guess(record, None)
     tensors = load_tensors(path.with_suffix(".safetensors"), record.sha256)
     return Guess(record, victims.task.examples(batch_from(tensors)))
 
 
-def read_record_of(victims: Victims, entry: Entry, key: CaptureKey) -> tuple[Path, JobRecord]:
-    """The record of one attack on one capture, and its path."""
-    path = guess_folder(victims.cell, entry.label) / f"{key}.json"
+def read_record_of(victims: Victims, label: str, key: CaptureKey) -> tuple[Path, JobRecord]:
+    """The record of one job on one capture, and its path."""
+    path = guess_folder(victims.cell, label) / f"{key}.json"
     if not path.exists():
         run = victims.cell.folder.parent
         raise StoreError(f"{path}: not attacked. Run fedsim attack {run} first.")
     return path, read_keyed(path, JobRecord, key)
 
 
-def read_scores(victims: Victims, entry: Entry, key: CaptureKey) -> tuple[JobRecord, Tensor | None]:
+def read_scores(victims: Victims, label: str, key: CaptureKey) -> tuple[JobRecord, Tensor | None]:
     """The record of an attack that infers something else than rows, and its scores, if any."""
-    path, record = read_record_of(victims, entry, key)
+    path, record = read_record_of(victims, label, key)
     if record.sha256 is None:
         return record, None
     return record, load_tensors(path.with_suffix(".safetensors"), record.sha256)["scores"]

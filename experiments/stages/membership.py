@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.stages.controls import controls
+from experiments.stages.donors import Donor
 from experiments.stages.guesses import read_scores
 from experiments.stages.rows import write_rows
 from experiments.stages.score import Scorer
@@ -49,12 +50,14 @@ class MembershipScorer:
         """By attack, capture, control, member and metric; none without candidates."""
         victims = self.scorer.victims
         chosen = [e for e in entries(victims.cell.experiment) if e.infers == "membership"]
-        others = controls(victims.records) if chosen else {}
+        others = controls(victims) if chosen else {}
         for entry in chosen:
-            left = {key: read_scores(victims, entry, key) for key in victims.keys}
+            left = lru_cache(None)(partial(read_scores, victims))
             for key in victims.keys:
-                for control, other in {"none": key, FRESH_ROW: key, **others[key]}.items():
-                    yield from self._rank(entry, key, *left[other], control)
+                own = {"none": Donor(key), FRESH_ROW: Donor(key)}
+                for control, donor in {**own, **others[key]}.items():
+                    scores = left(*donor.source(entry.label, key))
+                    yield from self._rank(entry, key, *scores, control)
 
     def _rank(
         self, entry: Entry, key: CaptureKey, record: JobRecord, scores: Tensor | None, control: str

@@ -12,6 +12,7 @@ from torch import Tensor
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.stages.controls import controls
+from experiments.stages.donors import Donor
 from experiments.stages.guesses import read_scores
 from experiments.stages.rows import write_rows
 from experiments.stages.score import Scorer
@@ -44,16 +45,16 @@ class PropertyScorer:
         """By attack, capture, control and metric."""
         victims = self.scorer.victims
         chosen = [e for e in entries(victims.cell.experiment) if e.infers == "properties"]
-        others = controls(victims.records) if chosen else {}
+        others = controls(victims) if chosen else {}
         for entry in chosen:
             for key in victims.keys:
-                for control, other in {"none": key, **others[key]}.items():
-                    yield from self._compare(entry, key, other, control)
+                for control, donor in {"none": Donor(key), **others[key]}.items():
+                    yield from self._compare(entry, key, donor, control)
 
     def _compare(
-        self, entry: Entry, key: CaptureKey, other: CaptureKey, control: str
+        self, entry: Entry, key: CaptureKey, donor: Donor, control: str
     ) -> Iterator[ScoreRow]:
-        record, told = read_scores(self.scorer.victims, entry, other)
+        record, told = read_scores(self.scorer.victims, *donor.source(entry.label, key))
         common = self.scorer.columns(entry, key, record, control)
         words = entry.table.get("of") == "words"
         if words and told is not None:

@@ -78,16 +78,17 @@ class Scorer:
         """All rows of the cell, by attack, capture, control, metric and example."""
         victims = self.victims
         truth = lru_cache(_KEPT)(victims.examples)
-        others = controls(victims.records)
+        others = controls(victims)
         for entry in entries(victims.cell.experiment):
             if entry.infers != "rows":
                 continue
-            guess = lru_cache(_KEPT)(partial(read_guess, victims, entry))
+            guess = lru_cache(_KEPT)(partial(read_guess, victims))
             for key in victims.keys:
-                yield from self._compare(entry, key, guess(key), truth(key), "none")
+                yield from self._compare(entry, key, guess(entry.label, key), truth(key), "none")
                 if entry.key.attack != PRIOR_ONLY:  # it is a baseline itself
-                    for control, other in others[key].items():
-                        yield from self._compare(entry, key, guess(other), truth(key), control)
+                    for control, donor in others[key].items():
+                        fed = guess(*donor.source(entry.label, key))
+                        yield from self._compare(entry, key, fed, truth(key), control)
 
     def _compare(
         self, entry: Entry, key: CaptureKey, guess: Guess, truth: Examples, control: str

@@ -201,6 +201,23 @@ def _check_shapes(dataset: str, rows: Rows, private: Rows) -> None:
         )
 
 
+def fresh_rows(wanted: int, holdings: Holdings) -> Rows:
+    """The held-out rows that differ from all private and auxiliary rows.
+
+    Raises:
+        ConfigError: there are fewer than ``wanted``.
+    """
+    others = [rows for rows in (holdings.private, holdings.auxiliary) if rows is not None]
+    fresh = unlike(holdings.heldout, *others)
+    if len(fresh) < wanted:
+        raise ConfigError(
+            f"candidates.fresh: {wanted} are requested, but only {len(fresh)} held-out rows "
+            "differ from all private and auxiliary rows. Ask for fewer, or raise "
+            "task.heldout_rows."
+        )
+    return fresh
+
+
 def unlike(rows: Rows, *others: Rows) -> Rows:
     """Rows whose content differs from that of every other row."""
     known = {content for other in others for content in _contents(other)}

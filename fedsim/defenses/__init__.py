@@ -15,10 +15,13 @@ from fedsim.defenses.dropout import Dropout
 from fedsim.defenses.error_feedback import ErrorFeedback
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.defenses.local_dp import LocalDp
 from fedsim.defenses.none import NoDefense
+from fedsim.defenses.percentile_privacy import PercentilePrivacy
 from fedsim.defenses.prune import Prune
 from fedsim.defenses.quantize import Quantize
 from fedsim.defenses.sign import Sign
+from fedsim.defenses.svt_privacy import SvtPrivacy
 from fedsim.errors import ConfigError
 
 DEFENSES: dict[str, type[Defense]] = {
@@ -28,8 +31,11 @@ DEFENSES: dict[str, type[Defense]] = {
     "dp_sgd": DpSgd,
     "dp_client": DpClient,
     "dp_server": DpServer,
+    "local_dp": LocalDp,
     "error_feedback": ErrorFeedback,
     "prune": Prune,
+    "percentile_privacy": PercentilePrivacy,
+    "svt_privacy": SvtPrivacy,
     "quantize": Quantize,
     "sign": Sign,
     "dropout": Dropout,

@@ -46,6 +46,9 @@ class Defense:
     def on_model(self, model: nn.Module) -> None:
         """Change the client's model, given in its training mode; frozen parameters are not sent."""
 
+    def on_statistics(self, model: nn.Module) -> None:
+        """Refuse that the model's running batch statistics are sent; called if they would be."""
+
     def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
         """The examples to train on instead of ``batch``."""
         del rng

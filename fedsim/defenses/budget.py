@@ -67,14 +67,6 @@ class Budgeted(Defense):
                 "set one of them"
             )
 
-    def on_model(self, model: nn.Module) -> None:
-        """Leave the model unchanged.
-
-        Raises:
-            ConfigError: the model has batch statistics, which would be sent without noise.
-        """
-        refuse_batch_statistics(self.name, model)
-
     def fit(self, schedule: Schedule) -> Self:
         """The same defense, with the noise that ``epsilon`` requires under this schedule."""
         if self.epsilon is None:
@@ -138,14 +130,18 @@ class Budgeted(Defense):
         """The same releases seen in one or more ways, each of which bounds epsilon from above."""
 
 
-def refuse_batch_statistics(name: str, model: nn.Module) -> None:
-    """Raise ``ConfigError`` if a model in train mode would send batch statistics without noise."""
-    mixing = [
-        own for own, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training
-    ]
-    if mixing:
+def normalising(model: nn.Module) -> str | None:
+    """Name of the first batch normalisation layer in train mode; None if there is none."""
+    layers = model.named_modules()
+    return next((k for k, part in layers if isinstance(part, _BatchNorm) and part.training), None)
+
+
+def refuse_sent_statistics(name: str, model: nn.Module) -> None:
+    """Raise ``ConfigError`` if the model, in train mode, has batch statistics to send uncovered."""
+    if layer := normalising(model):
         raise ConfigError(
-            f"{name}: {mixing[0]!r} of {type(model).__name__} is a batch normalisation layer in "
-            "train mode, whose statistics mix the examples and are sent without noise. "
-            "Set federation.train_mode = false, or choose a model without batch normalisation."
+            f"{name}: the running statistics of {layer!r}, a batch normalisation layer of "
+            f"{type(model).__name__} in train mode, would be sent neither clipped nor covered by "
+            'noise. Set federation.batch_statistics = "kept"; or, without any epsilon, choose the '
+            "defenses clip and gaussian_noise."
         )

@@ -75,6 +75,11 @@ class Chain(Defense):
         for defense in self.defenses:
             defense.on_model(model)
 
+    def on_statistics(self, model: nn.Module) -> None:
+        """Ask each defense."""
+        for defense in self.defenses:
+            defense.on_statistics(model)
+
     def on_batch(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Apply ``on_batch`` of each defense to the result of the one before."""
         for defense in self.defenses:

@@ -6,10 +6,11 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
+from torch import nn
 
 from fedsim.accountant import Schedule
 from fedsim.defenses.base import Unit
-from fedsim.defenses.budget import Budgeted, Releases
+from fedsim.defenses.budget import Budgeted, Releases, refuse_sent_statistics
 from fedsim.defenses.clip import cut
 from fedsim.types import Tensors
 
@@ -48,6 +49,17 @@ class DpClient(Budgeted):
     depends: ClassVar[str] = "its rounds"
 
     adjacency: Literal["replace", "zero_out"] = "replace"
+
+    def on_statistics(self, model: nn.Module) -> None:
+        """Refuse batch statistics, which the update's clipping and noise do not cover.
+
+        A model that keeps them is as private as any other: the update is clipped as a whole,
+        whatever the client made it of.
+
+        Raises:
+            ConfigError: the model has some.
+        """
+        refuse_sent_statistics(self.name, model)
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """The clipped update with noise.

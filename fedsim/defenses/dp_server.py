@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from fedsim.defenses.base import Defense
-from fedsim.defenses.budget import refuse_batch_statistics
+from fedsim.defenses.budget import refuse_sent_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,10 @@ class DpServer(Defense):
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-    def on_model(self, model: nn.Module) -> None:
-        """Leave the model unchanged.
+    def on_statistics(self, model: nn.Module) -> None:
+        """Refuse batch statistics, which would be averaged without noise.
 
         Raises:
-            ConfigError: the model has batch statistics, which would be averaged without noise.
+            ConfigError: the model has some.
         """
-        refuse_batch_statistics("dp_server", model)
+        refuse_sent_statistics("dp_server", model)

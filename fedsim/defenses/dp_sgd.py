@@ -7,10 +7,12 @@ from typing import ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
+from torch import nn
 
 from fedsim.accountant import Schedule
 from fedsim.defenses.base import Unit
-from fedsim.defenses.budget import Budgeted, Releases
+from fedsim.defenses.budget import Budgeted, Releases, normalising
+from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 
 
@@ -46,6 +48,20 @@ class DpSgd(Budgeted):
     title: ClassVar[str] = "DP-SGD"
     name: ClassVar[str] = "dp_sgd"
     depends: ClassVar[str] = "the client's rows and steps"
+
+    def on_model(self, model: nn.Module) -> None:
+        """Refuse batch normalisation, which makes each example's gradient depend on the others.
+
+        Raises:
+            ConfigError: a layer of the model in train mode does.
+        """
+        if layer := normalising(model):
+            raise ConfigError(
+                f"dp_sgd: {layer!r} of {type(model).__name__} is a batch normalisation layer in "
+                "train mode, whose statistics mix the examples that epsilon is to tell apart. "
+                "Set federation.train_mode = false, choose a model without batch normalisation, "
+                "or protect whole clients by dp_client."
+            )
 
     def on_gradient(self, gradient: Tensors, rng: torch.Generator) -> Tensors:
         """The gradient scaled down to the norm ``clip`` if it is longer; ``rng`` is not used."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from fedsim.metrics.base import Examples
 from fedsim.metrics.nerr import NamedEntityRecovery, RuledEntityRecovery
 from fedsim.metrics.rouge import Rouge1, Rouge2, RougeL
 from fedsim.metrics.text import TextMetric
-from fedsim.metrics.words import Words, words
+from fedsim.metrics.words import words
 
+T = TypeVar("T")
 THRESHOLD = 0.25
 """ROUGE-L above which a guess counts as a private sentence (Gupta et al. 2022)."""
 
@@ -130,19 +131,20 @@ def overlaps(guesses: tuple[str, ...], truths: tuple[str, ...]) -> Tensor:
     16384 pairs of a batch of 128, so the common subsequence is computed with bit vectors.
     """
     ours, theirs = ([words(text) for text in side] for side in (guesses, truths))
-    values = [[_f_measure(g, t) for t in theirs] for g in ours]
+    values = [[overlap(g, t) for t in theirs] for g in ours]
     return torch.tensor(values, dtype=torch.float64).reshape(len(guesses), len(truths))
 
 
-def _f_measure(guess: Words, truth: Words) -> float:
+def overlap(guess: tuple[T, ...], truth: tuple[T, ...]) -> float:
+    """ROUGE-L of two sequences of words or tokens, in [0, 1]; 1 if both are empty."""
     if not guess or not truth:
         return float(guess == truth)
     return 2 * _common(guess, truth) / (len(guess) + len(truth))
 
 
-def _common(first: Words, second: Words) -> int:
+def _common(first: tuple[T, ...], second: tuple[T, ...]) -> int:
     """Length of the longest common subsequence, by the bit vectors of Hyyrö 2004."""
-    places: dict[str, int] = {}
+    places: dict[T, int] = {}
     for i, word in enumerate(first):
         places[word] = places.get(word, 0) | 1 << i
     row = every = (1 << len(first)) - 1

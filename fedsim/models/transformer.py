@@ -86,10 +86,12 @@ def tokenizer(folder: str) -> PreTrainedTokenizerBase:
     Raises:
         ConfigError: there is no usable tokenizer in the folder.
     """
+    check_no_code(folder)
     try:
         found = _loaded(folder)
     except (OSError, ValueError, KeyError) as error:
         raise _no_tokenizer(folder, type(error).__name__) from None
+    found.init_kwargs.pop("auto_map", None)  # code of the hub was not run, and is not passed on
     # For a folder without tokenizer files, transformers returns an empty vocabulary.
     if len(found) <= len(found.all_special_ids):
         raise _no_tokenizer(folder, "no vocabulary")
@@ -102,10 +104,31 @@ def _loaded(folder: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False
+        )
     except ValueError:  # transformers 4 does not know the class that transformers 5 notes
         found = PreTrainedTokenizerFast.from_pretrained(folder)
     return found
+
+
+def check_no_code(folder: str) -> None:
+    """Refuse a model or tokenizer whose folder names code of its own, which is never run.
+
+    Raises:
+        ConfigError: a configuration has an ``auto_map``.
+    """
+    for name in ("config.json", "tokenizer_config.json"):
+        path = Path(folder) / name  # in the cache of the hub a link, which read_json would refuse
+        try:
+            table = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        except (OSError, ValueError, RecursionError):  # transformers says what is wrong with it
+            continue
+        if "auto_map" in table:
+            raise ConfigError(
+                f"{path}: names code of its own (auto_map), and no code that a file names is run. "
+                "Take a model whose class transformers has, or remove auto_map."
+            )
 
 
 def _no_tokenizer(folder: str, reason: str) -> ConfigError:
@@ -118,7 +141,8 @@ def _no_tokenizer(folder: str, reason: str) -> ConfigError:
 def architecture(source: str, num_classes: int) -> dict[str, Any]:
     """The configuration as JSON data, from which ``build`` needs neither folder nor hub."""
     classes = {"num_labels": num_classes} if num_classes else {}
-    return as_data(_auto_config().from_pretrained(source, **classes))
+    check_no_code(source)
+    return as_data(_auto_config().from_pretrained(source, trust_remote_code=False, **classes))
 
 
 def architecture_of(network: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -143,7 +167,7 @@ def build(architecture: dict[str, Any], kind: TaskKind, seed: int = 0) -> nn.Mod
     """The network in float32 and eval mode, with random weights as transformers draws them."""
     with seeded(seed):
         network: nn.Module = _loader(kind).from_config(
-            _config(architecture), attn_implementation="eager"
+            _config(architecture), attn_implementation="eager", trust_remote_code=False
         )
     return network.float().eval()
 
@@ -181,6 +205,7 @@ def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: in
                 # Gradient matching differentiates twice, which fused attention does not support.
                 attn_implementation="eager",
                 use_safetensors=True,
+                trust_remote_code=False,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
@@ -203,7 +228,13 @@ def pretrained(name: str, architecture: dict[str, Any], kind: TaskKind, seed: in
 
 
 def _config(architecture: dict[str, Any]) -> Any:  # noqa: ANN401
-    return _auto_config().for_model(**architecture)
+    try:
+        return _auto_config().for_model(**architecture)
+    except (TypeError, ValueError) as error:  # of a task.json that was changed
+        first = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"architecture: no model of transformers ({first}). Restore it."
+        ) from None
 
 
 def _auto_config() -> Any:  # noqa: ANN401

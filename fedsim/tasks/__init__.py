@@ -125,6 +125,7 @@ def load_task(folder: Path) -> Task:
     Raises:
         StoreError: a file is missing or broken, the task's package is not installed, or a function
             makes the model.
+        ConfigError: the tokenizer names code of its own.
     """
     spec = read_record(folder / "task.json", TaskSpec)
     if spec.factory:
@@ -143,6 +144,7 @@ def load_task(folder: Path) -> Task:
     if not issubclass(cls, TextTask):
         return cls(spec)
     path = folder / "tokenizer"
+    transformer.check_no_code(str(path))
     try:
         return cls(spec, transformer.tokenizer(str(path)))
     except ConfigError:

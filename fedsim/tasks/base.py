@@ -16,6 +16,7 @@ from fedsim.files import Record
 from fedsim.kernels import twice_differentiable
 from fedsim.metrics.base import Examples
 from fedsim.models.lora import LoRA
+from fedsim.tasks.targets import Target
 from fedsim.types import Batch, Rows, Tensors
 
 Network: TypeAlias = Callable[..., Any]
@@ -39,6 +40,11 @@ class TaskSpec(Record):
         added: name of a task that another package adds; else empty.
         factory: ``module:function`` that makes a network which is no built-in and no transformer;
             else empty.
+        target: what the loss compares outputs with, see ``fedsim.tasks.targets``.
+        targets: how many numbers an example has, where its target is numbers.
+        owner_shape: of an input as the network takes it, where that is no image; else empty.
+        low: of inputs whose owner has them in another range than [0, 1]; of all channels or each.
+        high: as ``low``.
     """
 
     kind: TaskKind
@@ -52,6 +58,11 @@ class TaskSpec(Record):
     lora: LoRA | None = None
     added: str = ""
     factory: str = ""
+    target: Target = "class"
+    targets: int = 0
+    owner_shape: tuple[int, ...] = ()
+    low: tuple[float, ...] = (0.0,)
+    high: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,19 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Utility on held-out rows, for example ``{"loss": ..., "accuracy": ...}``."""
+
+    def any_labels(self, count: int) -> Tensor:
+        """Targets that the loss takes of ``count`` examples, where it does not matter which."""
+        return torch.zeros(count, dtype=torch.int64)
+
+    @property
+    def target_width(self) -> int:
+        """Number of unknowns in the target of an example."""
+        return self.spec.targets or max(1, self.spec.num_classes)
+
+    def targets_of(self, unknowns: Tensor) -> Tensor:
+        """Targets from numbers ``(batch, target_width)`` that may take any value."""
+        return unknowns.softmax(-1)
 
     def blank(self) -> nn.Module:
         """The network of ``build`` with arbitrary values, which is faster if all are replaced."""

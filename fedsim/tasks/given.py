@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +19,9 @@ from fedsim.models.network import ImageNetwork
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
+from fedsim.tasks.inputs import InputForm, Range
+from fedsim.tasks.promotion import Promotion
+from fedsim.tasks.targets import TargetForm, check_scalar, last_linear, read_targets
 from fedsim.types import Batch
 
 Loss: TypeAlias = Callable[[Any, Batch], Tensor]
@@ -27,24 +32,43 @@ LOSS = "loss=lambda model, batch: F.cross_entropy(model(batch.inputs), batch.lab
 
 @dataclass(frozen=True)
 class GivenNetwork(ImageClassification):
-    """Image classification by a network and a loss that its owner hands over.
+    """A network and a loss that its owner hands over.
 
     Attributes:
         network: copied by ``build``.
-        objective: scalar mean loss of (network, batch), whose images are in [0, 1]; a loss that
-            normalises them first makes guesses come out as images.
+        objective: scalar mean loss of (network, batch), whose inputs are as the owner describes
+            them; a loss that normalises images first makes guesses come out as images.
+        takes: the form of its targets.
+        promoted: whether float32 tensors that the loss holds have to be taken for float64.
     """
 
     network: nn.Module = field(repr=False, compare=False)
     objective: Loss = field(repr=False, compare=False)
+    takes: TargetForm = field(default_factory=TargetForm)
+    promoted: bool = False
 
     def build(self) -> nn.Module:
         """A copy in float32 on the CPU, in eval mode."""
         return copy.deepcopy(self.network).cpu().float().eval()
 
+    def any_labels(self, count: int) -> Tensor:
+        """As the form of the targets has them."""
+        return self.takes.blank(count)
+
+    def targets_of(self, unknowns: Tensor) -> Tensor:
+        """Soft classes, memberships in [0, 1], or the numbers themselves."""
+        if self.takes.kind == "classes":
+            return unknowns.sigmoid()
+        return unknowns if self.takes.kind == "numbers" else super().targets_of(unknowns)
+
     def loss(self, network: Network, batch: Batch) -> Tensor:
         """The owner's loss."""
-        return self.objective(network, batch)
+        inputs = self.form.given(batch.inputs)
+        given = Batch(inputs, self.takes.given(batch.labels, inputs.dtype))
+        if self.promoted and inputs.dtype == torch.float64:
+            with Promotion():
+                return self.objective(network, given)
+        return self.objective(network, given)
 
 
 def task_of(
@@ -54,6 +78,8 @@ def task_of(
     task: str = "",
     loss: Loss | str | None = None,
     image_shape: tuple[int, ...] = (),
+    input_shape: tuple[int, ...] = (),
+    input_range: Range | None = None,
     max_length: int = 0,
     arrays: dict[str, tuple[int, ...]] | None = None,
     lora_alpha: float = 0.0,
@@ -68,6 +94,8 @@ def task_of(
             the class of the model tells.
         loss: of a network of images, a function or its ``module:function``.
         image_shape: of a network of images, ``(channel, height, width)``.
+        input_shape: the same of other inputs, ``(column,)`` or ``(channel, time)``.
+        input_range: smallest and largest value of an input, or of each channel; [0, 1] if None.
         max_length: longest text in tokens that attacks look for; 0 for 64, or what the model takes.
         arrays: shapes of what crossed the wire by name, for a model given by its name.
         lora_alpha: scale of adapters, for a model given by its name.
@@ -78,6 +106,11 @@ def task_of(
     made = _made(model)
     inner = unwrapped(made) if isinstance(made, nn.Module) else made
     if isinstance(inner, str) or is_transformer(inner):
+        if loss is not None:
+            raise ConfigError(
+                "loss: that of a text model is the one of transformers, or is read off the head's "
+                "gradient. Leave loss out."
+            )
         return transformer_task(inner, tokenizer, task, max_length, arrays or {}, lora_alpha)
     if tokenizer is not None:
         raise ConfigError(
@@ -85,11 +118,16 @@ def task_of(
             "head, which AutoModelForCausalLM.register makes of yours, or leave tokenizer out."
         )
     if loss is None and not isinstance(inner, ImageNetwork):
+        given = image_shape or input_shape
+        shape = "" if given else ", nor the shape of its images"
+        more = "" if given else ", image_shape=(3, 32, 32)"
         raise ConfigError(
-            f"loss: that of {type(inner).__name__} is not known. Pass it, for example {LOSS}."
+            f"loss: that of {type(inner).__name__} is not known{shape}. "
+            f"Pass {'it' if given else 'both'}, for example {LOSS}{more}."
         )
     objective = function_of(loss, "loss") if loss is not None else _cross_entropy
-    return _network_task(inner, objective, image_shape, _reference(model))
+    form = InputForm.of(image_shape or input_shape, input_range)
+    return _network_task(inner, objective, form, _reference(model))
 
 
 def _made(model: Model) -> nn.Module | str:
@@ -127,6 +165,8 @@ def function_of(given: object, what: str) -> Callable[..., Any]:
     if callable(given):
         return given
     module, colon, name = str(given).partition(":")
+    if colon and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where an application's modules are, behind all others
     try:
         found = getattr(importlib.import_module(module), name) if colon else None
     except (ImportError, AttributeError) as error:
@@ -139,54 +179,111 @@ def function_of(given: object, what: str) -> Callable[..., Any]:
     raise ConfigError(f"{what}: {given!r} is no function. Write module:function.")
 
 
-def _network_task(
-    network: nn.Module, objective: Loss, shape: tuple[int, ...], factory: str
-) -> Task:
-    if not isinstance(shape, Sequence) or len(shape) != 3 or min(shape) < 1:
-        raise ConfigError(
-            f"image_shape: {shape} is not (channel, height, width). "
-            "Pass that of the clients' images, for example image_shape=(3, 32, 32)."
-        )
+def _network_task(network: nn.Module, objective: Loss, form: InputForm, factory: str) -> Task:
     name = type(network).__name__
-    blank = torch.zeros(1, *shape)
-    try:
-        with torch.no_grad():
-            made = copy.deepcopy(network).cpu().float().eval()(blank)
-        logits = getattr(made, "logits", made)
-        classes = int(logits.shape[1])
-    except Exception as error:  # the network is foreign code
-        raise ConfigError(
-            f"image_shape: {name} does not turn images of {tuple(shape)} into logits "
-            f"({type(error).__name__}: {' '.join(str(error).split())[:120]}). "
-            "Pass the shape that it takes."
-        ) from None
+    copied = copy.deepcopy(network).cpu().float().eval()
+    pixels = torch.rand(1, *form.pixels, generator=torch.Generator().manual_seed(0))
+    layer, width = _outputs(copied, form.given(pixels), form)
+    takes = _targets(objective, copied, layer, width, form.given(pixels))
+    numbers = takes.kind == "numbers"
     spec = TaskSpec(
         kind="image-classification",
         model=name,
         architecture={},
-        num_classes=classes,
-        input_shape=tuple(shape),
+        num_classes=0 if takes.kind in ("numbers", "none") else takes.size or 1,
+        input_shape=form.pixels,
         factory=factory,
+        target=takes.kind,
+        targets=takes.size if numbers else 0,
+        owner_shape=() if form.shape == form.pixels else form.shape,
+        low=form.low,
+        high=form.high,
     )
-    task = GivenNetwork(spec, network, objective)
-    _check_loss(task, Batch(blank, torch.zeros(1, dtype=torch.int64)))
-    return task
+    task = GivenNetwork(spec, network, objective, takes)
+    _check_loss(task, copied, Batch(pixels, takes.blank(1)))
+    return replace(task, promoted=_mixes(task, copied.double(), pixels.double()))
 
 
-def _check_loss(task: GivenNetwork, batch: Batch) -> None:
+def _outputs(network: nn.Module, inputs: Tensor, form: InputForm) -> tuple[str | None, int]:
+    """The layer whose outputs ``(batch, output)`` the loss is about, and how many these are."""
+    head, widths = last_linear(network), []
+    hook = network.get_submodule(head or "").register_forward_hook(
+        lambda module, args, output: widths.append(tuple(getattr(output, "shape", ())))
+    )
     try:
-        value = task.objective(task.build(), batch)
+        with torch.no_grad():
+            made = network(inputs)
+    except Exception as error:  # the network is foreign code
+        raise ConfigError(
+            f"{'image' if len(form.shape) == 3 else 'input'}_shape: {type(network).__name__} does "
+            f"not take inputs of {form.shape} ({_said(error)}). Pass the shape that it takes."
+        ) from None
+    finally:
+        hook.remove()
+    if head is not None and widths and len(widths[-1]) == 2:
+        return head, widths[-1][1]
+    if isinstance(made, Tensor) and made.dim() == 2:
+        return "", made.shape[1]
+    shapes = [tuple(value.shape) for value in _tensors(made)]
+    flat = [shape for shape in shapes if len(shape) == 2]
+    if flat or not shapes:
+        return None, flat[0][1] if flat else 0
+    raise ConfigError(
+        f"model: {type(network).__name__} makes {shapes[0]} of an input. fedsim knows one class an "
+        f"image; targets of shape {shapes[0][2:] or shapes[0][1:]} are not supported. Pass a "
+        "network that classifies whole inputs."
+    )
+
+
+def _tensors(made: Any) -> list[Tensor]:  # noqa: ANN401
+    """The tensors that a network returned, in tuples, dictionaries and classes of transformers."""
+    if isinstance(made, Tensor):
+        return [made]
+    if isinstance(made, Mapping):
+        return [value for part in made.values() for value in _tensors(part)]
+    if isinstance(made, Sequence):
+        return [value for part in made for value in _tensors(part)]
+    return [value for part in vars(made).values() for value in _tensors(part)] if made else []
+
+
+def _targets(
+    objective: Loss, network: nn.Module, layer: str | None, width: int, inputs: Tensor
+) -> TargetForm:
+    if layer is None:
+        return TargetForm(size=width)
+    try:
+        return read_targets(objective, network, layer, width, inputs)
+    except ConfigError:
+        raise
     except Exception as error:  # the loss is foreign code
         raise ConfigError(
-            f"loss: fails on one image ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:120]}). Write a function of (model, batch), with "
-            "batch.inputs and batch.labels."
+            f"loss: fails on one example ({_said(error)}). Write a function of (model, batch), "
+            "with batch.inputs and batch.labels."
         ) from None
-    if not isinstance(value, Tensor) or value.dim() or not value.requires_grad:
-        shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _check_loss(task: GivenNetwork, network: nn.Module, batch: Batch) -> None:
+    try:
+        value = task.loss(network, batch)
+    except Exception as error:  # the loss is foreign code
         raise ConfigError(
-            f"loss: returned {shown}, not a scalar with a gradient. Return the mean over the batch."
-        )
+            f"loss: fails on one example ({_said(error)}). Write a function of (model, batch), "
+            "with batch.inputs and batch.labels."
+        ) from None
+    check_scalar(value)
+
+
+def _mixes(task: GivenNetwork, network: nn.Module, pixels: Tensor) -> bool:
+    """Whether the loss holds float32 tensors, such as weights of classes, that float64 minds."""
+    try:
+        task.loss(network, Batch(pixels, task.takes.blank(1))).backward()
+    except Exception:  # the loss is foreign code, and has run in float32
+        return True
+    return False
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
 def _cross_entropy(network: Any, batch: Batch) -> Tensor:  # noqa: ANN401

@@ -19,8 +19,9 @@ from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
 from fedsim.tasks.own_tokenizer import check_tokenizer
+from fedsim.tasks.targets import Target
 from fedsim.tasks.text import TextTask, most_tokens, padding, special_ids
-from fedsim.tasks.text_classification import TextClassification
+from fedsim.tasks.text_classification import TextClassification, TextScoring
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -62,6 +63,8 @@ def as_given(task: Task) -> Task:
     """A task read from the captures of another application, with the application's encoding."""
     if type(task) is LanguageModelling:
         return GivenLanguageModelling(task.spec, task.tokenizer)
+    if type(task) is TextClassification and task.spec.target != "class":
+        return TextScoring(task.spec, task.tokenizer)
     return task
 
 
@@ -80,6 +83,8 @@ def is_transformer(network: nn.Module) -> bool:
     """Whether it is a text model of transformers."""
     config = getattr(network, "config", None)
     vocabulary = getattr(config, "vocab_size", None)
+    if getattr(network, "main_input_name", "") == "pixel_values":  # BEiT has a vocabulary, too
+        return False
     return isinstance(getattr(config, "model_type", None), str) and vocabulary is not None
 
 
@@ -126,17 +131,28 @@ def transformer_task(
         raise ConfigError(
             f"max_length: {name} takes at most {most} tokens, got {max_length}. Lower it."
         )
+    target = _target(architecture, classes)
     spec = TaskSpec(
         kind=kind,
         model=name,
         architecture=architecture,
-        num_classes=classes,
+        num_classes=classes if target == "class" else 0,
         input_shape=(max_length or min(_LONGEST, most),),
         pad_id=padding(words),
         special_ids=special_ids(name, kind, words),
         lora=_lora(model, arrays, lora_alpha),
+        target=target,
+        targets=0 if target == "class" else classes,
     )
-    return _CLASSES[kind](spec, words)
+    return _CLASSES[kind](spec, words) if target == "class" else TextScoring(spec, words)
+
+
+def _target(architecture: Mapping[str, Any], outputs: int) -> Target:
+    """What transformers compares a classifier's outputs with."""
+    problem = architecture.get("problem_type") if outputs else None
+    if problem == "multi_label_classification":
+        return "classes"
+    return "numbers" if problem == "regression" or outputs == 1 else "class"
 
 
 def _tokenizer(model: nn.Module | str, tokenizer: Any) -> PreTrainedTokenizerBase:  # noqa: ANN401
@@ -158,6 +174,14 @@ def _tokenizer(model: nn.Module | str, tokenizer: Any) -> PreTrainedTokenizerBas
 
 
 def _kind(model: nn.Module | str, task: str) -> TaskKind:
+    if isinstance(model, nn.Module):
+        other = re.search(r"For([A-Z]\w+)$", type(model).__name__)
+        if other and not any(f"For{other[1]}" == ending for ending in _HEADS):
+            what = re.sub(r"(?<!^)(?=[A-Z])", " ", other[1]).lower()
+            raise ConfigError(
+                f"model: {type(model).__name__} is for {what}, which is not supported. Pass a "
+                "language model, a masked one, or a classifier of whole texts."
+            )
     known: dict[str, TaskKind] = {"classification": "text-classification"}
     known |= {kind: kind for kind in _CLASSES}
     if task:

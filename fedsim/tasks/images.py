@@ -17,6 +17,7 @@ from fedsim.models import IMAGE_MODELS, image_models, image_network
 from fedsim.models.network import ImageNetwork
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.classification import count_classes, utility
+from fedsim.tasks.inputs import InputForm
 from fedsim.types import Batch, Rows
 
 
@@ -27,6 +28,12 @@ class ImageClassification(Task):
     """
 
     modality: ClassVar[Literal["image", "text"]] = "image"
+
+    @property
+    def form(self) -> InputForm:
+        """The owner's inputs, of which pixels in [0, 1] are what attacks look for."""
+        spec = self.spec
+        return InputForm(spec.owner_shape or spec.input_shape, spec.low, spec.high)
 
     def build(self) -> nn.Module:
         """The built-in or added network in float32 and eval mode, with arbitrary weights."""

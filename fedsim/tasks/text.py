@@ -54,6 +54,11 @@ class TextTask(Task):
         """Length in tokens at which texts are cut, special tokens included."""
         return self.spec.input_shape[0]
 
+    @property
+    def most_tokens(self) -> int:
+        """Number of tokens that the model and its tokenizer take."""
+        return max(self.max_length, most_tokens(self.spec.architecture, self.tokenizer))
+
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text with special tokens, such as ``[CLS] text [SEP]``."""
         encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length)

@@ -35,3 +35,16 @@ class TextClassification(TextTask):
     def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss, accuracy and, for two classes, Matthews' correlation (CoLA's own measure)."""
         return utility(network, batches, lambda batch: self._logits(network, batch))
+
+
+class TextScoring(TextClassification):
+    """Texts with a head whose outputs are no probabilities of one class.
+
+    What the loss makes of the outputs is not needed: its slopes there, which a head's gradient
+    tells, take the place of labels.
+    """
+
+    def loss(self, network: Network, batch: Batch) -> Tensor:
+        """The sum of outputs, each times its slope; ``batch.labels`` are ``(batch, output)``."""
+        logits = self._logits(network, batch)
+        return (logits * batch.labels.to(logits).reshape(len(logits), -1)).sum()

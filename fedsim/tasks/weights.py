@@ -16,6 +16,7 @@ from fedsim.files import load_tensors, read_json
 from fedsim.models import MODELS, image_models, transformer
 from fedsim.models.lora import adapt, is_adapter
 from fedsim.models.network import ImageNetwork
+from fedsim.plain_files import check_folder
 from fedsim.seeds import derive, generator
 from fedsim.tasks.base import Task, load_state, state
 from fedsim.types import Tensors
@@ -112,6 +113,7 @@ def _option(cell: Path, option: str) -> str:
 def _broadcast(task: Task, cell: Path, number: int, seed: int) -> Tensors:
     cell = _cell(cell)
     store = CaptureStore(cell / "captures")
+    check_folder(store.root)
     keys = store.keys()
     if not keys:
         if cell.parent == Path("runs") and not cell.exists():

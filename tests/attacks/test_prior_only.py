@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from attacks.base import Job
 from attacks.prior_only import PriorOnly
 from fedsim.capture import CaptureKey, Observation
+from fedsim.cell import TaskConfig
+from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
+from fedsim.metrics.sentences import overlaps
+from fedsim.tasks import make_task
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification
-from fedsim.types import Batch
+from fedsim.tasks.text import TextTask
+from fedsim.types import Batch, Rows
 
 IMAGES = ImageClassification(
     TaskSpec(
@@ -23,13 +29,16 @@ IMAGES = ImageClassification(
 )
 
 
-class Words(ImageClassification):
-    """A task that calls itself text; the baseline asks for no more."""
+def sentences(model: str) -> tuple[TextTask, Rows]:
+    """A text task with the built-in sentences."""
+    rows = load_rows("sentences", "train", modality="text")
+    task = make_task(TaskConfig(model=model, dataset="sentences", max_length=32), rows)
+    assert isinstance(task, TextTask)
+    return task, rows
 
-    modality = "text"
 
-
-TEXT = Words(IMAGES.spec.model_copy(update={"kind": "text-classification", "input_shape": (6,)}))
+def texts(task: TextTask, made: Batch) -> tuple[str, ...]:
+    return task.examples(made).words
 
 
 def guess(task: Task, auxiliary: Batch | None, **facts: object) -> Batch:
@@ -57,28 +66,51 @@ def test_mean_image_and_usual_class() -> None:
     assert guess(IMAGES, rows, num_examples=2, labels=(0, 1)).labels.tolist() == [0, 1]
 
 
-def test_usual_token_of_each_position() -> None:
-    inputs = torch.tensor([[9, 4, 5, 8, 0], [9, 4, 8, 0, 0], [9, 6, 5, 7, 8]])
-    mask = (inputs > 0).long()
-    rows = Batch(inputs, torch.tensor([1, 1, 0]), mask)
-    made = guess(TEXT, rows, num_examples=2)
-    assert made.inputs.tolist() == [[9, 4, 5, 7]] * 2
-    assert made.mask is not None
-    assert made.mask.tolist() == [[1, 1, 1, 1]] * 2
-    assert made.labels.tolist() == [1, 1]
+def test_the_mean_image_of_a_granted_class() -> None:
+    rows = Batch(torch.rand(5, 1, 2, 2), torch.tensor([2, 0, 2, 0, 0]))
+    made = guess(IMAGES, rows, num_examples=3, labels=(0, 1, 2))
+    for image, label in zip(made.inputs, (0, 1, 2), strict=True):
+        known = rows.inputs[rows.labels == label]  # none is of class 1
+        assert torch.equal(image, (known if len(known) else rows.inputs).mean(0))
 
 
-def test_granted_lengths_are_kept_as_far_as_there_are_words() -> None:
-    inputs = torch.tensor([[9, 4, 5, 8, 0], [9, 4, 8, 0, 0], [9, 6, 5, 7, 8]])
-    rows = Batch(inputs, torch.tensor([1, 1, 0]), (inputs > 0).long())
-    made = guess(TEXT, rows, num_examples=2, lengths=(2, 7))
-    assert made.inputs.tolist() == [[9, 4, 0, 0, 0], [9, 4, 5, 7, 8]]
-    assert made.mask is not None
-    assert made.mask.sum(1).tolist() == [2, 5]
+@pytest.mark.parametrize("model", ["tiny-bert", "tiny-gpt2"])
+def test_a_blind_text_overlaps_more_than_any_auxiliary_text(model: str) -> None:
+    task, rows = sentences(model)
+    public, private = rows.take(range(60)), rows.take(range(60, 100))
+    (words,) = texts(task, guess(task, task.encode(public)))
+    known, hidden = public.inputs, private.inputs
+    assert isinstance(known, tuple)
+    assert isinstance(hidden, tuple)
+    overlap = overlaps((words, *known), hidden).mean(1)
+    assert overlap[0] > overlap[1:].max()
+    assert words == texts(task, guess(task, task.encode(public)))[0]
+
+
+def test_granted_lengths_and_classes_choose_the_texts() -> None:
+    task, _ = sentences("tiny-bert")
+    lines = ("no.", "no no.", "boats leave at dawn.", "we saw boats leave.", "boats at dawn.")
+    rows = Rows(lines, torch.tensor([0, 0, 1, 1, 1]), tuple(range(5)))
+    auxiliary = task.encode(rows)
+    assert auxiliary.mask is not None
+    made = guess(task, auxiliary, num_examples=2, labels=(0, 1))
+    first, second = texts(task, made)
+    assert "no" in first
+    assert "boats" in second
+    lengths = (3, 7)
+    limited = guess(task, auxiliary, num_examples=2, lengths=lengths).mask
+    assert limited is not None
+    assert all(made <= most for made, most in zip(limited.sum(1), lengths, strict=True))
+
+
+def test_a_single_auxiliary_text_is_the_guess() -> None:
+    task, rows = sentences("tiny-bert")
+    alone = task.encode(rows.take([3]))
+    assert torch.equal(guess(task, alone).inputs, alone.inputs)
 
 
 def test_empty_sentence() -> None:
-    made = guess(TEXT, None)
+    made = guess(sentences("tiny-bert")[0], None)
     assert made.inputs.shape == (1, 0)
     assert made.mask is not None
     assert made.mask.shape == (1, 0)

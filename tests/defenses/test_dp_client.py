@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from experiments.checks.capture_check import examine
+from experiments.plan.folder import Run
+from experiments.plan.rehearsal import rehearse
 from experiments.stages.privacy import spent
 from fedsim.accountant import Schedule
 from fedsim.defenses.clip import squared_norm
@@ -91,3 +93,37 @@ def test_rounds_are_paid_for_and_captures_replay(protocol: str, make_run: Make) 
         assert found == fitted.epsilon_after(Schedule(0.5, 0, max(replies)))
     assert sum(replies) == 3
     assert max(replies) < 3
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        {"name": "dp_client", "clip": 1.0, "noise_multiplier": 1.0},
+        {
+            "name": "local_dp",
+            "clipping_norm": 1.0,
+            "sensitivity": 1.0,
+            "epsilon": 1.0,
+            "delta": 0.1,
+        },
+        {"name": "dp_server", "clip": 1.0, "noise_multiplier": 1.0},
+    ],
+    ids=lambda defense: str(defense["name"]),
+)
+def test_clients_with_batch_normalisation_keep_their_statistics(
+    make_run: Make, defense: dict[str, Any]
+) -> None:
+    def run(statistics: str) -> Run:
+        federation = {"rounds": 1, "train_mode": True, "batch_statistics": statistics}
+        changes = {"task": {"model": "resnet20"}, "federation": federation, "defenses": [defense]}
+        return make_run(IMAGES, folder=statistics, **changes)
+
+    with pytest.raises(ConfigError, match=r"'bn1'.* would be sent .*batch_statistics = \"kept\""):
+        rehearse(run("sent").cells)
+    kept = run("kept")
+    rehearse(kept.cells)
+    simulate(kept)
+    captures = kept.cells[0].captures
+    received = [captures.load(key).received for key in captures.keys()]
+    assert received
+    assert not any("running" in name for reply in received for name in reply)

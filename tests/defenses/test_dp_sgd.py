@@ -223,8 +223,8 @@ def test_batch_statistics_in_train_mode_are_refused() -> None:
         defense.on_model(model.train())
     assert str(caught.value) == (
         "dp_sgd: 'first' of Normalised is a batch normalisation layer in train mode, whose "
-        "statistics mix the examples and are sent without noise. Set federation.train_mode = "
-        "false, or choose a model without batch normalisation."
+        "statistics mix the examples that epsilon is to tell apart. Set federation.train_mode = "
+        "false, choose a model without batch normalisation, or protect whole clients by dp_client."
     )
     defense.on_model(model.eval())
     defense.on_model(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Dropout()).train())

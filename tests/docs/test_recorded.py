@@ -10,6 +10,7 @@ from docs import measured, recorded, values
 from docs.measured import Columns, Row
 from experiments.plan.folder import Run
 from experiments.stages.rows import read_rows, write_rows
+from experiments.wording.names import title
 from fedsim.errors import ConfigError
 from fedsim.records import ScoreRow
 
@@ -74,6 +75,21 @@ def test_the_command_is_the_one_that_was_typed_first(run: Run, results: Path) ->
         path.write_text(json.dumps({**json.loads(text), "commands": {"simulate": typed}}))
         assert recorded.record(run, "new", 1.0).command == kept
     path.write_text(text)
+
+
+def test_the_paired_gain_of_each_verdict_is_among_the_values(run: Run) -> None:
+    (section,) = values.findings(run).sections
+    gains = {
+        one.labels["attack"]: one for one in values.values(run) if " less " in one.labels["attack"]
+    }
+    assert gains
+    for verdict in section.evidence.verdicts:
+        assert verdict.over_null is not None
+        assert verdict.null is not None
+        one = gains[f"embedding rows less {title(verdict.null)}"]
+        over = verdict.over_null
+        assert (one.measure, one.n, one.mean) == (title(section.main), over.n, over.mean)
+        assert (one.low, one.high) == (over.low, over.high)
 
 
 def test_membership_is_among_the_values(run: Run) -> None:

@@ -38,7 +38,7 @@ def test_an_attack_with_several_options_is_numbered(finished: Path) -> None:
 def test_json_and_datasets_hold_every_row_and_no_private_text(copied: Path, said: Said) -> None:
     from datasets import load_from_disk
 
-    scores = fedsim.load(copied).scores
+    scores = fedsim.load(copied, controls=True).scores
     assert said("export", copied, "--to", "json")[:2] == (0, f"json: {copied / 'export'}\n")
     lines = (copied / "export" / "scores.jsonl").read_text().splitlines()
     values = pd.Series([json.loads(line)["value"] for line in lines], dtype=float)

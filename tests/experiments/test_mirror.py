@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -131,12 +132,33 @@ def test_folders_that_stay_where_they_are(store: str, tmp_path: Path) -> None:
 
 def test_urls_that_name_no_store() -> None:
     assert local_folder("s3://bucket/a//run?region=x") == Path("runs/s3/bucket/a/run")
-    for url in ("s3://", "s3://key:secret@bucket/run", "s3://bucket/../run"):
+    keys = "s3://key:se/cret@bucket/run"
+    for url in ("s3://", "s3://key:secret@bucket/run", keys, "s3://bucket/../run"):
         with pytest.raises(ConfigError, match=r"s3://\.\.\.: no folder of a store"):
             local_folder(url)
     for url, fault in (("nothing://x/run", "cannot be opened"), ("file:///x", "Write its path")):
         with pytest.raises(ConfigError, match=fault):
             Mirror(url, Path("run"))
+
+
+def test_keys_of_a_url_are_not_told() -> None:
+    with pytest.raises(ConfigError, match="cannot be opened") as error:
+        Mirror("s3://bucket/run?secret_key=se/cret&x=1", Path("run"))
+    assert "cret" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["cell//x", "../../x", "./x"])
+def test_a_stranger_s_object_names_no_file_of_this_machine(
+    name: str, store: str, tmp_path: Path
+) -> None:
+    import boto3
+
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    client.put_object(Bucket=store.removeprefix("s3://"), Key=f"run/{name}", Body=b"x")
+    with pytest.raises(StoreError, match=r"^s3://[^ ]*: "):
+        Mirror(f"{store}/run", tmp_path / "deep" / "er" / "run").pull()
+    assert not list(tmp_path.rglob("x"))
 
 
 CHANGES = {"federation": {"rounds": 1}, "attacks": [{"name": "inverting", "steps": 4}]}

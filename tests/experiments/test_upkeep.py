@@ -3,11 +3,13 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -15,16 +17,18 @@ from click.shell_completion import ShellComplete
 
 import fedsim
 from experiments import cli
+from experiments.analysis.findings import Findings
 from experiments.report.headline import headline
 from experiments.stages.rows import read_rows, write_rows
-from fedsim.records import ScoreRow
+from fedsim.files import read_record
+from fedsim.records import OTHER_CLIENT, ScoreRow
 from tests.apps.cases import files_of
 from tests.apps.mistakes import BASE
 from tests.experiments.conftest import Said
 
 
 def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
-    answer = "no defense: embedding rows, 3 of 3 texts recovered, rougeL 1"
+    answer = "no defense: leaks (verbatim): embedding rows, 3 of 3 texts recovered, rougeL 1"
     assert headline(finished) == answer
     assert said("report", finished)[1].splitlines()[-1] == answer
     assert json.loads(said("report", finished, "--json")[1])["answer"] == answer
@@ -35,11 +39,100 @@ def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
     frames = fedsim.load(finished)
     assert set(frames.scores.attack) == {"embedding_rows", "prior_only"}
     assert set(frames.utility["round"]) == {0, 1}
+
+
+def test_the_documented_means_are_those_of_the_report(finished: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/results.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    block = block.replace("runs/quickstart", str(finished)).replace("print(", "means = (")
+    names: dict[str, Any] = {}
+    exec(block, names)
+    (section,) = read_record(finished / "summary.json", Findings).sections
+    reported = {
+        (one.defense, one.attack, metric): found.mean
+        for one in section.results
+        if not one.is_control
+        for metric, found in one.leakage.items()
+    }
+    assert names["means"].dropna().to_dict() == pytest.approx(reported)
+    assert len(reported) > 10
+    controls = set(fedsim.load(finished, controls=True).scores.control)
+    assert {"none", OTHER_CLIENT} <= controls
+    assert set(fedsim.load(finished).scores.control) == {"none"}
+
+
+def test_a_gate_compares_bounds_means_and_the_worst_client(
+    finished: Path, copied: Path, said: Said
+) -> None:
     code, out, _ = said("check", finished, "--max", "rouge1=0.3")
-    assert (code, out) == (1, "embedding_rows under none: rouge1 1 is above 0.3\n")
+    held = "embedding_rows under no defense: rouge1"
+    assert (code, out) == (1, f"{held} is at most 1 at 95 %, above 0.3\n")
     assert said("check", finished, "--max", "rouge1=1", "--min", "rouge1=0")[0] == 0
-    broken = json.loads(said("check", finished, "--min", "rouge1=0.5", "--json")[1])
-    assert broken["passed"] is False
+    # One client of three at 1, two at 0: the mean is a third, and other clients may do worse.
+    path = copied / "scores.parquet"
+    rows = [
+        replace(row, value=float(row.client == 0))
+        if (row.attack, row.metric, row.control) == ("embedding_rows", "rouge1", "none")
+        else row
+        for row in read_rows(path, ScoreRow)
+    ]
+    write_rows(path, ScoreRow, rows)
+    for how, passes in (("mean", True), ("bound", False), ("client", False)):
+        code, out, _ = said("check", copied, "--max", "rouge1=0.4", "--compare", how)
+        assert (code, out.startswith("passed: 1 limit holds")) == (0 if passes else 1, passes)
+    assert "of the worst client 1, above 0.4" in out
+    # Three clients with other scores have no bound, and what has no bound does not pass.
+    scattered = [
+        replace(row, value=0.1 + row.client / 100) if row.metric == "rouge1" else row
+        for row in rows
+    ]
+    write_rows(path, ScoreRow, scattered)
+    code, out, _ = said("check", copied, "--max", "rouge1=0.4")
+    assert (code, "pass --compare mean" in out) == (1, True)
+    assert said("check", copied, "--max", "rouge1=0.4", "--compare", "mean")[0] == 0
+
+
+def test_a_gate_counts_what_came_back_verbatim(finished: Path, copied: Path, said: Said) -> None:
+    code, out, _ = said("check", finished, "--max-verbatim", "0")
+    assert (code, out) == (1, "under no defense: 3 examples came back verbatim, above 0\n")
+    assert said("check", finished, "--max-verbatim", "3")[0] == 0
+    # ROUGE says 0, as it did of texts in other scripts; exactness and certificates count.
+    path = copied / "scores.parquet"
+    original = read_rows(path, ScoreRow)
+    for metric, value, certified in (("exact_match", 1.0, False), ("exact_match", 0.0, True)):
+        rows = [
+            replace(
+                row,
+                value=value if row.metric == metric and row.client == 0 else 0.0,
+                certified=certified if row.client == 0 else False,
+            )
+            if (row.attack, row.control) == ("embedding_rows", "none")
+            else row
+            for row in original
+        ]
+        write_rows(path, ScoreRow, rows)
+        code, out, _ = said("check", copied, "--max-verbatim", "0", "--max", "rougeL=0.99")
+        assert (code, out) == (1, "under no defense: 1 example came back verbatim, above 0\n")
+
+
+def test_what_was_not_tested_does_not_pass(copied: Path, said: Said) -> None:
+    path = copied / "scores.parquet"
+    original = read_rows(path, ScoreRow)
+    unscored = [row for row in original if row.metric not in ("rouge1", "exact_match", "mse")]
+    failed = [replace(row, status="failed") for row in original]
+    nobody = [row for row in original if row.attack == "prior_only"]
+    refused = [
+        row if row.attack == "prior_only" else replace(row, status="skipped", value=None)
+        for row in original
+    ]
+    for rows in (unscored, failed, nobody, refused):
+        write_rows(path, ScoreRow, rows)
+        code, out, _ = said("check", copied, "--max", "rouge1=1", "--max-verbatim", "99")
+        assert code == 1
+        assert out.splitlines() == [
+            "under no defense: no finished attack has a score of rouge1",
+            "under no defense: no finished attack has a score of mse or exact_match",
+        ]
 
 
 def test_a_run_without_the_main_metric_says_so(copied: Path, said: Said) -> None:
@@ -69,7 +162,7 @@ def test_nothing_measured_is_no_pass(copied: Path, said: Said) -> None:
     path = copied / "scores.parquet"
     rows = [replace(row, value=None) for row in read_rows(path, ScoreRow)]
     write_rows(path, ScoreRow, rows)
-    assert "not scored" in said("check", copied, "--max", "rouge1=1")[2]
+    assert said("check", copied, "--max", "rouge1=1")[0] == 1
     rows[0] = replace(rows[0], status="interrupted")
     write_rows(path, ScoreRow, rows)
     code, _, error = said("check", copied, "--max", "rouge1=1")
@@ -92,15 +185,16 @@ def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> 
     write_rows(path, ScoreRow, rows)
     code, out, _ = said("diff", finished, copied)
     line, count = out.splitlines()
-    said_so = "no defense, embedding rows, ROUGE-L: 1.00 to 0.250, \N{MINUS SIGN}0.750 "
-    assert line == f"{said_so}[\N{MINUS SIGN}0.750, \N{MINUS SIGN}0.750], 3 pairs"
-    assert code == 1
-    assert count.startswith("1 of ")
+    said_so = "no defense, embedding rows, ROUGE-L: 1.00 to 0.250, \N{MINUS SIGN}0.750"
+    assert line == f"{said_so}, 3 pairs"  # three clients have no interval
+    assert code == 0
+    assert count.startswith("0 of ")
+    assert "have no interval (too few clients, or one seed)" in count
     other = [replace(row, row=row.client + 1000) for row in rows]
     write_rows(path, ScoreRow, other)  # other private examples: the intervals are far apart
     found = json.loads(said("diff", finished, copied, "--json")[1])["changes"]
     (moved,) = (one for one in found if "embedding rows, ROUGE-L" in one["what"])
-    assert (moved["paired"], moved["high"]) == (0, -0.75)
+    assert (moved["paired"], moved["high"]) == (0, None)
     assert "unpaired" in said("diff", finished, copied, "--all")[1]
     without = [row for row in rows if row.attack != "embedding_rows"]
     write_rows(path, ScoreRow, without)

@@ -20,7 +20,7 @@ SENTENCES = [
 
 def load_model() -> Any:
     """The model that is fine-tuned."""
-    return build(architecture(MODEL, 0, 0), "language-modelling", seed=1)
+    return build(architecture(MODEL, 0), "language-modelling", seed=1)
 
 
 def load_tokenizer() -> Any:

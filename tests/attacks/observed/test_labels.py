@@ -106,7 +106,8 @@ def test_auxiliary_rows_are_predicted_once_for_the_same_weights(
     job, loss = Job(auxiliary=lambda: public), task.loss
 
     def watched(_: Task, network: nn.Module, batch: Batch) -> torch.Tensor:
-        passes.append(len(batch))
+        if len(batch) > 2:  # of the rows, not of the two examples
+            passes.append(len(batch))
         return loss(network, batch)
 
     monkeypatch.setattr(type(task), "loss", watched)

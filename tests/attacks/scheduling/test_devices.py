@@ -15,7 +15,8 @@ from torch import nn
 from attacks.base import Attack, Job
 from attacks.scheduling.jobs import Demand, JobSpec, settled
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import GpuLost, run_job, run_serial
+from attacks.scheduling.serial import run_serial
+from attacks.scheduling.worker import GpuLost, run_job
 from experiments.console import Console
 from experiments.stages.attack import Attackers
 from fedsim.devices import device_for, float32
@@ -71,8 +72,10 @@ def test_who_asked_for_a_gpu_and_got_none_is_told(jobs: Jobs, tmp_path: Path) ->
 
 
 def test_an_assert_on_the_gpu_ends_the_process_and_no_resume(
-    jobs: Jobs, tmp_path: Path, gpu: None
+    jobs: Jobs, tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """That of a built-in attack; those of others have processes of their own."""
+    monkeypatch.setattr("attacks.scheduling.isolation.is_foreign", lambda _: False)
     specs = jobs(act="assert", since=1, demand=GPU)[:3]
     with Ledger(tmp_path / "jobs.sqlite") as ledger:
         for number in (1, 2):

@@ -16,7 +16,8 @@ from attacks.base import Attack, Reconstruction
 from attacks.scheduling.groups import HALVED
 from attacks.scheduling.jobs import JobSpec, settled
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import run_job, run_serial
+from attacks.scheduling.serial import run_serial
+from attacks.scheduling.worker import run_job
 from fedsim.capture import Observation
 from fedsim.errors import StoreError
 from fedsim.records import JobRecord
@@ -108,6 +109,7 @@ def test_a_full_disk_is_named_and_costs_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr("fedsim.files.os.replace", full)
+        patch.setattr("attacks.scheduling.isolation.is_foreign", lambda _: False)
         guess = others[0].guess_path(others[0].keys[0])
         said = f"{guess}: cannot be written (No space left on device). What was finished is kept"
         with pytest.raises(StoreError, match=f"^{re.escape(said)}"):

@@ -15,7 +15,8 @@ import pytest
 
 from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.ledger import Ledger, LedgerRow, read_ledger
-from attacks.scheduling.worker import run_job, run_serial
+from attacks.scheduling.serial import run_serial
+from attacks.scheduling.worker import run_job
 from fedsim.errors import ConfigError, StoreError
 
 Jobs = Callable[..., list[JobSpec]]
@@ -155,8 +156,10 @@ def test_foreign_database(path: Path) -> None:
 COMMAND = """
 import pickle, sys
 from pathlib import Path
+from attacks.scheduling import isolation
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import run_serial
+from attacks.scheduling.serial import run_serial
+isolation.is_foreign = lambda spec: False  # so that it kills the command
 with Ledger(Path(sys.argv[1])) as ledger:
     run_serial(pickle.loads(Path(sys.argv[2]).read_bytes()), ledger)
 """

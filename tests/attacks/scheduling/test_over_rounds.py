@@ -9,7 +9,8 @@ import torch
 
 from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import run_job, run_serial
+from attacks.scheduling.serial import run_serial
+from attacks.scheduling.worker import run_job
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.files import load_tensors
 

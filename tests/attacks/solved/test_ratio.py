@@ -117,7 +117,7 @@ def test_noise_leaves_grey(capture: Capture) -> None:
     blank = (guess.guess.inputs == 0.5).flatten(1).all(1)
     assert bool(blank.all())
     assert guess.guess.labels.tolist() == [-1] * 3
-    assert guess.note == "no unit isolates 3 of the examples, guessed grey."
+    assert guess.note == "no unit isolates 3 of the examples, guessed grey"
 
 
 def test_mixtures_that_agree_are_not_certified() -> None:
@@ -136,7 +136,7 @@ def test_mixtures_that_agree_are_not_certified() -> None:
         key = CaptureKey(round=1, client=0)
         seen = Observation(key, state(network), gradient, "gradient", known)
         layer = FirstLinear("body.1", "body.1.weight", "body.1.bias")
-        images, units = candidates(unit_rows(seen, layer, torch.device("cpu")))
+        images, units = candidates(unit_rows(seen, layer, torch.device("cpu")), layer)
         distance = torch.cdist(images, batch.inputs.flatten(1).double(), p=torch.inf).min(1).values
         assert int(units.sum(1).argmax()) == int(distance.argmax()) == 0
         guess = run(task, seen)
@@ -151,11 +151,11 @@ def test_candidates_are_images_of_their_units() -> None:
     bias = torch.tensor([-3.0, 2, 0, 5, 1], dtype=torch.float64)
     matrix = torch.cat([torch.stack(rows), bias[:, None]], 1)
     small = torch.full((5,), 1e-12, dtype=torch.float64)
-    found, units = candidates(UnitRows(matrix, small, small))
+    found, units = candidates(UnitRows(matrix, small, small), FirstLinear("", "", ""))
     torch.testing.assert_close(found, torch.stack([image, other]))
     assert units.tolist() == [[True, True, False, False, False], [False, False, False, True, False]]
     # With noise as large as half a byte, nothing is an image.
-    assert len(candidates(UnitRows(matrix, small + 0.01, small))[0]) == 0
+    assert len(candidates(UnitRows(matrix, small + 0.01, small), FirstLinear("", "", ""))[0]) == 0
 
 
 def test_convolutions_are_refused(victim: Victim, pictures: Pictures) -> None:

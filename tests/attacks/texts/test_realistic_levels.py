@@ -12,7 +12,7 @@ import pytest
 
 from attacks.scheduling.jobs import Demand, plan
 from attacks.scheduling.ledger import Ledger
-from attacks.scheduling.worker import run_serial
+from attacks.scheduling.serial import run_serial
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
@@ -27,6 +27,7 @@ DATA: dict[Cell, tuple[str, str]] = {
     "image": ("lenet", "shapes"),
     "linear": ("mlp", "shapes"),
     "patches": ("vit", "shapes"),
+    "normalised": ("resnet20", "shapes"),
     "text": ("tiny-bert", "sentences"),
     "language": ("tiny-gpt2", "sentences"),
 }
@@ -122,7 +123,7 @@ NEEDS_SIZE = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS_SIZE))
+@pytest.mark.parametrize("name", sorted(NEEDS_SIZE | {"statistics"}))
 def test_the_size_of_the_cohort_is_named_where_it_is_missing(name: str, attacked: Attacked) -> None:
     record = attacked(name, ATTACK_CASES[name].cells[0])
     assert (record.status, "needs num_examples" in record.reason) == ("skipped", True)

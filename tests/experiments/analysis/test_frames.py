@@ -6,7 +6,7 @@ import math
 import random
 
 from experiments.analysis.frames import by_status, frame, jobs, score_frame, victims
-from experiments.analysis.keys import ClientKey, VictimKey
+from experiments.analysis.keys import VictimKey
 from experiments.stages.updates import UpdateRow
 from tests.experiments.analysis.test_summary import row
 
@@ -22,7 +22,7 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     assert sorted(victims(found)) == sorted(
         VictimKey(0, c, r, 0, -1) for c in range(12) for r in (1, 2, 10)
     )
-    assert victims(found)[0].owner == ClientKey(0, 0)
+    assert victims(found)[0].owner == 0
 
 
 def test_a_missing_value_is_not_a_nan() -> None:

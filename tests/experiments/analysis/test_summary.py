@@ -97,7 +97,7 @@ def only_section(rows: list[ScoreRow], utility: list[UtilityRow] | None = None) 
     return section
 
 
-def test_seeds_are_pooled_and_clients_of_other_seeds_are_other_clients() -> None:
+def test_seeds_are_pooled_and_a_client_of_several_seeds_is_one() -> None:
     section = only_section(
         [
             row(value=10.0),
@@ -107,11 +107,35 @@ def test_seeds_are_pooled_and_clients_of_other_seeds_are_other_clients() -> None
     )
     (result,) = section.results
     found = result.leakage["psnr"]
-    assert (found.n, found.clusters, found.mean, found.median, found.worst) == (3, 3, 30, 20, 60)
+    assert (found.n, found.clusters, found.mean, found.median, found.worst) == (3, 2, 30, 20, 60)
     assert result.setting == ""
     assert result.cells == ("c0", "c1")
-    assert (section.victims, section.clients) == (3, 3)
+    assert (section.victims, section.clients) == (3, 2)
     assert result.jobs == {"done": 3, "skipped": 0, "failed": 0, "timeout": 0, "interrupted": 0}
+
+
+def test_no_mean_is_taken_over_survivors() -> None:
+    def attack(client: int, value: float | None, **more: Any) -> ScoreRow:
+        status = "skipped" if value is None else "done"
+        return row(client=client, row=client, value=value, status=status, **more)
+
+    blind = {"attack": PRIOR_ONLY, "attack_options": "{}"}
+    priors = [attack(client, 12.0, **blind) for client in range(4)]
+    # A refused victim counts with the prior's guess, a failed one as it was scored, as a blank.
+    failed = replace(attack(3, 6.0), status="failed")
+    tried = [attack(0, 30.0), attack(1, 20.0), attack(2, None), failed]
+    section = only_section([*tried, *priors])
+    result = next(one for one in section.results if one.attack == "dlg")
+    assert (result.leakage["psnr"].n, result.leakage["psnr"].mean) == (4, (30 + 20 + 12 + 6) / 4)
+    assert (result.rounds["psnr"][1].n, result.jobs["skipped"]) == (4, 1)
+    verdict = section.evidence.verdicts[0]
+    assert verdict.strongest is not None
+    assert verdict.strongest.leakage.mean == result.leakage["psnr"].mean
+    # One that refused all victims has reached nothing, and without the prior there is no guess.
+    none = only_section([*(attack(client, None) for client in range(4)), *priors])
+    assert next(one for one in none.results if one.attack == "dlg").leakage == {}
+    (alone,) = only_section(tried).results
+    assert alone.leakage["psnr"].n == 3
 
 
 def test_a_sentence_says_how_often_was_trained_and_from_where() -> None:
@@ -132,7 +156,7 @@ def test_an_example_that_is_attacked_twice_is_one_private_example() -> None:
     section = only_section([*rows, row(cell="c0", client=0, row=0, round=7)])
     assert (section.victims, section.clients, section.fewest) == (6, 6, 6)
     few = only_section([*rows, *(row(cell="c1", seed=1, client=c, row=9 + c) for c in range(2))])
-    assert (few.victims, few.clients, few.fewest) == (8, 8, 6)
+    assert (few.victims, few.clients, few.fewest) == (8, 6, 6)
     assert only_section(rows[:8]).fewest == 2
 
 

@@ -43,13 +43,13 @@ CASES: list[tuple[str, str, str]] = [
     (f"attack BARE {GPT2} --base lenet", "no pretrained weights", "Name a folder"),
     (f"attack BARE {NET}", "that of Net is not known", "Pass it, for example"),
     (f"attack BARE {NET} --loss nowhere:loss", "'nowhere:loss' cannot be", "in the folder of"),
-    (f"attack BARE {NET} --loss json:dumps", "fails on one image", "Write a function"),
+    (f"attack BARE {NET} --loss json:dumps", "fails on one example", "Write a function"),
     (f"attack BARE {NET} --image-shape 1x8x8", "1x8x8", "write numbers, for example 3,32,32"),
     (f"attack BARE {NET} --loss json:dumps --image-shape 3,8,8", "(3, 8, 8)", "Pass the shape"),
     (f"attack SWAPPED {GPT2}", "tensor 1 has the shape", "in its order"),
-    (f"attack HALF {GPT2}", "9 tensors came", "Pass all of them"),
+    (f"attack HALF {GPT2}", "tensor 0 has the shape", "in its order"),
     ("attack NAN", "values that are NaN", "whose loss is finite"),
-    ("attack SAME", "equals before, so there is no update", "Copy the weights"),
+    ("attack SAME", "equals what was sent", "Attack another capture"),
     ("attack CUT", "cut or altered", "."),
     ("attack PARTIAL", "not on the wire", "--base FOLDER"),
     ("attack .", "no run folder", "Correct the path"),
@@ -77,21 +77,21 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
         found[name] = root / name
         shutil.copytree(found[of], found[name])
         store = CaptureStore(found[name])
-        key = store.keys()[0]
-        record = store.record(key)
-        tensors = load_tensors(store.tensors_path(key))
-        ordered = {name: tensors[name] for name in record.order}
-        spoil(ordered)
-        sha256 = save_tensors(store.tensors_path(key), ordered)
-        record = record.model_copy(update={"sha256": sha256, "order": tuple(ordered)})
-        store.tensors_path(key).with_suffix(".json").write_text(record.model_dump_json())
+        for key in store.keys():
+            record = store.record(key)
+            tensors = load_tensors(store.tensors_path(key))
+            ordered = {name: tensors[name] for name in record.order}
+            spoil(ordered)
+            sha256 = save_tensors(store.tensors_path(key), ordered)
+            record = record.model_copy(update={"sha256": sha256, "order": tuple(ordered)})
+            store.tensors_path(key).with_suffix(".json").write_text(record.model_dump_json())
 
     def swap(tensors: dict[str, torch.Tensor]) -> None:
         values = list(tensors.values())[::-1]
         tensors.update(zip(list(tensors), values, strict=True))
 
     def halve(tensors: dict[str, torch.Tensor]) -> None:
-        for name in list(tensors)[9:]:
+        for name in list(tensors)[:-9]:
             del tensors[name]
 
     def same(tensors: dict[str, torch.Tensor]) -> None:
@@ -105,13 +105,13 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     next(found["CUT"].glob("round-*/*.safetensors")).write_bytes(b"x")
     copy("PARTIAL", "NAMED", lambda t: None)
     store = CaptureStore(found["PARTIAL"])
-    key = store.keys()[0]
-    few = dict(list(store.load(key).sent.items())[:3])
+    few = dict(list(store.load(store.keys()[0]).sent.items())[:3])
     sha256 = save_tensors(store.root / "models" / "few.safetensors", few)
     (store.root / "models" / "few.safetensors").rename(store.sent_path(sha256))
-    path = store.tensors_path(key).with_suffix(".json")
-    changed = json.loads(path.read_text()) | {"sent_sha256": sha256, "sent_order": list(few)}
-    path.write_text(json.dumps(changed))
+    for key in store.keys():
+        path = store.tensors_path(key).with_suffix(".json")
+        changed = json.loads(path.read_text()) | {"sent_sha256": sha256, "sent_order": list(few)}
+        path.write_text(json.dumps(changed))
     for name in ("t5", "mamba"):
         found[name.upper()] = root / name
         shutil.copytree(TEXT_MODELS["tiny-gpt2"], root / name)

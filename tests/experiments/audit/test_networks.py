@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import fedsim
 from attacks import ATTACKS
+from fedsim.errors import CannotAttack, ConfigError
 from fedsim.types import Batch
 from tests.experiments.audit.conftest import loss
 
@@ -86,3 +87,126 @@ def test_an_attack_that_fails_is_a_line_of_suited(monkeypatch: pytest.MonkeyPatc
     found = fedsim.suited(victim_of(Patches(encoder())))
     assert found.reasons["dlg"] == "it fails (RuntimeError: no such kernel)"
     assert {"inverting", "bayes"} <= set(found.attacks)
+
+
+class Positioned(Patches):
+    """Patches with a table of positions, and with tokens before them."""
+
+    def __init__(self, tokens: int, *, overlap: bool = False) -> None:
+        super().__init__(encoder())
+        if overlap:
+            self.patch = nn.Conv2d(3, 16, 4, 2)
+        self.start = nn.Parameter(torch.randn(1, tokens, 16))
+        self.place = nn.Parameter(torch.randn(1, tokens + (9 if overlap else 4), 16))
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patch(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.start.expand(len(images), -1, -1), patches], 1) + self.place
+        return self.head(self.block(tokens).mean(1))  # type: ignore[no-any-return]
+
+
+class TwoHeads(Positioned):
+    """The mean of two heads, as of distilled transformers."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.other = nn.Linear(16, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patch(images).flatten(2).transpose(1, 2)
+        start = self.start.expand(len(images), -1, -1)
+        tokens = self.block(torch.cat([start, patches], 1) + self.place)
+        return (self.head(tokens[:, 0]) + self.other(tokens[:, 1])) / 2  # type: ignore[no-any-return]
+
+
+def transformers_vit(**options: Any) -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = ViTConfig(
+        **sizes, intermediate_size=64, image_size=8, patch_size=4, num_labels=5, **options
+    )
+    network: nn.Module = ViTForImageClassification(config)
+    return network
+
+
+def transformers_loss(model: Any, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch.inputs).logits, batch.labels)
+
+
+def normalised(model: Any, batch: Any) -> Tensor:
+    return loss(model, Batch((batch.inputs - 0.5) / 0.25, batch.labels))
+
+
+@pytest.mark.parametrize(
+    ("network", "objective"),
+    [
+        (lambda: Positioned(0), loss),
+        (lambda: Positioned(3), normalised),
+        (lambda: Positioned(1, overlap=True), loss),
+        (TwoHeads, loss),
+        (transformers_vit, transformers_loss),
+    ],
+    ids=["no token", "normalised", "overlap", "two heads", "transformers"],
+)
+def test_patch_rows_of_any_vision_transformer(network: Any, objective: Any) -> None:
+    guess = fedsim.attack(victim_of(network(), objective), "patch_rows", quiet=True)
+    assert guess.certified == (True,)
+    assert guess.labels == (2,)
+    assert guess.images is not None
+    torch.testing.assert_close(guess.images, IMAGE, atol=1e-3, rtol=0)
+
+
+def test_patches_without_positions_are_refused() -> None:
+    with pytest.raises(CannotAttack, match="Patches has no table of positions added to patches"):
+        fedsim.attack(victim_of(Patches(encoder())), "patch_rows", quiet=True)
+
+
+class Returning(nn.Module):
+    """Logits and features in a tuple, a dictionary, or a tuple of one."""
+
+    def __init__(self, wrap: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Conv2d(3, 12, 5, 2, 2), nn.Sigmoid(), nn.Flatten())
+        self.head, self.wrap = nn.Linear(192, 5), wrap
+
+    def forward(self, images: Tensor) -> Any:
+        features = self.body(images)
+        return self.wrap(self.head(features), features)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "take"),
+    [
+        (lambda logits, features: (logits, features), lambda out: out[0]),
+        (lambda logits, features: [features, logits], lambda out: out[1]),
+        (lambda logits, features: {"features": features, "logits": logits}, lambda o: o["logits"]),
+    ],
+    ids=["tuple", "list", "dictionary"],
+)
+def test_networks_that_return_more_than_logits(wrap: Any, take: Any) -> None:
+    def objective(model: Any, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(take(model(batch.inputs)), batch.labels)
+
+    victim = victim_of(Returning(wrap), objective)
+    assert victim.task.spec.num_classes == 5
+    assert fedsim.attack(victim, "closed_form", quiet=True).certified == (True,)
+    assert fedsim.attack(victim, "inverting", steps=2, quiet=True).labels == (2,)
+
+
+@pytest.mark.parametrize("layer", [nn.Identity(), nn.Dropout(0.5), nn.Unflatten(1, (8,))])
+def test_layers_that_change_nothing_are_skipped(layer: nn.Module) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 5, 2, 2), layer, nn.Sigmoid(), nn.Flatten(), nn.Dropout(), nn.Linear(128, 5)
+    )
+    guess = fedsim.attack(victim_of(network), "closed_form", quiet=True)
+    assert guess.certified == (True,)
+
+
+def test_a_target_for_each_pixel_is_refused() -> None:
+    network = nn.Conv2d(3, 2, 1)
+    with pytest.raises(ConfigError, match=r"one class an image; targets of shape \(8, 8\) are not"):
+        fedsim.Update.of(network, gradients=[], loss=loss, image_shape=(3, 8, 8))

@@ -9,6 +9,8 @@ from experiments.invocation import Invocation
 from experiments.plan.config import parse_experiment
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
+from fedsim.files import write_json
+from fedsim.records import SimulationRecord
 from tests.apps.cases import IMAGES, Make, merge
 
 Have = Callable[[int], None]
@@ -28,7 +30,8 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch) -> Have:
 def test_gpus_for_a_run_folder_are_for_its_attacks(make_run: Make, with_gpus: Have) -> None:
     run = make_run(IMAGES, federation={"rounds": 1})
     for cell in run.cells:
-        (cell.folder / "simulation.json").write_text("{}")
+        record = SimulationRecord(seconds=1.0, utility=(), bytes_up={}, incidents=())
+        write_json(cell.folder / "simulation.json", record)
     with_gpus(1)
     found = Invocation(str(run.root), gpus=0.5).run(("attack",))
     assert [cell.folder for cell in found.cells] == [cell.folder for cell in run.cells]

@@ -10,7 +10,7 @@ import pytest
 
 from attacks import ATTACKS
 from experiments import cli
-from experiments.plan.config import AttackStage, ExperimentConfig
+from experiments.plan.config import AttackStage, ExperimentConfig, VerdictRule
 from experiments.preview.describe import manual
 from fedsim.cell import AuxiliaryConfig, CaptureConfig, FilterConfig, ProbesConfig, TaskConfig
 from fedsim.defenses import DEFENSES
@@ -29,6 +29,7 @@ SECTIONS: dict[str, Any] = {
     "probes": ProbesConfig,
     "server_knows": ServerKnows,
     "attack_stage": AttackStage,
+    "verdict": VerdictRule,
 }
 PARTS: dict[str, Any] = {**ATTACKS, **DEFENSES, **METRICS}
 

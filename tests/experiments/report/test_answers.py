@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from experiments.analysis.evidence import Evidence, Reached, Verdict, Word
+from experiments.analysis.evidence import Clients, Evidence, Kind, Reached, Reason, Verdict, Word
 from experiments.analysis.findings import (
     Leakage,
     Problem,
@@ -35,8 +36,16 @@ def estimate(mean: float) -> Estimate:
 def over(low: float, high: float) -> Difference:
     mean = (low + high) / 2
     return Difference(
-        n=8, clusters=8, mean=mean, low=low, high=high, interval_of="clients", level=0.95, p=0.1
+        n=8, clusters=8, mean=mean, low=low, high=high, interval_of="clients", level=0.95
     )
+
+
+def clients(hit: int) -> Clients:
+    return Clients(hit=hit, of=8, examples=hit, low=hit / 10, high=0.3123)
+
+
+def rows_of(word: Word) -> Word:
+    return "not decided" if word in ("labels leak", "members leak") else word
 
 
 def verdict(word: Word, defense: str = "none", options: str = "[]", **given: Any) -> Verdict:
@@ -48,7 +57,14 @@ def verdict(word: Word, defense: str = "none", options: str = "[]", **given: Any
         "defense": defense,
         "defense_options": options,
         "word": word,
-        "notes": (),
+        "rows": rows_of(word),
+        "grade": {"leaks": "recognisable", "labels leak": "class only"}.get(word),
+        "smallest": 1.0,
+        "most": 0.5,
+        "verbatim": clients(0),
+        "recovered": clients(6 if word == "leaks" else 0),
+        "reasons": (),
+        "members": None,
         "levels": (),
         "attacks": 1,
         "victims": 8 if ran else 0,
@@ -146,17 +162,26 @@ def short(*verdicts: Verdict, **given: Any) -> str:
 @pytest.mark.parametrize(
     ("word", "said", "lead"),
     [
-        ("leaks", "an eavesdropper recovers 6 of 8 images", "Without a defense the images leak."),
+        (
+            "leaks",
+            "an eavesdropper recovers 6 of 8 images recognisably",
+            "Without a defense images are recovered, 6 of 8 clients recognisable, at least 60 % at "
+            "95 %.",
+        ),
+        (
+            "labels leak",
+            "it is not decided whether the images leak without a defense",
+            "Without a defense the labels leak. Whether the images do is not decided.",
+        ),
         (
             "no leak found",
             "these attacks recover no images even without a defense",
-            "Without a defense these attacks find no leak.",
+            "Without a defense these attacks find no leak above 1 dB.",
         ),
         (
-            "inconclusive",
-            "it remains open whether the images leak without a defense",
-            "Inconclusive: whether the images leak without a defense is not settled by "
-            "these attacks.",
+            "not decided",
+            "it is not decided whether the images leak without a defense",
+            "Not decided: whether the images leak without a defense.",
         ),
         (
             "not attacked",
@@ -177,19 +202,26 @@ def test_no_defense(word: Word, said: str, lead: str) -> None:
     [
         (
             "leaks",
-            "Gaussian noise (std=0.01) does not stop it",
-            "Gaussian noise (std=0.01) does not stop the leak.",
+            "Gaussian noise (std=0.01) does not stop it (recognisable)",
+            "Gaussian noise (std=0.01) does not stop the leak: images are recovered, 6 of 8 "
+            "clients recognisable, at least 60 % at 95 %.",
         ),
         (
             "no leak found",
             "Gaussian noise (std=0.01) hides the images, as far as these attacks tell",
-            "Gaussian noise (std=0.01) holds, as far as these attacks tell.",
+            "Gaussian noise (std=0.01): no leak above 1 dB, as far as these attacks tell.",
         ),
         (
-            "inconclusive",
-            "it remains open whether Gaussian noise (std=0.01) hides the images (6 of 8 recovered)",
-            "Inconclusive: whether Gaussian noise (std=0.01) holds is not settled by these "
-            "attacks.",
+            "not decided",
+            "it is not decided whether Gaussian noise (std=0.01) hides the images (6 of 8 "
+            "recovered)",
+            "Not decided: whether Gaussian noise (std=0.01) holds.",
+        ),
+        (
+            "members leak",
+            "under Gaussian noise (std=0.01) members leak, and the images are not shown to",
+            "Gaussian noise (std=0.01) does not hide who took part. Whether the images do is "
+            "not decided.",
         ),
         (
             "not attacked",
@@ -200,9 +232,11 @@ def test_no_defense(word: Word, said: str, lead: str) -> None:
 )
 def test_a_defense_beside_none(word: Word, said: str, lead: str) -> None:
     (answer,) = answers(section(verdict("leaks"), verdict(word, "gaussian_noise", NOISE)))
-    assert answer.short == f"an eavesdropper recovers 6 of 8 images; {said}"
+    assert answer.short == f"an eavesdropper recovers 6 of 8 images recognisably; {said}"
     assert answer.statements[1].lead == lead
-    claims = "holds, as far" in answer.statements[1].lead or "hides the images, as" in answer.short
+    claims = (
+        "as far as these" in answer.statements[1].lead or "hides the images, as" in answer.short
+    )
     assert claims == (word == "no leak found")
 
 
@@ -215,17 +249,17 @@ def test_the_numbers_of_a_leak() -> None:
 
 
 def test_a_leak_of_the_mean_alone_recovers_none() -> None:
-    assert short(verdict("leaks"), share=0.0) == (
+    assert short(verdict("leaks", grade="better than guessing"), share=0.0) == (
         "an eavesdropper comes closer to the images than a blind guess, but recovers none"
     )
     assert short(verdict("leaks"), share=0.25) == (
-        "an eavesdropper recovers 2 of 8 images, and on average comes closer to them than a "
-        "blind guess"
+        "an eavesdropper recovers 2 of 8 images recognisably, and on average comes closer to them "
+        "than a blind guess"
     )
 
 
 def test_words_leak_without_their_order() -> None:
-    words = verdict("leaks", over_null=over(-1, 3))
+    words = verdict("leaks", grade="words", over_null=over(-1, 3))
     (answer,) = answers(section(words, modality="text"))
     assert answer.short == (
         "an eavesdropper learns words of the batch, but no whole text is shown to leak"
@@ -238,26 +272,48 @@ def test_words_leak_without_their_order() -> None:
 def test_a_defense_that_holds_where_nothing_leaked_says_so() -> None:
     bare, noise = verdict("no leak found"), verdict("no leak found", "gaussian_noise", NOISE)
     (answer,) = answers(section(bare, noise))
-    assert answer.short.endswith("they find no leak under Gaussian noise (std=0.01) either")
+    assert answer.short.endswith(
+        "they find no leak above 1 dB under Gaussian noise (std=0.01) either"
+    )
     assert answer.statements[1].lead.endswith("but none was shown without a defense either.")
 
 
-def test_holding_says_that_no_attack_was_adapted() -> None:
+def test_holding_says_how_much_is_not_ruled_out() -> None:
     noise = verdict("no leak found", "gaussian_noise", NOISE)
     told = answers(section(noise))[0].statements[0].detail
-    assert "but a stronger attack may still succeed" in told
-    assert "a leak in up to 32 % of clients is not ruled out" in told  # Wilson, none of 8
-    assert "No attack was adapted to this defense." in told
-    reached = Reached(attacker=ADAPTIVE, leakage=estimate(20), refused=0)
-    adapted = verdict("no leak found", "gaussian_noise", NOISE, adaptive=reached)
-    assert "No attack was adapted" not in answers(section(adapted))[0].statements[0].detail
+    assert "the mean is at most 0.5 dB above a blind guess, and at most 31 % of clients" in told
+    assert "a stronger attack may still succeed" in told
+
+
+def test_severity_is_said_first() -> None:
+    exact = verdict("leaks", grade="verbatim", verbatim=clients(3))
+    mush = verdict("leaks", "gaussian_noise", NOISE, grade="better than guessing")
+    (answer,) = answers(section(exact, mush, share=0.375))
+    assert answer.short == (
+        "an eavesdropper recovers 3 of 8 images verbatim; under Gaussian noise (std=0.01) guesses "
+        "are better than blind ones, and recover none"
+    )
+    assert [one.grade for one in answer.statements] == ["verbatim", "better than guessing"]
+    assert "3 of 8 clients verbatim, at least 30 % at 95 %" in answer.statements[0].lead
+    assert overall([section(exact, mush)]) == (
+        "No defense was shown to hold. Guesses are better than blind ones, and recover none, under "
+        "Gaussian noise (std=0.01)."
+    )
+
+
+def test_false_certificates_come_first() -> None:
+    wrong = Reason(kind="false_certificates", attack=DLG, numbers={"false": 2.0, "certified": 9.0})
+    (answer,) = answers(section(verdict("leaks", reasons=(wrong,))))
+    assert answer.statements[0].detail.startswith(
+        "FALSE CERTIFICATES: 2 of the 9 guesses that DLG certified as exact are not."
+    )
 
 
 def test_labels_leak_beside_every_verdict() -> None:
     bare = verdict("leaks")
     cases: tuple[tuple[Word, str], ...] = (
         ("no leak found", "as far as these attacks tell, but the labels leak"),
-        ("inconclusive", "hides the images (6 of 8 recovered), and the labels leak"),
+        ("not decided", "hides the images (6 of 8 recovered), and the labels leak"),
     )
     for word, said in cases:
         noise = verdict(word, "gaussian_noise", NOISE, labels=DLG)
@@ -277,7 +333,7 @@ def test_refused_victims_count_as_blind_guesses() -> None:
 def test_a_defense_that_was_hardly_tested_says_so() -> None:
     strongest = Reached(attacker=DLG, leakage=estimate(20), refused=5)
     bare = verdict("leaks", beating=(DLG,))
-    words: tuple[Word, ...] = ("inconclusive", "no leak found")
+    words: tuple[Word, ...] = ("not decided", "no leak found")
     for word in words:
         noise = verdict(word, "gaussian_noise", NOISE, strongest=strongest)
         (answer,) = answers(section(bare, noise))
@@ -286,9 +342,9 @@ def test_a_defense_that_was_hardly_tested_says_so() -> None:
             "Hardly tested: DLG could attack 3 of 8 victims; the other 5 count as blind guesses. "
         )
         assert "could not attack" not in told  # not said twice
-        assert "(hardly tested" in answer.short
+        assert ("(hardly tested" in answer.short) == (word == "not decided")
     half = verdict(
-        "inconclusive",
+        "not decided",
         "gaussian_noise",
         NOISE,
         strongest=Reached(attacker=DLG, leakage=estimate(20), refused=4),
@@ -299,7 +355,7 @@ def test_a_defense_that_was_hardly_tested_says_so() -> None:
 
 
 def test_an_attack_that_fails_without_a_defense_tests_none() -> None:
-    noise = verdict("inconclusive", "gaussian_noise", NOISE)
+    noise = verdict("not decided", "gaussian_noise", NOISE)
     weak, strong = verdict("leaks", beating=(ADAPTIVE,)), verdict("leaks", beating=(DLG,))
     said = "DLG is not shown to beat a blind guess even without a defense."
     assert said in answers(section(weak, noise))[0].statements[1].detail
@@ -319,34 +375,64 @@ def test_a_skipped_attack_is_no_defense_that_holds() -> None:
     assert answers(section(alone))[0].statements[0].detail == "No attack was run."
 
 
+def reason(kind: Kind, attack: AttackKey | None = None, **given: Any) -> Reason:
+    numbers = {name: float(value) for name, value in given.items() if name in NUMBERS}
+    more = {name: value for name, value in given.items() if name not in NUMBERS}
+    return Reason(kind=kind, attack=attack, numbers=numbers, **more)
+
+
+NUMBERS = ("clients", "needed", "mean", "low", "high", "jobs")
+WIDE: dict[str, Any] = {
+    **{"baseline": "prior_only", "metric": "psnr", "clients": 8},
+    **{"mean": 0.5, "low": -1, "high": 2},
+}
+
+
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("one", "why"),
     [
-        ({"clients": 3}, "3 clients are too few to tell."),
-        ({"clients": 1}, "One client is too few to tell."),
-        ({"over_null": None, "null": None}, "There is no blind guess to compare it with."),
+        (reason("few_clients", clients=3, needed=5), "3 clients, where a mean takes 5 to decide."),
+        (reason("few_clients", clients=1, needed=5), "1 client, where a mean takes 5 to decide."),
         (
-            {"jobs": dict.fromkeys(STATUSES, 0) | {"done": 7, "failed": 1}},
-            "1 job failed or ran out of time.",
+            reason("no_null"),
+            "there is no blind guess to compare with: add the attack prior_only.",
+        ),
+        (reason("failed", jobs=1), "1 job failed or ran out of time."),
+        (
+            reason("wide", DLG, needed=72, **WIDE),
+            "the lead of DLG over prior only is 0.5 [\N{MINUS SIGN}1.0, 2.0] dB, and about 72 "
+            "clients would decide.",
         ),
         (
-            {},
-            "Its lead over a blind guess is 3.0 [\N{MINUS SIGN}3.0, 9.0] dB: the interval "
-            "includes 0.",
+            reason("wide", DLG, needed=math.inf, **WIDE),
+            "dB, and no number of clients is likely to decide.",
         ),
         (
-            {"notes": ("DLG: the interval over prior only is too wide", "labels leak")},
-            "includes 0. Left open by DLG (the interval over prior only is too wide). No attack",
+            reason("beats_one", DLG, baseline="prior_only", metric="psnr", clients=8),
+            "DLG is above another client's update, not above prior only: it reads something that a "
+            "better attack might use.",
         ),
         (
-            {"over_null": over(2, 6), "notes": ("does not beat prior only", "3 jobs were skipped")},
-            "is 4.0 [2.0, 6.0] dB. Left open by the attack (does not beat prior only). No attack",
+            reason("alike", DLG, baseline="other_client", metric="psnr", clients=6),
+            "DLG and another client's update are alike on most of 6 clients, which says little "
+            "about others.",
+        ),
+        (
+            reason("recovered", DLG, clients=1),
+            "DLG recovers an example of 1 client where blind guesses do not, too few to exclude "
+            "chance.",
+        ),
+        (
+            reason("no_control"),
+            "no attack that was run is shown to work without a defense.",
         ),
     ],
 )
-def test_why_it_is_inconclusive(given: dict[str, Any], why: str) -> None:
-    noise = verdict("inconclusive", "gaussian_noise", NOISE, **given)
-    assert why in answers(section(noise))[0].statements[0].detail
+def test_why_it_is_not_decided(one: Reason, why: str) -> None:
+    noise = verdict("not decided", "gaussian_noise", NOISE, reasons=(one,))
+    detail = answers(section(noise))[0].statements[0].detail
+    assert "Left open: " in detail
+    assert why in detail
 
 
 SAME = {0: 0.5, 1: 0.6}
@@ -362,11 +448,11 @@ SAME = {0: 0.5, 1: 0.6}
         ),
         ({0: 0.49, 1: 0.61}, " at no measurable cost in accuracy", "does not change measurably:"),
         (
-            {0: 0.3, 1: 0.4},
-            " at a cost of 0.200 in accuracy",
-            "The accuracy falls: \N{MINUS SIGN}0.200 [",
+            {0: 0.3, 1: 0.401},
+            " at a cost of 0.199 in accuracy",
+            "The accuracy falls: \N{MINUS SIGN}0.199 [",
         ),
-        ({0: 0.7, 1: 0.8}, " while accuracy improves", "The accuracy rises: +0.200 ["),
+        ({0: 0.7, 1: 0.801}, " while accuracy improves", "The accuracy rises: +0.201 ["),
         ({0: float("nan")}, "", "The training diverged."),
     ],
 )
@@ -414,11 +500,11 @@ def test_the_costs_at_the_top() -> None:
 def test_several_defenses_are_grouped_by_verdict() -> None:
     bare = verdict("leaks")
     noise, prune = (
-        verdict("inconclusive", "gaussian_noise", NOISE),
-        verdict("inconclusive", "prune", PRUNE, labels=DLG),
+        verdict("not decided", "gaussian_noise", NOISE),
+        verdict("not decided", "prune", PRUNE, labels=DLG),
     )
     assert short(bare, noise, prune).endswith(
-        "; it remains open whether Gaussian noise (std=0.01) and pruning (fraction=0.9) hide the "
+        "; it is not decided whether Gaussian noise (std=0.01) and pruning (fraction=0.9) hide the "
         "images, and the labels leak under one of them"
     )
     assert names(list("abcdef")) == "a, b, c and 3 more"
@@ -426,7 +512,7 @@ def test_several_defenses_are_grouped_by_verdict() -> None:
 
 
 def test_each_setting_has_an_answer() -> None:
-    here, there = verdict("leaks", setting="batch_size=1"), verdict("inconclusive", setting="b=2")
+    here, there = verdict("leaks", setting="batch_size=1"), verdict("not decided", setting="b=2")
     assert [answer.setting for answer in answers(section(here, there))] == ["batch_size=1", "b=2"]
     assert answers(section()) == []
 
@@ -443,14 +529,15 @@ def test_a_defense_is_judged_by_its_worst_task() -> None:
         "Pruning (fraction=0.9) was not tested."
     )
     assert overall([section(holds), section(leaks, prune)]) == (
-        "No defense was shown to hold. A leak was found under Gaussian noise (std=0.01). "
+        "No defense was shown to hold. Private examples leak recognisably under Gaussian noise "
+        "(std=0.01). "
         "Pruning (fraction=0.9) was not tested."
     )
 
 
 def test_a_defense_gets_no_credit_where_nothing_leaked() -> None:
     holds = verdict("no leak found", "gaussian_noise", NOISE)
-    words: tuple[Word, ...] = ("no leak found", "inconclusive", "not attacked")
+    words: tuple[Word, ...] = ("no leak found", "not decided", "not attacked")
     for word in words:
         found = section(verdict(word), holds)
         assert overall([found]) == (
@@ -460,11 +547,14 @@ def test_a_defense_gets_no_credit_where_nothing_leaked() -> None:
         assert "hides" not in short(verdict(word), holds)
 
 
-def test_labels_are_named_with_a_defense_that_holds() -> None:
-    holds = verdict("no leak found", "gaussian_noise", NOISE, labels=DLG)
-    assert overall([section(verdict("leaks"), holds)]) == (
-        "Gaussian noise (std=0.01) held wherever tested, as far as these attacks tell. "
-        "Labels leak under Gaussian noise (std=0.01) all the same."
+def test_a_defense_under_which_labels_leak_does_not_hold() -> None:
+    open_ = verdict("labels leak", "gaussian_noise", NOISE, rows="no leak found", labels=DLG)
+    assert overall([section(verdict("leaks"), open_)]) == (
+        "No defense was shown to hold. The labels leak, and rows are not shown to, under Gaussian "
+        "noise (std=0.01)."
+    )
+    assert short(verdict("leaks"), open_).endswith(
+        "as far as these attacks tell, but the labels leak"
     )
 
 
@@ -477,7 +567,7 @@ def test_how_sure() -> None:
     assert "As far as these attacks tell" in certainty([section(holds)], {0})
     few = certainty([section(verdict("leaks"), verdict("leaks", clients=3))], {0, 1})
     assert "8 victims of 3 to 8 clients, in 2 trainings" in few
-    assert "Fewer than 5 clients can show that there is a leak, but not that there is none" in few
+    assert "Fewer than 5 clients can show that examples came back exactly, but no mean" in few
     assert certainty([section(verdict("not attacked"))], {0}).startswith("No victim was scored")
 
 

@@ -38,7 +38,7 @@ def examples(cell: str, *values: float, attack: str = "dlg", shade: int = 0) -> 
 
 
 def lineup(*shown: Shown, untested: bool = False) -> list[Lineup]:
-    noise = verdict("not attacked" if untested else "inconclusive", "gaussian_noise", NOISE)
+    noise = verdict("not attacked" if untested else "not decided", "gaussian_noise", NOISE)
     found = section(noise, verdict("leaks"))
     results = tuple(
         one.model_copy(update={"cells": ("none",) if one.defense == "none" else ("noise",)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -112,8 +113,9 @@ def test_an_altered_guess_is_not_scored_and_is_made_again(run: Run) -> None:
     for found in re.finditer(r"\d", whole):
         digit = str(9 - int(found[0]))
         altered = whole[: found.start()] + digit + whole[found.end() :]
-        if json.loads(altered) == json.loads(whole):  # a float's last digit may tell nothing
-            continue
+        with contextlib.suppress(json.JSONDecodeError):  # a number that begins with 0 is none
+            if json.loads(altered) == json.loads(whole):  # a float's last digit may tell nothing
+                continue
         with pytest.raises(ValidationError):
             JobRecord.model_validate_json(altered)
         path.write_text(altered)

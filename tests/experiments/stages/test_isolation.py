@@ -167,6 +167,7 @@ def test_without_the_rows_of_each_client_a_budget_is_not_told(make_run: Make) ->
     path = run.cells[0].folder / "simulation.json"
     record = json.loads(path.read_text())
     assert record.pop("client_rows") == [667, 667, 666]
+    del record["seal"]  # as in the run of an older fedsim
     path.write_text(json.dumps(record))
     with pytest.raises(StoreError) as caught:
         execute(run, ("score",), quiet=True)

@@ -1,0 +1,84 @@
+"""Running statistics that a client sends back, and what they say of the batches that it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from fedsim.capture import Observation
+from fedsim.types import Tensors
+
+MEAN, VARIANCE = "batch-mean ", "batch-variance "
+"""Before a layer's name; no parameter has a space in its name."""
+
+
+def tracking_layers(observation: Observation, network: nn.Module) -> dict[str, _NormBase]:
+    """The normalisation layers whose running statistics were broadcast, by name."""
+    return {
+        name: part
+        for name, part in network.named_modules()
+        if isinstance(part, _NormBase) and f"{name}.running_mean" in observation.sent
+    }
+
+
+def counted_batches(observation: Observation, name: str, layer: _NormBase) -> int | None:
+    """How many batches a layer saw in training; None where its count was not sent, or not kept."""
+    counter = f"{name}.num_batches_tracked"
+    if counter not in observation.received or isinstance(layer, _InstanceNorm):
+        return None
+    return round(float(observation.received[counter] - observation.sent[counter]))
+
+
+def broadcast_and_steps(
+    observation: Observation, name: str, layer: _NormBase, steps: int
+) -> Tensor:
+    """The weight in what came back of what was broadcast, and of each step, ``(1 + step,)``.
+
+    Each step of momentum ``m`` makes ``(1 - m) old + m batch``. Without momentum (None) a layer
+    keeps the mean over all batches that it ever counted, so that ``m`` is one over their number;
+    an instance normalisation, which counts none, then never moves. The weights add up to 1.
+
+    Args:
+        observation: with the count of the broadcast layer.
+        name: of the layer.
+        layer: of the broadcast model.
+        steps: batches that the layer saw in training.
+    """
+    before = float(observation.sent.get(f"{name}.num_batches_tracked", torch.zeros(())))
+    weights = torch.ones(1, dtype=torch.float64)
+    for step in range(steps):
+        share = layer.momentum
+        if share is None:
+            share = 0.0 if isinstance(layer, _InstanceNorm) else 1 / (before + step + 1)
+        weights = torch.cat([(1 - share) * weights, weights.new_tensor([share])])
+    return weights
+
+
+def without_broadcast(
+    observation: Observation, layers: Mapping[str, _NormBase], steps: int
+) -> Tensors:
+    """Mean and unbiased variance at each layer, float32 ``(channel,)``, the broadcast's taken out.
+
+    One step gives the batch's exactly, up to ``1 / momentum`` times the rounding, and several steps
+    their mean by ``broadcast_and_steps``. A cohort's variance lacks what its clients' means differ
+    by. Layers that never move are left out.
+
+    Args:
+        observation: with the statistics of these layers.
+        layers: of the broadcast model, by name.
+        steps: batches that each layer saw in training.
+    """
+    statistics: Tensors = {}
+    for name, layer in layers.items():
+        share = float(broadcast_and_steps(observation, name, layer, steps)[0])
+        if share == 1:
+            continue
+        for prefix, buffer in ((MEAN, "running_mean"), (VARIANCE, "running_var")):
+            sent = observation.sent[f"{name}.{buffer}"].double()
+            received = observation.received[f"{name}.{buffer}"].double()
+            statistics[prefix + name] = ((received - share * sent) / (1 - share)).float()
+    return statistics

@@ -1,0 +1,87 @@
+"""What a layer is given of an image: its pixels, normalised value by value or as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.errors import CannotAttack
+from fedsim.tasks.base import Task
+from fedsim.types import Batch
+
+_PROBES = 4  # images: a black, a white and random ones
+_ROUNDING = 1e-4
+"""Relative error of float32 that leaves a map affine; half and twice as much change no test."""
+_BEYOND = 1e-3
+"""By how much rounding may take solved pixels out of [0, 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenInput:
+    """``scale * image + shift``, value by value.
+
+    Attributes:
+        scale: ``(value,)`` in float64.
+        shift: ``(value,)``.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def image(self, values: Tensor) -> Tensor:
+        """Pixels ``(..., value)`` of which a layer is given ``values (..., value)``."""
+        return (values - self.shift) / self.scale
+
+    @property
+    def plain(self) -> bool:
+        """Whether the layer is given the pixels as they are."""
+        return bool((self.scale == 1).all() and (self.shift == 0).all())
+
+
+def seen_input(network: nn.Module, task: Task, layer: str) -> SeenInput:
+    """How the input of a layer depends on the pixels.
+
+    Told from a black, a white and two random images, since the owner's loss or the network may
+    normalise.
+
+    Raises:
+        CannotAttack: the layer is given something else.
+    """
+    like = next(network.parameters())
+    rng = torch.Generator().manual_seed(0)
+    pixels = torch.rand(_PROBES, *task.spec.input_shape, generator=rng)
+    pixels[0], pixels[1] = 0, 1
+    pixels = pixels.to(like)
+    seen: list[Tensor] = []
+    hook = network.get_submodule(layer).register_forward_pre_hook(
+        lambda module, args: seen.append(args[0].detach())
+    )
+    try:
+        with torch.no_grad():
+            task.loss(network, Batch(pixels, task.any_labels(_PROBES).to(like.device)))
+    finally:
+        hook.remove()
+    flat = pixels.flatten(1).double()
+    if seen and seen[0].numel() == flat.numel() and len(seen[0]) == _PROBES:
+        values = seen[0].flatten(1).double()
+        found = SeenInput(values[1] - values[0], values[0])
+        error = (found.scale * flat + found.shift - values).abs().max()
+        if bool((found.scale != 0).all()) and float(error) <= _ROUNDING * float(values.abs().max()):
+            return found
+    raise CannotAttack(
+        f"{layer!r} of {type(network).__name__} is not given the pixels one by one",
+        "Choose a model whose first layer takes the image, or an attack that searches.",
+    )
+
+
+def range_note(images: Tensor, task: Task) -> str:
+    """What range solved images have, if it is not [0, 1]; else empty."""
+    low, high = float(images.min()), float(images.max())
+    if low >= -_BEYOND and high <= 1 + _BEYOND:
+        return ""
+    form = getattr(task, "form", None)
+    if form is not None and not form.plain:
+        return "its values leave input_range"
+    return f"its values run from {low:.3g} to {high:.3g}; attacks that search need input_range"

@@ -1,0 +1,97 @@
+"""How applications set the texts of a batch, where they do not pad them on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+Line = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a language model's texts stand in a batch, and what the model is told of it.
+
+    With padding on the left and labels that are hidden at the padding alone, the last pad before a
+    text predicts the text's first word, and has a gradient. It attends to nothing: fused attention,
+    the default of transformers, makes its output 0, and eager attention the mean of all values.
+
+    Attributes:
+        pads: number before the longest text; None where the padding is on the right.
+        counted: place of the pads where the application counts positions from each text's first
+            word; None where transformers counts them from the first pad.
+        fused: whether attention is fused.
+        silent: whether the label of a padded text's first word is hidden as well.
+    """
+
+    pads: int | None = None
+    counted: int | None = None
+    fused: bool = False
+    silent: bool = False
+
+    def place(self, lines: Sequence[Line], pad: int) -> tuple[Tensor, Tensor]:
+        """Token ids and mask ``(text, token)``."""
+        side = "right" if self.pads is None else "left"
+        ids = [torch.tensor(list(line), dtype=torch.int64) for line in lines]
+        inputs = pad_sequence(ids, batch_first=True, padding_value=pad, padding_side=side)
+        ones = [torch.ones_like(line) for line in ids]
+        mask = pad_sequence(ones, batch_first=True, padding_side=side)
+        if self.pads:
+            inputs = nn.functional.pad(inputs, (self.pads, 0), value=pad)
+            mask = nn.functional.pad(mask, (self.pads, 0))
+        return inputs, mask
+
+    def predicted(self, mask: Tensor) -> Tensor:
+        """Which tokens ``(text, token)`` have a label."""
+        if not self.silent:
+            return mask == 1
+        return mask.cumsum(1) > 1  # the first token is not predicted anyway
+
+    @contextmanager
+    def told(self, network: nn.Module) -> Iterator[None]:
+        """Let the network run as the application's."""
+        with ExitStack() as stack:
+            if self.counted is not None:
+                hook = _count_from(self.counted)
+                handle = network.register_forward_pre_hook(hook, with_kwargs=True)
+                stack.callback(handle.remove)
+            if self.fused:
+                switch: Callable[[str], None] = network.set_attn_implementation  # type: ignore[assignment]
+                switch("sdpa")
+                stack.callback(switch, "eager")
+            yield
+
+
+RIGHT = Layout()
+"""Padding on the right, as fedsim has it."""
+
+
+def left_layouts(places: Sequence[int], *, learned: bool) -> list[Layout]:
+    """The layouts with padding on the left that a search tries.
+
+    Args:
+        places: of the first word of each text, as the learned table of positions shows them.
+        learned: whether there is such a table.
+    """
+    if any(places):
+        pads = min(places)
+        return [Layout(pads, None, True), Layout(pads, None, True, silent=True), Layout(pads)]
+    # Where positions are relative, fused attention makes every number of pads the same. The
+    # longest of several texts may have no pad before it.
+    several, counted = (1, 0) if len(places) > 1 else (1,), (1, 0, None) if learned else (None,)
+    return [Layout(pads, at, True) for pads in several for at in counted]
+
+
+def _count_from(pads: int) -> Callable[..., Any]:
+    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        mask = kwargs["attention_mask"]
+        places = (mask.cumsum(1) - 1).masked_fill(mask == 0, pads)
+        return args, kwargs | {"position_ids": places}
+
+    return hook

@@ -1,0 +1,136 @@
+"""Limits on what attacks may reach in a run: a gate for continuous integration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+import pandas as pd
+
+from experiments.analysis.frames import ATTACK, PLACE, attacked
+from experiments.analysis.hits import EXACT_METRIC
+from experiments.analysis.keys import DefenseInSetting
+from experiments.analysis.paired import Scored, estimate, is_attack, scored
+from experiments.stages.coverage import EXACT
+from experiments.wording.defense_names import defense_name
+from fedsim.records import AttackKey
+
+Compared: TypeAlias = Literal["bound", "mean", "client"]
+"""The end of the 95 % interval, the mean, or the mean of the worst client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a metric may reach; the least where ``most`` is False."""
+
+    metric: str
+    value: float
+    most: bool
+
+
+def broken(
+    scores: pd.DataFrame,
+    limits: Sequence[Limit],
+    *,
+    compare: Compared = "bound",
+    verbatim: int | None = None,
+) -> list[str]:
+    """Every limit that does not hold, a line each; what was not tested does not hold.
+
+    Args:
+        scores: see ``score_frame``.
+        limits: on each attack under each defense.
+        compare: which number is held to a limit. An interval that is missing holds none.
+        verbatim: number of examples under each defense that may come back exactly, by any attack.
+    """
+    places = [DefenseInSetting(*key) for key, _ in scores.groupby(PLACE)]
+    lines = []
+    for limit in limits:
+        attacks = _tried(scores, limit.metric)
+        for place in places:
+            own = [one for one in attacks if one.place == place]
+            if not own:
+                lines.append(f"{_where(place)}: no finished attack has a score of {limit.metric}")
+            lines += [line for one in own if (line := _over(one, limit, compare))]
+    if verbatim is not None:
+        lines += _returned(scores, places, verbatim)
+    return lines
+
+
+def _tried(scores: pd.DataFrame, metric: str) -> list[Scored]:
+    """Attacks with a finished job; one that failed or refused everywhere has tested nothing."""
+    done = scores[(scores.status == "done") & scores.has_value & (scores.metric == metric)]
+    ran = {
+        (DefenseInSetting(*place), AttackKey(attack, options, bool(adaptive)))
+        for (*place, attack, options, adaptive), _ in attacked(done).groupby([*PLACE, *ATTACK])
+    }
+    known = [one for one in scored(scores, metric) if is_attack(one)]
+    return [one for one in known if (one.place, one.attacker) in ran]
+
+
+def _over(one: Scored, limit: Limit, compare: Compared) -> str:
+    """Why an attack is over a limit; empty if it is not."""
+    value = _number(one, limit.most, compare)
+    what = f"{one.attacker.attack} {_where(one.place)}: {limit.metric}"
+    if value is None:
+        why = "clients are too few, or too much alike, for a bound"
+        return f"{what} {one.mean:.3g}, and {why}: pass --compare mean"
+    over = value > limit.value if limit.most else value < limit.value
+    if not over:
+        return ""
+    side, than = ("at most", "above") if limit.most else ("at least", "below")
+    how = {
+        "bound": f"is {side} {value:.3g} at 95 %",
+        "mean": f"{value:.3g}",
+        "client": f"of the worst client {value:.3g}",
+    }[compare]
+    return f"{what} {how}, {than} {limit.value:g}"
+
+
+def _number(one: Scored, most: bool, compare: Compared) -> float | None:
+    if compare == "client":
+        by_client: dict[int, list[float]] = {}
+        for victim, value in one.values.items():
+            by_client.setdefault(victim.owner, []).append(value)
+        return (max if most else min)(map(fmean, by_client.values()))
+    if compare == "mean":
+        return one.mean
+    known = estimate(one.values)
+    return known.high if most else known.low
+
+
+def _returned(
+    scores: pd.DataFrame, places: Sequence[DefenseInSetting], allowed: int
+) -> Iterator[str]:
+    """Defenses under which too many examples are exact or certified as exact."""
+    attacks = {metric: _tried(scores, metric) for metric in EXACT_METRIC.values()}
+    for place in places:
+        known = {
+            metric: [one for one in found if one.place == place]
+            for metric, found in attacks.items()
+        }
+        if not any(known.values()):
+            names = " or ".join(EXACT_METRIC.values())
+            yield f"{_where(place)}: no finished attack has a score of {names}"
+            continue
+        exact = {
+            victim
+            for metric, found in known.items()
+            for one in found
+            for victim, value in one.values.items()
+            if victim in one.certified or (victim not in one.refused and _exact(metric, value))
+        }
+        if len(exact) > allowed:
+            came = "example" if len(exact) == 1 else "examples"
+            yield f"{_where(place)}: {len(exact)} {came} came back verbatim, above {allowed}"
+
+
+def _exact(metric: str, value: float) -> bool:
+    return value <= EXACT[metric] if metric == "mse" else value >= EXACT[metric]
+
+
+def _where(place: DefenseInSetting) -> str:
+    name = "no defense" if place.defense == "none" else defense_name(*place[1:])
+    return f"under {name}{f' at {place.setting}' if place.setting else ''}"

@@ -1,0 +1,115 @@
+"""Which victims passed a bar, exactness or a threshold, where no null baseline did."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.analysis.evidence import Clients
+from experiments.analysis.findings import THRESHOLDS
+from experiments.analysis.keys import VictimKey
+from experiments.analysis.paired import Scored, is_attack
+from experiments.analysis.statistics import clopper_pearson
+from experiments.stages.coverage import EXACT
+from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, Modality
+
+EXACT_METRIC: dict[Modality, str] = {"image": "mse", "text": "exact_match"}
+_EXACT_MAIN = {"psnr": 54.151, "rougeL": 1.0 - 1e-9}
+"""Exact by the main metric, where the metric of exactness was not scored: half a byte in dB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """What passed a bar under one attack.
+
+    Attributes:
+        hit: victims on which the attack passed.
+        blind: victims on which a null baseline of the attack passed.
+        certified: victims whose guess the attack certified.
+    """
+
+    attacker: AttackKey
+    hit: frozenset[VictimKey]
+    blind: frozenset[VictimKey]
+    certified: frozenset[VictimKey]
+
+    @property
+    def gained(self) -> frozenset[VictimKey]:
+        """Victims on which the attack passed and no null baseline did."""
+        return self.hit - self.blind
+
+    def shown(self, comparisons: int) -> bool:
+        """Whether clients gained outnumber clients lost beyond chance: the exact sign test."""
+        from scipy.stats import binomtest
+
+        more = len(owners(self.gained) - owners(self.blind - self.hit))
+        less = len(owners(self.blind - self.hit) - owners(self.gained))
+        if not more:
+            return False
+        p = binomtest(more, more + less, alternative="greater").pvalue
+        return float(p) <= 0.025 / comparisons
+
+
+def owners(victims: Iterable[VictimKey]) -> frozenset[int]:
+    """The clients whose examples these are."""
+    return frozenset(victim.owner for victim in victims)
+
+
+def exact_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> list[Hits]:
+    """Victims that came back exactly, for each attack; by the main metric if no other was scored.
+
+    Args:
+        known: metric -> values by attack, of one defense, controls included.
+        modality: decides the metrics.
+    """
+    metric, main = EXACT_METRIC[modality], MAIN[modality]
+    if known.get(metric):
+        sign = -1.0 if metric == "mse" else 1.0
+        return _hits(known[metric], sign * EXACT[metric], sign)
+    return _hits(known.get(main, ()), _EXACT_MAIN[main], 1.0)
+
+
+def recovered_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> list[Hits]:
+    """Victims that passed the threshold of the main metric, for each attack."""
+    main = MAIN[modality]
+    return _hits(known.get(main, ()), THRESHOLDS[main], 1.0)
+
+
+def verbatim(hits: Hits, comparisons: int) -> frozenset[VictimKey]:
+    """Victims of ``exact_hits`` that count as verbatim leaks.
+
+    A certificate that is true is a proof. Without one, an exact example counts if no null baseline
+    has any, or if the attack has more of them than chance explains.
+    """
+    if not hits.blind or hits.shown(comparisons):
+        return hits.gained | (hits.hit & hits.certified)
+    return hits.hit & hits.certified
+
+
+def counted(victims: Collection[VictimKey], clients: int) -> Clients:
+    """These victims as a share of the clients."""
+    hit = len(owners(victims))
+    low, high = clopper_pearson(hit, clients, error=0.1)  # each end one-sided at 95 %
+    return Clients(hit=hit, of=clients, examples=len(victims), low=low, high=high)
+
+
+def _hits(known: Sequence[Scored], bar: float, sign: float) -> list[Hits]:
+    def passed(one: Scored) -> frozenset[VictimKey]:
+        return frozenset(victim for victim, x in one.values.items() if sign * x >= bar)
+
+    return [
+        Hits(
+            attack.attacker,
+            passed(attack) - attack.refused,
+            frozenset[VictimKey]().union(*(passed(one) for one in known if _is_null(one, attack))),
+            attack.certified,
+        )
+        for attack in known
+        if is_attack(attack)
+    ]
+
+
+def _is_null(one: Scored, attack: Scored) -> bool:
+    """Whether this is a guess that did not see the victim: the prior's, or of another update."""
+    prior = (one.attacker.attack, one.control) == (PRIOR_ONLY, "none")
+    return prior or (one.attacker == attack.attacker and one.control != "none")

@@ -1,0 +1,146 @@
+"""Reasons of a verdict in words; the only place where a record becomes a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from experiments.analysis.evidence import Clients, Kind, Reason, Verdict
+from experiments.analysis.findings import TaskFindings
+from experiments.report.naming import attack_label, unit_of_main
+from experiments.wording.names import show, title
+from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY
+
+BASELINES = {PRIOR_ONLY: "prior only", OTHER_CLIENT: "another client's update"}
+
+
+def phrases(section: TaskFindings, verdict: Verdict) -> tuple[str, ...]:
+    """Every reason, for a table."""
+    return tuple(phrase(section, reason) for reason in verdict.reasons)
+
+
+def phrase(section: TaskFindings, reason: Reason) -> str:
+    """One reason, as a clause without its full stop."""
+    return _PHRASES[reason.kind](section, reason)
+
+
+def unit_after(section: TaskFindings) -> str:
+    """The unit of the main metric as it follows a number; empty for a share."""
+    unit = unit_of_main(section)
+    return "" if unit == "1" else f" {unit}"
+
+
+def jobs(count: float) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count:.0f} job{'' if count == 1 else 's'}"
+
+
+def clients(count: float) -> str:
+    """``1 client``, ``2 clients``."""
+    return f"{count:.0f} client{'' if count == 1 else 's'}"
+
+
+def clients_hit(known: Clients, how: str) -> str:
+    """``3 of 500 clients verbatim, at least 0.2 % at 95 %``."""
+    return f"{known.hit} of {known.of} clients {how}, at least {_percent(known.low)} at 95 %"
+
+
+def share_bound(known: Clients) -> str:
+    """The largest share of clients that these numbers leave open."""
+    return _percent(known.high)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{0 if share >= 0.095 else 1}f} %"
+
+
+def _who(section: TaskFindings, reason: Reason) -> str:
+    return attack_label(section, reason.attack)
+
+
+def _false(section: TaskFindings, reason: Reason) -> str:
+    numbers = reason.numbers
+    return (
+        f"FALSE CERTIFICATES: {numbers['false']:.0f} of the {numbers['certified']:.0f} guesses "
+        f"that {_who(section, reason)} certified as exact are not"
+    )
+
+
+def _unrun(_: TaskFindings, reason: Reason) -> str:
+    parts = [f"{count:.0f} {status}" for status, count in reason.numbers.items()]
+    return ", ".join(parts) or "no attack was run"
+
+
+def _no_null(_: TaskFindings, reason: Reason) -> str:
+    if reason.baseline == OTHER_CLIENT:
+        return "there is no update of another client to compare with"
+    return "there is no blind guess to compare with: add the attack prior_only"
+
+
+def _few(_: TaskFindings, reason: Reason) -> str:
+    numbers = reason.numbers
+    return f"{clients(numbers['clients'])}, where a mean takes {numbers['needed']:.0f} to decide"
+
+
+def _alike(section: TaskFindings, reason: Reason) -> str:
+    return (
+        f"{_metric(reason)}{_who(section, reason)} and {BASELINES[reason.baseline]} are alike on "
+        f"most of {clients(reason.numbers['clients'])}, which says little about others"
+    )
+
+
+def _wide(section: TaskFindings, reason: Reason) -> str:
+    numbers = reason.numbers
+    unit = "1" if reason.metric not in MAIN.values() else unit_of_main(section)
+    mean, low, high = (show(numbers[name], unit) for name in ("mean", "low", "high"))
+    after = "" if unit == "1" else f" {unit}"
+    needed = numbers["needed"]
+    more = (
+        "no number of clients is likely to decide"
+        if math.isinf(needed)
+        else f"about {needed:.0f} clients would decide"
+    )
+    return (
+        f"{_metric(reason)}the lead of {_who(section, reason)} over {BASELINES[reason.baseline]} "
+        f"is {mean} [{low}, {high}]{after}, and {more}"
+    )
+
+
+def _beats_one(section: TaskFindings, reason: Reason) -> str:
+    other = next(name for kind, name in BASELINES.items() if kind != reason.baseline)
+    return (
+        f"{_metric(reason)}{_who(section, reason)} is above {other}, not above "
+        f"{BASELINES[reason.baseline]}: it reads something that a better attack might use"
+    )
+
+
+def _recovered(section: TaskFindings, reason: Reason) -> str:
+    return (
+        f"{_who(section, reason)} recovers an example of {clients(reason.numbers['clients'])} "
+        "where blind guesses do not, too few to exclude chance"
+    )
+
+
+def _metric(reason: Reason) -> str:
+    return "" if reason.metric in MAIN.values() else f"{title(reason.metric)}: "
+
+
+_PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
+    "false_certificates": _false,
+    "no_metric": lambda *_: "the metric of the verdicts was not measured",
+    "unrun": _unrun,
+    "no_null": _no_null,
+    "few_clients": _few,
+    "alike": _alike,
+    "wide": _wide,
+    "beats_one": _beats_one,
+    "recovered": _recovered,
+    "failed": lambda _, one: f"{jobs(one.numbers['jobs'])} failed or ran out of time",
+    "interrupted": lambda _, one: (
+        f"{jobs(one.numbers['jobs'])} were interrupted: fedsim attack runs them again"
+    ),
+    "no_adaptive": lambda *_: "no attack was adapted to the defense",
+    "no_control": lambda *_: "no attack that was run is shown to work without a defense",
+    "hardly_tested": lambda *_: "every attack refused most victims",
+    "skipped": lambda _, one: f"{jobs(one.numbers['jobs'])} were skipped",
+}

@@ -1,0 +1,147 @@
+"""Texts as applications set them: start and end tokens, padding, positions, length."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForSequenceClassification,
+)
+
+import fedsim
+from experiments.audit.update import Update
+from experiments.benchmarks.family_cases import SHAPES
+from fedsim.data.rows import load_rows
+from fedsim.models import TEXT_MODELS, transformer
+
+A, B = 3, 7
+"""Sentences of the built-in data."""
+END = 0
+"""The end token of the tiny tokenizer, which is also its start and its padding."""
+FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])
+
+
+@cache
+def client(family: str) -> tuple[Any, Any]:
+    """A random model with transformers' fused attention, and the tiny tokenizer."""
+    tokenizer = transformer.tokenizer(str(TEXT_MODELS["tiny-gpt2"]))
+    key = "n_positions" if family == "gpt2" else "max_position_embeddings"
+    config = AutoConfig.for_model(**SHAPES[family] | {"model_type": family, key: 64})
+    config.vocab_size, config.pad_token_id = len(tokenizer), None
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).float().eval(), tokenizer
+
+
+def text(row: int) -> str:
+    (line,) = load_rows("sentences", f"train[{row}:{row + 1}]", modality="text").inputs
+    return str(line)
+
+
+def attacked(family: str, ids: Any, labels: Any = None, max_length: int = 0, **inputs: Any) -> Any:
+    """What ``span`` makes of the client's gradient, of one example for each row of ``ids``."""
+    model, tokenizer = client(family)
+    rows = torch.tensor(ids)
+    targets = rows if labels is None else torch.tensor(labels)
+    tensors = {name: torch.tensor(value) for name, value in inputs.items()}
+    loss = model(input_ids=rows, labels=targets, **tensors).loss
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    update = Update.of(
+        model,
+        gradients=list(gradients),
+        tokenizer=tokenizer,
+        num_examples=len(rows),
+        max_length=max_length,
+    )
+    return fedsim.attack(update, "span", budget=60, quiet=True)
+
+
+def encoded(family: str, row: int) -> list[int]:
+    ids: list[int] = client(family)[1](text(row)).input_ids
+    return ids
+
+
+@pytest.mark.parametrize(("starts", "ends"), [(0, 0), (0, 1), (1, 1), (2, 1), (1, 0)])
+@FAMILIES
+def test_start_and_end_tokens(family: str, starts: int, ends: int) -> None:
+    guess = attacked(family, [[END] * starts + encoded(family, A) + [END] * ends])
+    assert guess.texts == (text(A),)
+    assert guess.confidence == ("certified",)
+
+
+@pytest.mark.parametrize("positions", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+@FAMILIES
+def test_padding_on_the_left(family: str, count: int, *, positions: bool) -> None:
+    lines = [[*encoded(family, row), END] for row in (A, B)[:count]]
+    size = max(map(len, lines)) + (count == 1) * 5
+    pads = [size - len(line) for line in lines]
+    ids = [[END] * n + line for n, line in zip(pads, lines, strict=True)]
+    labels = [[-100] * n + line for n, line in zip(pads, lines, strict=True)]
+    mask = [[0] * n + [1] * len(line) for n, line in zip(pads, lines, strict=True)]
+    placed = [[1] * n + list(range(len(line))) for n, line in zip(pads, lines, strict=True)]
+    more: dict[str, Any] = {"position_ids": placed} if positions else {}
+    guess = attacked(family, ids, labels, attention_mask=mask, **more)
+    assert sorted(guess.texts) == sorted(text(row) for row in (A, B)[:count])
+    assert set(guess.confidence) == {"certified"}
+
+
+@FAMILIES
+def test_first_words_without_a_label(family: str) -> None:
+    line = [*encoded(family, A), END]
+    ids, mask = [[END] * 4 + line], [[0] * 4 + [1] * len(line)]
+    guess = attacked(family, ids, [[-100] * 5 + line[1:]], attention_mask=mask)
+    assert guess.texts == (text(A),)
+    assert guess.confidence == ("certified",)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_more_tokens_than_attacks_look_for(family: str) -> None:
+    ids = [*encoded(family, A), *encoded(family, B)]
+    guess = attacked(family, [[*ids, END]], max_length=12)
+    assert guess.texts == (text(A) + text(B),)
+    assert guess.confidence == ("certified",)
+
+
+@FAMILIES
+def test_a_run_of_one_token_is_no_sentence(family: str) -> None:
+    guess = attacked(family, [[*encoded(family, A)[:1] * 4, END]])
+    lines = zip(guess.texts, guess.confidence, strict=True)
+    right = client(family)[1].decode(encoded(family, A)[:1] * 4)
+    assert all(line == right or level == "guess" for line, level in lines)
+
+
+def test_what_is_missing_is_said() -> None:
+    model, tokenizer = client("llama")
+    line = torch.tensor([[*encoded("llama", A), END]])
+    loss = model(input_ids=line, labels=line).loss
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    noisy = [g + 1e-4 * g.abs().max() * torch.randn_like(g) for g in gradients[-2:]]
+    update = Update.of(
+        model, gradients=[*gradients[:-2], *noisy], tokenizer=tokenizer, num_examples=2
+    )
+    guess = fedsim.attack(update, "span", budget=60, quiet=True)
+    assert "certified" not in guess.confidence
+    assert "1 of 2 examples found" in guess.note
+
+
+@pytest.mark.parametrize("attack", ["span", "april", "embedding_rows"])
+@pytest.mark.parametrize(("starts", "ends"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_an_encoder_without_its_start_or_end(attack: str, starts: int, ends: int) -> None:
+    tokenizer: Any = transformer.tokenizer(str(TEXT_MODELS["tiny-bert"]))
+    torch.manual_seed(0)
+    shape = SHAPES["bert"] | {"vocab_size": len(tokenizer)}
+    model: Any = BertForSequenceClassification(BertConfig(**shape)).eval()
+    first, *ids, last = tokenizer(text(A)).input_ids
+    rows = torch.tensor([[first] * starts + ids + [last] * ends])
+    loss = model(input_ids=rows, labels=torch.tensor([1])).loss
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    update = Update.of(model, gradients=list(gradients), tokenizer=tokenizer, num_examples=1)
+    guess = fedsim.attack(update, attack, budget=60, quiet=True)
+    assert guess.texts == (tokenizer.decode(ids),)
+    assert (guess.confidence, guess.labels) == (("certified",), (1,))

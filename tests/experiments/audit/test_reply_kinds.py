@@ -1,0 +1,403 @@
+"""Whatever a Flower client replies with: the certificate is that of plain weights."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as OldFedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedsim
+from experiments.audit.campaign import attack_captures
+from experiments.audit.captured import Captured, captured
+from fedsim.capture import CaptureStore
+from fedsim.errors import ConfigError
+from fedsim.reply_kind import kind_of
+from server.eavesdropper import Eavesdropper
+from server.grids.in_process import InProcessGrid
+from server.grids.local import run_server
+
+SHAPE, RATE, CLIENTS = (1, 8, 8), 0.1, 3
+Tensors: TypeAlias = "OrderedDict[str, Tensor]"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.h = nn.Linear(64, 40), nn.Linear(40, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.h(F.relu(self.a(x.flatten(1))))  # type: ignore[no-any-return]
+
+
+def loss(model: Any, batch: Any) -> Tensor:
+    return F.cross_entropy(model(batch.inputs), batch.labels)
+
+
+def image(client: int) -> Tensor:
+    return torch.rand(1, *SHAPE, generator=torch.Generator().manual_seed(100 + client))
+
+
+class Step:
+    """One client's step: what it was sent, the weights after it, and the gradient."""
+
+    def __init__(self, sent: Any, client: int) -> None:
+        model = Net()
+        model.load_state_dict({k: v for k, v in sent.items() if k in model.state_dict()})
+        F.cross_entropy(model(image(client)), torch.tensor([client % 4])).backward()
+        self.client, self.sent = client, OrderedDict(model.state_dict())
+        self.gradient = OrderedDict((k, p.grad.clone()) for k, p in model.named_parameters())  # type: ignore[union-attr]
+        self.weights = OrderedDict((k, v - RATE * self.gradient[k]) for k, v in self.sent.items())
+
+    def each(self, change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensors:
+        """A tensor of (sent, weights, gradient) each."""
+        return OrderedDict(
+            (k, change(v, self.weights[k], self.gradient[k])) for k, v in self.sent.items()
+        )
+
+
+Reply: TypeAlias = Callable[[Step], Any]
+WEIGHTS: dict[str, Reply] = {
+    "float32": lambda step: step.weights,
+    "float64": lambda step: step.each(lambda s, w, g: w.double()),
+    "some arrays alone": lambda step: OrderedDict(list(step.weights.items())[:2]),
+    "control variates behind": lambda step: OrderedDict(
+        [*step.weights.items(), *((f"c.{k}", v) for k, v in step.gradient.items())]
+    ),
+    "numbered, control variates behind": lambda step: OrderedDict(
+        (str(i), v) for i, v in enumerate([*step.weights.values(), *step.gradient.values()])
+    ),
+    "other names": lambda step: OrderedDict((f"net.{k}", v) for k, v in step.weights.items()),
+    "a record of control variates first": lambda step: {
+        "variates": ArrayRecord(step.gradient),
+        "model": ArrayRecord(step.weights),
+    },
+}
+DIFFERENCES: dict[str, Reply] = {
+    "float32": lambda step: step.each(lambda s, w, g: w - s),
+    "float64": lambda step: step.each(lambda s, w, g: w.double() - s.double()),
+    "float64 of float32": lambda step: step.each(lambda s, w, g: (w - s).double()),
+    "clipped": lambda step: step.each(lambda s, w, g: 0.37 * (w - s)),
+    "a scaled gradient": lambda step: step.each(lambda s, w, g: -RATE * g),
+    "float16": lambda step: step.each(lambda s, w, g: (w - s).half()),
+}
+PSEUDO: dict[str, Reply] = {
+    "float32": lambda step: step.each(lambda s, w, g: s - w),
+    "float64": lambda step: step.each(lambda s, w, g: s.double() - w.double()),
+}
+GRADIENTS: dict[str, Reply] = {
+    "float32": lambda step: step.gradient,
+    "float64": lambda step: step.each(lambda s, w, g: g.double()),
+    "float16": lambda step: step.each(lambda s, w, g: g.half()),
+    "a positive rate": lambda step: step.each(lambda s, w, g: RATE * g),
+    "some arrays alone": lambda step: OrderedDict(list(step.gradient.items())[:2]),
+}
+CASES = [
+    (kind, name, reply)
+    for kind, replies in {
+        "weights": WEIGHTS,
+        "difference": DIFFERENCES,
+        "pseudo-gradient": PSEUDO,
+        "gradient": GRADIENTS,
+    }.items()
+    for name, reply in replies.items()
+]
+
+
+class Idle(FedAvg):
+    """Leaves the global model as it is, whatever comes."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        return None, None
+
+
+class Grouped(Idle):
+    """Each client is sent the model of its own group, as in clustered federated learning."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        sent = []
+        for number, each in enumerate(super().configure_train(server_round, arrays, config, grid)):
+            rng = torch.Generator().manual_seed(number)
+            own = {
+                k: v + 0.05 * number * torch.randn(v.shape, generator=rng)
+                for k, v in arrays.to_torch_state_dict().items()
+            }
+            content = RecordDict(dict(each.content.items()) | {"arrays": ArrayRecord(own)})
+            about = each.metadata
+            sent.append(
+                Message(content, about.dst_node_id, about.message_type, group_id=about.group_id)
+            )
+        return sent
+
+
+def capture(
+    folder: Path,
+    reply: Reply,
+    strategy: type[FedAvg] = Idle,
+    config: dict[str, Any] | None = None,
+    beside: Callable[[Step], dict[str, Any]] = lambda step: {},
+    **options: Any,
+) -> Captured:
+    """One round of an app with one image a client."""
+    client, app = ClientApp(), ServerApp()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        sent = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
+        step = Step(sent, int(str(context.node_config["partition-id"])))
+        found = reply(step)
+        records = {"arrays": ArrayRecord(found)} if isinstance(found, OrderedDict) else found
+        metrics = {"metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict({**records, **metrics, **beside(step)}), reply_to=message)
+
+    torch.manual_seed(0)
+    model = Net()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        inner = strategy(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
+        about: dict[str, Any] = {"model": model, "loss": loss, "image_shape": SHAPE}
+        spy = Eavesdropper(inner, folder, **about, **options)
+        start = ArrayRecord(model.state_dict())
+        spy.start(grid, start, num_rounds=1, train_config=ConfigRecord(config or {}))
+
+    run_server(app, InProcessGrid(client, CLIENTS, {}), {})
+    return captured(folder, model, loss=loss, image_shape=SHAPE)
+
+
+def check_exact(found: Captured) -> None:
+    """Each client's one image is certified, and is the right one."""
+    assert len(found) == CLIENTS
+    for victim in found:
+        guess = fedsim.attack(victim, "spear", budget=20, quiet=True)
+        assert guess.certified == (True,)
+        truth = image(victim.observation.key.client - 1000)
+        assert fedsim.score(guess, truth=truth).mean("psnr") > 75
+
+
+@pytest.mark.parametrize(("kind", "name", "reply"), CASES)
+def test_every_kind_of_reply_is_told_and_certified(
+    kind: str, name: str, reply: Reply, tmp_path: Path
+) -> None:
+    found = capture(tmp_path, reply)
+    assert {found.store.record(key).kind for key in found.store.keys()} == {kind}
+    check_exact(found)
+
+
+def test_each_client_is_attacked_from_what_it_was_sent(tmp_path: Path) -> None:
+    found = capture(tmp_path, WEIGHTS["float32"], Grouped)
+    assert len({found.store.record(key).sent_sha256 for key in found.store.keys()}) == CLIENTS
+    check_exact(found)
+
+
+class Unbiased(Net):
+    """Its head has no bias, which would tell a scaled difference from a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.h = nn.Linear(40, 4, bias=False)
+
+
+@pytest.mark.parametrize("name", ["a scaled gradient", "clipped"])
+def test_a_difference_whose_sign_is_open_is_tried_as_both(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{__name__}.Net", Unbiased)
+    found = capture(tmp_path, DIFFERENCES[name])
+    check_exact(found)
+    attack_captures(found, ["spear"], 20, quiet=False)
+    said = capsys.readouterr().out
+    assert said.count("The reply was read as a difference") == CLIENTS
+    assert said.count("cosine of its gradient 1.00 with this update") == CLIENTS
+
+
+def test_the_owner_may_say_the_kind(tmp_path: Path) -> None:
+    said = capture(tmp_path / "said", DIFFERENCES["float32"], kind="gradient")
+    assert said.store.record(said.store.keys()[0]).kind == "gradient"
+    again = fedsim.captured(
+        tmp_path / "said", Net(), loss=loss, image_shape=SHAPE, kind="difference"
+    )
+    check_exact(again)
+    with pytest.raises(ConfigError, match="kind: 'delta' is none"):
+        capture(tmp_path / "other", WEIGHTS["float32"], kind="delta")
+
+
+def test_what_the_server_says_itself_is_known(tmp_path: Path) -> None:
+    config = {"lr": RATE, "Batch_Size": 32, "local-epochs": 2, "clipping_norm": 0.5, "x": [1, 2]}
+    found = capture(tmp_path, WEIGHTS["float32"], config=config)
+    record = found.store.record(found.store.keys()[0])
+    assert record.config == {**config, "server-round": 1}
+    known = record.knowledge
+    assert (known.learning_rate, known.batch_size, known.local_steps) == (RATE, 32, None)
+    assert known.defense == ({"name": "clip", "norm": 0.5},)
+    more = fedsim.captured(tmp_path, Net(), loss=loss, image_shape=SHAPE, knows={"defense": ()})
+    assert next(iter(more)).observation.knowledge.learning_rate == RATE
+
+
+def test_what_clients_send_beside_their_update_is_kept(tmp_path: Path) -> None:
+    def beside(step: Step) -> dict[str, Any]:
+        return {
+            "embedding": MetricRecord({"mean": step.gradient["h.bias"].tolist(), "loss": 1.0}),
+            "blob": ConfigRecord({"mask": b"\x01\x02", "names": ["a", "b"]}),
+            "variates": ArrayRecord(step.gradient),
+        }
+
+    found = capture(tmp_path, WEIGHTS["float32"], beside=beside)
+    record = found.store.record(found.store.keys()[0])
+    assert set(record.beside) == {
+        "embedding/mean",
+        "blob/mask",
+        *(f"variates/{name}" for name in Net().state_dict()),
+    }
+    assert "variates/a.weight" not in found.store.load(record.key).received
+    check_exact(found)
+
+
+def test_clients_that_did_not_train_leave_the_others_their_turn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = capture(
+        tmp_path, lambda step: OrderedDict(step.sent) if step.client < 2 else step.weights
+    )
+    done = attack_captures(found, ["spear"], 20, quiet=False)
+    assert [sum(guess.certified) for guess in done.guesses.values()] == [1]
+    assert set(done.refusals) == {(f"round-0001-client-100{i}", "spear") for i in range(2)}
+    assert "so the client did not train" in capsys.readouterr().out
+
+
+def test_replies_that_could_not_be_read_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(step: Step) -> Tensors:
+        return step.weights if step.client else step.each(lambda s, w, g: w.to(torch.complex64))
+
+    attack_captures(capture(tmp_path, reply), ["spear"], 20, quiet=False)
+    said = capsys.readouterr().out
+    assert f"replies that could not be read: 1, see {tmp_path / 'left_out.json'}" in said
+    assert said.count("1 certified") == CLIENTS - 1
+
+
+def test_whole_numbers_are_named_as_such(tmp_path: Path) -> None:
+    found = capture(tmp_path, lambda step: step.each(lambda s, w, g: (100 * w).to(torch.int8)))
+    with pytest.raises(ConfigError, match="all tensors are of whole numbers"):
+        next(iter(found))
+
+
+def test_a_claimed_number_is_not_contradicted_by_uncertified_images(tmp_path: Path) -> None:
+    def noisy(step: Step) -> Tensors:
+        rng = torch.Generator().manual_seed(step.client)
+        return step.each(lambda s, w, g: w + 1e-3 * torch.randn(w.shape, generator=rng))
+
+    done = attack_captures(capture(tmp_path, noisy), ["spear"], 3, quiet=True)
+    assert all(len(guess.examples.batch) == 1 for guess in done.guesses.values())
+    said = " ".join(done.refusals.values())
+    assert not any(word in said for word in ("pruned", "signs", "grid"))
+    assert len(done.guesses) + len(done.refusals) == CLIENTS
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+@pytest.mark.parametrize("name", ["_COSINE", "_RATIO", "_SMALL", "_FEWEST", "_ODD"])
+def test_half_and_double_of_a_threshold_judge_alike(
+    name: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fedsim.reply_kind as module
+
+    value = getattr(module, name) * share
+    monkeypatch.setattr(module, name, value)
+    torch.manual_seed(0)
+    step = Step(Net().state_dict(), 0)
+    sent = {k: v.numpy() for k, v in step.sent.items()}
+    for kind, case, reply in CASES:
+        found = reply(step)
+        if isinstance(found, OrderedDict):
+            arrays = {k: v.numpy() for k, v in found.items()}
+            assert kind_of(sent, arrays) == kind, case
+
+
+def numbers(model: nn.Module) -> list[Any]:
+    return [value.detach().numpy() for value in model.state_dict().values()]
+
+
+class Numbers(NumPyClient):
+    """A client of Flower's older interface, for secure aggregation."""
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        values = map(torch.tensor, parameters)
+        step = Step(dict(zip(Net().state_dict(), values, strict=True)), self.client)
+        return [value.numpy() for value in step.weights.values()], 1, {"loss": self.client}
+
+
+def test_sums_of_secagg_are_captured_once_and_have_another_rounds_null(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    model, app = Net(), ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        inner = OldFedAvg(
+            fraction_evaluate=0.0,
+            min_fit_clients=CLIENTS,
+            min_available_clients=CLIENTS,
+            initial_parameters=ndarrays_to_parameters(numbers(model)),
+        )
+        spy: Any = Eavesdropper(inner, tmp_path, model=model, loss=loss, image_shape=SHAPE)  # type: ignore[arg-type]
+        legacy = LegacyContext(context, config=ServerConfig(num_rounds=2), strategy=spy)
+        sums = SecAggPlusWorkflow(num_shares=CLIENTS, reconstruction_threshold=2)
+        DefaultWorkflow(fit_workflow=sums)(grid, legacy)
+
+    client = ClientApp(
+        client_fn=lambda context: Numbers(context.node_id - 1000).to_client(),
+        mods=[secaggplus_mod],
+    )
+    run_server(app, InProcessGrid(client, CLIENTS, {}), {})
+    store = CaptureStore(tmp_path)
+    records = [store.record(key) for key in store.keys()]
+    assert [record.nodes for record in records] == [(1000, 1001, 1002)] * 2
+    assert [record.knowledge.cohort for record in records] == [CLIENTS] * 2
+    assert [record.claimed_examples for record in records] == [CLIENTS] * 2
+    steps = [Step(model.state_dict(), client).weights for client in range(CLIENTS)]
+    mean = np.mean([step["a.weight"].numpy() for step in steps], 0)
+    first = store.load(store.keys()[0]).received["0"].numpy()
+    assert np.allclose(first, mean, atol=5e-3)  # SecAgg+ rounds to a grid
+    known = {"learning_rate": RATE, "local_steps": 1}
+    found = fedsim.captured(tmp_path, model, loss=loss, image_shape=SHAPE, knows=known)
+    attack_captures(found, ["inverting"], 1, quiet=False)
+    said = capsys.readouterr().out
+    assert "The reply is the mean of 3 clients." in said
+    assert said.count("with another round's") == 2
+
+
+def test_a_single_sum_has_no_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = capture(tmp_path, lambda step: Step(step.sent, 0).weights)
+    assert [found.store.record(key).nodes for key in found.store.keys()] == [(1000, 1001, 1002)]
+    attack_captures(found, ["spear"], 5, quiet=False)
+    assert "no other update" in capsys.readouterr().out
+
+
+def test_all_that_is_missing_is_asked_for_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"loss: .* nor the shape of its images.*image_shape="):
+        Eavesdropper(FedAvg(), tmp_path, model=Net())
+    with pytest.raises(ConfigError, match="'tokeniser' is no option"):
+        Eavesdropper(FedAvg(), tmp_path, model=Net(), tokeniser="gpt2")
+    with pytest.raises(ConfigError, match="loss without the model"):
+        Eavesdropper(FedAvg(), tmp_path, loss=loss)

@@ -1,0 +1,284 @@
+"""Losses other than the mean cross-entropy over classes, and inputs other than images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedsim
+from fedsim.errors import CannotAttack, ConfigError
+from fedsim.types import Batch
+from tests.experiments.audit.conftest import loss as cross_entropy
+
+IMAGE = F.interpolate(
+    torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(3)), size=8, mode="bicubic"
+).clamp(0, 1)
+WEIGHTS = torch.tensor([0.5, 1.0, 3.0, 1.5])
+
+
+def network(outputs: int) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 5, 2, 2), nn.Sigmoid(), nn.Flatten(), nn.Linear(192, outputs)
+    )
+
+
+def victim_of(
+    net: nn.Module,
+    loss: Any,
+    target: Any,
+    inputs: Tensor = IMAGE,
+    client: Any = None,
+    **knows: Any,
+) -> fedsim.Update:
+    """The update of a client whose loss is another one, if ``client`` is given."""
+    value = (client or loss)(net, Batch(inputs, torch.as_tensor(target)))
+    gradients = list(torch.autograd.grad(value, list(net.parameters())))
+    if not {"image_shape", "input_shape"} & knows.keys():
+        knows["image_shape"] = tuple(inputs.shape[1:])
+    knows = {"num_examples": len(inputs), **knows}
+    return fedsim.Update.of(net, gradients=gradients, loss=loss, **knows)
+
+
+def solved(victim: fedsim.Update, truth: Tensor = IMAGE) -> Any:
+    """The guess, which is certified and exact."""
+    guess = fedsim.attack(victim, "closed_form", quiet=True)
+    assert guess.certified == (True,)
+    assert guess.images is not None
+    torch.testing.assert_close(guess.images, truth, atol=1e-4 * float(truth.abs().max()), rtol=0)
+    return guess
+
+
+def bce(model: Any, batch: Any) -> Tensor:
+    return F.binary_cross_entropy_with_logits(model(batch.inputs).squeeze(1), batch.labels.float())
+
+
+def bce_columns(model: Any, batch: Any) -> Tensor:
+    return F.binary_cross_entropy_with_logits(model(batch.inputs), batch.labels)
+
+
+def probability(model: Any, batch: Any) -> Tensor:
+    return F.binary_cross_entropy(model(batch.inputs).sigmoid()[:, 0], batch.labels.float())
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.5, 1.0, 2.0, 65536.0])
+def test_a_factor_of_the_loss_is_found_and_said(factor: float) -> None:
+    def scaled(model: Any, batch: Any) -> Tensor:
+        return factor * cross_entropy(model, batch)
+
+    guess = solved(victim_of(network(5), cross_entropy, [2], client=scaled))
+    assert guess.labels == (2,)
+    assert (f"{factor:.2f} times" in guess.note or "0.01 times" in guess.note) == (factor != 1)
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.05, 0.2, None])
+def test_a_wrong_learning_rate_is_a_factor(lr: float | None) -> None:
+    net = network(5)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    torch.optim.SGD(net.parameters(), 0.1).zero_grad()
+    cross_entropy(net, Batch(IMAGE, torch.tensor([2]))).backward()
+    torch.optim.SGD(net.parameters(), 0.1).step()
+    victim = fedsim.Update.of(
+        net,
+        before=before,
+        after=net.state_dict(),
+        lr=lr,
+        local_steps=1,
+        loss=cross_entropy,
+        image_shape=(3, 8, 8),
+        num_examples=1,
+    )
+    assert ("times that" in solved(victim).note) == (lr in (0.05, 0.2))
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("loss", [bce, bce_columns, probability])
+def test_one_output_tells_two_classes(label: int, loss: Any) -> None:
+    target = [[float(label)]] if loss is bce_columns else [label]
+    assert solved(victim_of(network(1), loss, target)).labels == (label,)
+
+
+def test_the_class_of_one_output_may_be_known() -> None:
+    victim = victim_of(network(1), bce, [1], labels=[1])
+    guess = fedsim.attack(victim, "inverting", steps=2, quiet=True)
+    assert guess.labels == (1,)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda m, b: F.cross_entropy(m(b.inputs), b.labels, weight=WEIGHTS, reduction="sum"),
+        lambda m, b: F.cross_entropy(m(b.inputs), b.labels, label_smoothing=0.2),
+        lambda m, b: F.multi_margin_loss(m(b.inputs), b.labels),
+        lambda m, b: F.nll_loss(m(b.inputs).log_softmax(1), b.labels),
+        lambda m, b: ((m(b.inputs).softmax(1) - F.one_hot(b.labels, 4)) ** 2).mean(),
+        lambda m, b: bce_columns(m, Batch(b.inputs, F.one_hot(b.labels, 4).float())),
+    ],
+    ids=["weights", "smoothing", "margin", "log-softmax", "brier", "one-against-all"],
+)
+@pytest.mark.parametrize("label", [0, 3])
+def test_losses_of_a_class(loss: Any, label: int) -> None:
+    guess = solved(victim_of(network(4), loss, [label]))
+    assert guess.labels == (label,)
+    assert "times" not in guess.note
+
+
+@pytest.mark.parametrize(
+    ("loss", "target"),
+    [
+        (lambda m, b: F.mse_loss(m(b.inputs).squeeze(1), b.labels.float()), [1.7]),
+        (lambda m, b: F.mse_loss(m(b.inputs).squeeze(1), b.labels.float()), [-1.7]),
+        (lambda m, b: F.mse_loss(m(b.inputs), b.labels), [[1.5, -2.0, 30.0]]),
+        (lambda m, b: F.huber_loss(m(b.inputs), b.labels), [[0.3, -0.2, 0.1]]),
+        (lambda m, b: F.poisson_nll_loss(m(b.inputs).squeeze(1), b.labels), [4.0]),
+    ],
+    ids=["above", "below", "several", "huber", "poisson"],
+)
+def test_numbers_are_solved_for(loss: Any, target: Any) -> None:
+    width = len(target[0]) if isinstance(target[0], list) else 1
+    guess = solved(victim_of(network(width), loss, target))
+    assert guess.labels == ()
+    torch.testing.assert_close(
+        guess.targets.double(), torch.tensor(target).double().view(1, -1), atol=1e-3, rtol=1e-4
+    )
+    assert "class" not in str(guess)
+    assert "target" in str(guess)
+
+
+def test_several_classes_of_one_example() -> None:
+    target = [[1.0, 0.0, 1.0, 0.0]]
+    guess = solved(victim_of(network(4), bce_columns, target))
+    assert guess.labels == ((0, 2),)
+    assert "classes 0, 2" in str(guess)
+    found = fedsim.attack(victim_of(network(4), bce_columns, target), "dlg", steps=40, quiet=True)
+    assert found.labels == ((0, 2),)
+
+
+def test_numbers_of_several_examples_are_refused_or_searched_for() -> None:
+    images = torch.cat([IMAGE, 1 - IMAGE])
+
+    def squared(model: Any, batch: Any) -> Tensor:
+        return F.mse_loss(model(batch.inputs).squeeze(1), batch.labels)
+
+    victim = victim_of(network(1), squared, [1.0, 2.0], images)
+    with pytest.raises(CannotAttack, match="targets of 2 examples are no classes"):
+        fedsim.attack(victim, "inverting", steps=2, quiet=True)
+    assert fedsim.attack(victim, "dlg", steps=2, quiet=True).targets.shape == (2, 1)
+    with pytest.raises(ConfigError, match="labels: the targets of Sequential are numbers"):
+        victim_of(network(1), squared, [1.0], labels=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-2.1, 2.6), (0.0, 255.0), (-1.0, 1.0), (0.0, 65535.0), (-500.0, -400.0)]
+)
+@pytest.mark.parametrize("said", [False, True])
+def test_solved_inputs_are_not_cut(low: float, high: float, said: bool) -> None:
+    inputs = low + (high - low) * IMAGE
+    net = network(5)
+    with torch.no_grad():  # so that no sigmoid is saturated
+        net.get_parameter("0.weight").div_(max(1.0, abs(low), abs(high)))
+    knows: dict[str, Any] = {"input_range": (low, high)} if said else {}
+    victim = victim_of(net, cross_entropy, [2], inputs, **knows)
+    guess = solved(victim, inputs)
+    assert ("its values run from" in guess.note) == (not said)
+    assert fedsim.score(guess, inputs).mean("psnr") > 60
+
+
+def test_a_loss_that_normalises_is_undone() -> None:
+    mean, std = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1), torch.tensor(0.25)
+
+    def normalised(model: Any, batch: Any) -> Tensor:
+        return F.cross_entropy(model((batch.inputs - mean) / std), batch.labels)
+
+    assert solved(victim_of(network(5), normalised, [2])).note == ""
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)),
+        nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.5), nn.Linear(16, 3)).eval(),
+        nn.Sequential(nn.Linear(6, 16, bias=False), nn.Tanh(), nn.Linear(16, 3)),
+        nn.Linear(6, 3),
+    ],
+    ids=["relu", "gelu", "tanh", "logistic"],
+)
+def test_rows_of_a_table(net: nn.Module) -> None:
+    row = torch.tensor([[0.3, -1.2, 4.0, 0.0, 2.5, -0.7]])
+    victim = victim_of(net, cross_entropy, [1], row, input_shape=(6,))
+    guess = solved(victim, row)
+    assert guess.labels == (1,)
+    assert "1 row, 1 certified" in guess.line
+    assert fedsim.score(guess, row).mean("mse") < 1e-6
+
+
+def test_windows_of_sensors() -> None:
+    torch.manual_seed(2)
+    net = nn.Sequential(
+        nn.Conv1d(4, 16, 5, 2, 2), nn.Tanh(), nn.Identity(), nn.Flatten(), nn.Linear(256, 6)
+    )
+    window = torch.randn(1, 4, 32, generator=torch.Generator().manual_seed(1)) * 0.5
+    victim = victim_of(net, cross_entropy, [4], window, input_shape=(4, 32))
+    solved(victim, window)
+    said = victim_of(
+        net, cross_entropy, [4], window, input_shape=(4, 32), input_range=([-3] * 4, [3] * 4)
+    )
+    guess = fedsim.attack(said, "inverting", steps=2, quiet=True)
+    assert guess.images is not None
+    assert guess.images.shape == (1, 4, 32)
+    assert guess.images.min() < 0
+
+
+@pytest.mark.parametrize("channels", [1, 2, 5, 13])
+def test_any_number_of_channels_and_no_square(channels: int) -> None:
+    torch.manual_seed(2)
+    net = nn.Sequential(
+        nn.Conv2d(channels, 4 * channels, 3, 2, 1),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(4 * channels * 15, 3),
+    )
+    image = torch.rand(1, channels, 6, 10, generator=torch.Generator().manual_seed(0))
+    solved(victim_of(net, cross_entropy, [2], image), image)
+    guess = fedsim.attack(victim_of(net, cross_entropy, [2], image), "bayes", steps=2, quiet=True)
+    assert guess.images is not None
+    assert guess.images.shape == image.shape
+
+
+@pytest.mark.parametrize("attack", ["ratio", "spear"])
+@pytest.mark.parametrize(("count", "factor"), [(1, 0.5), (3, 1.0), (3, 2.0)])
+def test_rows_of_several_examples(attack: str, count: int, factor: float) -> None:
+    def scaled(model: Any, batch: Any) -> Tensor:
+        return factor * cross_entropy(model, batch)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 200), nn.ReLU(), nn.Linear(200, 4))
+    rows = 2 * torch.randn(count, 20, generator=torch.Generator().manual_seed(5))
+    labels = [1, 0, 2][:count]
+    victim = victim_of(net, cross_entropy, labels, rows, scaled, input_shape=(20,))
+    guess = fedsim.attack(victim, attack, quiet=True)
+    assert guess.certified == (True,) * count
+    assert fedsim.score(guess, (rows, labels)).mean("mse") < 1e-8
+    assert sorted(guess.labels) == sorted(labels)
+    assert (f"{factor:.2f} times that of the loss" in guess.note) == (factor != 1)
+    assert "its values run from" in guess.note
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss", "labels"),
+    [
+        (1, bce, [0, 1, 1, 1]),
+        (5, lambda m, b: F.cross_entropy(m(b.inputs), b.labels, reduction="sum"), [0, 0, 3, 4]),
+        (5, lambda m, b: F.cross_entropy(m(b.inputs), b.labels, label_smoothing=0.2), [1, 1, 2, 4]),
+    ],
+    ids=["one output", "sum", "smoothing"],
+)
+def test_classes_of_a_batch(outputs: int, loss: Any, labels: list[int]) -> None:
+    images = torch.cat([IMAGE, 1 - IMAGE, IMAGE.flip(3), IMAGE.flip(2)])
+    victim = victim_of(network(outputs), loss, labels, images)
+    guess = fedsim.attack(victim, "inverting", steps=2, quiet=True)
+    assert sorted(guess.labels) == labels

@@ -1,0 +1,104 @@
+"""Heads of text models that do not tell one class from others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import fedsim
+from experiments.audit.update import Update
+from experiments.benchmarks.family_cases import SHAPES
+from fedsim.errors import CannotAttack, ConfigError
+from fedsim.models import TEXT_MODELS, transformer
+
+TEXTS = ("We counted fourteen nests.", "The cellist broke a string and laughed.")
+TOKENIZER = transformer.tokenizer(str(TEXT_MODELS["tiny-bert"]))
+HEADS: dict[str, tuple[dict[str, Any], list[list[float]]]] = {
+    "regression": ({"num_labels": 1}, [[3.7], [-1.2]]),
+    "several numbers": ({"num_labels": 3, "problem_type": "regression"}, [[1.0, 0, 2], [0, 5, 1]]),
+    "several classes": (
+        {"num_labels": 4, "problem_type": "multi_label_classification"},
+        [[1.0, 0, 1, 0], [0, 0, 0, 1]],
+    ),
+}
+
+
+def bert(head: str, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    shape = SHAPES["bert"] | {"vocab_size": len(TOKENIZER), **settings}
+    return getattr(transformers, f"BertFor{head}")(transformers.BertConfig(**shape)).eval()
+
+
+def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
+    parameters = list(model.parameters())
+    parts = torch.autograd.grad(loss, parameters, allow_unused=True)
+    pairs = zip(parts, parameters, strict=True)
+    return [torch.zeros_like(p) if part is None else part for part, p in pairs]
+
+
+def update(head: str, count: int) -> Update:
+    settings, targets = HEADS[head]
+    model = bert("SequenceClassification", **settings)
+    batch = TOKENIZER(list(TEXTS[:count]), return_tensors="pt", padding=True)
+    loss = model(**batch, labels=torch.tensor(targets[:count])).loss
+    return Update.of(
+        model, gradients=gradients(model, loss), tokenizer=TOKENIZER, num_examples=count
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("head", HEADS)
+def test_texts_are_proven_and_no_class_is_named(head: str, count: int) -> None:
+    guess = fedsim.attack(update(head, count), "span", budget=60, quiet=True)
+    right = TOKENIZER(list(TEXTS[:count]), add_special_tokens=False).input_ids
+    assert sorted(guess.texts) == sorted(map(TOKENIZER.decode, right))
+    assert guess.confidence == ("certified",) * count
+    assert guess.labels == ()
+    if count == 1:
+        rows = fedsim.attack(update(head, 1), "embedding_rows", quiet=True)
+        assert (rows.confidence, rows.labels) == (("certified",), ())
+
+
+def test_another_text_is_not_proven() -> None:
+    seen = update("regression", 1)
+    name = "bert.encoder.layer.1.intermediate.dense.weight"
+    seen.observation.received[name] = seen.observation.received[name].roll(1, 0)
+    assert fedsim.attack(seen, "span", budget=60, quiet=True).confidence == ("in_span",)
+
+
+@pytest.mark.parametrize("attack", ["lamp", "tag", "dlg_text"])
+def test_searches_that_need_a_class_say_so(attack: str) -> None:
+    with pytest.raises(CannotAttack, match=r"learns numbers.*'span'"):
+        fedsim.attack(update("regression", 1), attack, quiet=True)
+
+
+@pytest.mark.parametrize("task", ["", "classification"])
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [("TokenClassification", "token classification"), ("QuestionAnswering", "question answering")],
+)
+def test_heads_that_are_not_supported(head: str, what: str, task: str) -> None:
+    model = bert(head)
+    zeros = [torch.ones_like(value) for value in model.parameters()]
+    with pytest.raises(ConfigError, match=f"is for {what}, which is not supported") as error:
+        Update.of(model, gradients=zeros, tokenizer=TOKENIZER, task=task)
+    assert len(str(error.value)) < 200
+
+
+def test_a_loss_of_a_text_model_is_refused() -> None:
+    model = bert("SequenceClassification")
+    ones = [torch.ones_like(value) for value in model.parameters()]
+    with pytest.raises(ConfigError, match=r"loss: .* Leave loss out"):
+        Update.of(model, gradients=ones, tokenizer=TOKENIZER, loss=lambda *_: torch.zeros(()))
+
+
+def test_unknown_tensors_are_compared_with_the_nearest() -> None:
+    model = bert("SequenceClassification")
+    named = {name: torch.ones_like(value) for name, value in model.named_parameters()}
+    named["classifier.weights"] = named.pop("classifier.weight")
+    with pytest.raises(ConfigError, match=r"The nearest are classifier\.weight") as error:
+        Update.of(model, gradients=named, tokenizer=TOKENIZER)
+    assert len(str(error.value)) < 300
