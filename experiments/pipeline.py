@@ -31,6 +31,7 @@ class RunOutcome:
         statuses: how many jobs of the run ended how.
         interrupted: the reason of each job that this machine ended, so that it has no score.
         without_gpu: how many jobs asked for a GPU and ran on the CPU.
+        partial: that some jobs were not run when the run was scored; empty if all were.
         page: the report, if it was written.
         answer: what leaked, in one line; empty without a report.
     """
@@ -41,6 +42,7 @@ class RunOutcome:
     statuses: Counter[str] = field(default_factory=Counter)
     interrupted: list[str] = field(default_factory=list)
     without_gpu: int = 0
+    partial: str = ""
     page: Path | None = None
     answer: str = ""
 
@@ -58,6 +60,7 @@ class RunOutcome:
             "seconds": round(self.seconds, 3),
             "jobs": dict(self.statuses),
             "interrupted": len(self.interrupted),
+            "partial": self.partial,
             "report": None if self.page is None else str(self.page),
             "answer": self.answer,
         }
@@ -77,6 +80,8 @@ class RunOutcome:
                 f"{len(self.interrupted)} interrupted and not scored ({self.interrupted[0]}): "
                 f"correct the cause and run fedsim run {self.run}"
             )
+        if self.partial:
+            words.append(f"{self.partial}, the others by fedsim run {self.run}")
         if self.without_gpu:
             words.append(f"{self.without_gpu} asked for a GPU, found none and ran on the CPU")
         if self.page is not None:
@@ -115,15 +120,19 @@ def execute(
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
             from experiments.stages.membership import score_membership
+            from experiments.stages.progress import progress
             from experiments.stages.properties import score_properties
             from experiments.stages.score import score
 
-            outcome.interrupted = _timed(run, "score", lambda: score(run))
+            counts = progress(run)
+            outcome.interrupted = _timed(run, "score", lambda: score(run), counts._asdict())
             score_membership(run)
             score_properties(run)
+            outcome.partial = str(counts)
         if "report" in stages:
             from experiments.report.headline import headline
             from experiments.report.report import write_report
+            from experiments.stages.progress import scored_progress
 
             if not (run.root / "scores.parquet").exists():
                 raise StoreError(
@@ -131,16 +140,19 @@ def execute(
                 )
 
             write = partial(write_report, run.root, full=full, redact=redact)
+            outcome.partial = str(scored_progress(run.root))
             outcome.page = _timed(run, "report", write)
             outcome.answer = headline(run.root)
     outcome.seconds = time.monotonic() - started
     return outcome
 
 
-def _timed(run: Run, stage: RunStage, work: Callable[[], T]) -> T:
+def _timed(
+    run: Run, stage: RunStage, work: Callable[[], T], jobs: dict[str, int] | None = None
+) -> T:
     started = time.monotonic()
     made = work()
-    note_provenance(run, stage, time.monotonic() - started)
+    note_provenance(run, stage, time.monotonic() - started, jobs=jobs)
     return made
 
 

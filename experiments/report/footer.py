@@ -29,7 +29,7 @@ def provenance_lines(provenance: Mapping[str, Any], *, full: bool) -> list[tuple
     for key, value in provenance.items():
         if not isinstance(value, Mapping):
             lines.append((key, option(value)))
-        elif key == "packages":
+        elif key in ("packages", "jobs"):
             lines.append((key, ", ".join(f"{k} {option(v)}" for k, v in value.items())))
         elif key != "seconds":  # the wall time says them
             lines.append((key, "; ".join(dict.fromkeys(map(option, value.values())))))

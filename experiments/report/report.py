@@ -17,6 +17,7 @@ from experiments.report.pooled import pooled
 from experiments.report.tables import Table, to_csv, write_table
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import read_gallery
+from experiments.stages.progress import scored_progress
 from experiments.stages.rows import read_rows
 from experiments.stages.updates import UpdateRow
 from fedsim.cell import CellConfig
@@ -43,9 +44,11 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
         StoreError: a file of the run is missing or cannot be read.
     """
     provenance = read_provenance(run)
+    partial = str(scored_progress(run))
     footer = {
         "provenance": [(k, redacted(v)) for k, v in provenance_lines(provenance, full=full)],
         "cost": cost(provenance),
+        "partial": partial,
         "experiment": redacted(read_text(run / "experiment.toml")),
         "limited": (run / "limits.json").exists(),
     }
@@ -76,7 +79,7 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
     folder = run / ("redacted" if redact else "report")
     if not redact:
         make_private(folder)
-    _write_files(folder, chapters, full=full, redact=redact)
+    _write_files(folder, chapters, partial, full=full, redact=redact)
     page = folder / "index.html"
     body = render(
         rows,
@@ -99,12 +102,15 @@ def canonical(summary: Findings) -> bytes:
     return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _write_files(folder: Path, chapters: Sequence[Chapter], *, full: bool, redact: bool) -> None:
+def _write_files(
+    folder: Path, chapters: Sequence[Chapter], partial: str, *, full: bool, redact: bool
+) -> None:
     """Tables and figures, and nothing that an earlier report left."""
     for part in ("tables", "figures"):
         shutil.rmtree(folder / part, ignore_errors=True)
 
     def fit(table: Table) -> Table:
+        table = table.marked(partial) if partial else table
         return table.mapped(redacted) if redact else table
 
     for table in pooled([(one.section, one.brief) for one in chapters]):

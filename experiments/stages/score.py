@@ -14,8 +14,7 @@ from experiments.plan.levels import level_of
 from experiments.stages.controls import controls
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
-from experiments.stages.guesses import Guess, matched, read_guess
-from experiments.stages.integrity import check_cell
+from experiments.stages.guesses import NOT_YET, Guess, matched, read_guess
 from experiments.stages.rows import write_rows
 from experiments.stages.signals import SignalRow, signals
 from experiments.stages.updates import UpdateRow, updates
@@ -44,10 +43,8 @@ def score(run: Run) -> list[str]:
     """Write scores, coverage, updates, signals and utility, each as a Parquet file.
 
     Beside them the gallery, which alone holds private examples. Returns the reason of each job that
-    was interrupted and is therefore left out.
+    the machine interrupted and that is therefore left out, as are those that were not started.
     """
-    for cell in run.cells:
-        check_cell(cell)
     with one_thread():  # images are small
         scores = [row for cell in run.cells for row in Scorer(Victims(cell)).rows()]
         shown = list(gallery(run.cells, scores))
@@ -63,7 +60,7 @@ def score(run: Run) -> list[str]:
         {
             (row.cell, row.attack_key, row.round, row.client): row.reason
             for row in scores
-            if row.status == "interrupted" and row.control == "none"
+            if row.status == "interrupted" and row.control == "none" and row.reason != NOT_YET
         }.values()
     )
 
