@@ -58,7 +58,8 @@ class Job:
     Attributes:
         device: where the attack has to compute.
         deadline: ``time.monotonic()`` at which the attack must return its best guess so far.
-        report: called from time to time with (step, objective, text so far).
+        report: called from time to time with (step, objective, guess so far): a text, or images
+            ``(image, channel, height, width)``; an empty text where the attack has none.
         auxiliary: reads the attacker's own rows; raises ``CannotAttack`` if there are none.
         likely_words: token ids ``(token,)``, ascending, that the first layer's gradient makes
             likely to occur; raises ``CannotAttack`` if it says nothing.
@@ -73,7 +74,7 @@ class Job:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     deadline: float = float("inf")
-    report: Callable[[int, float, str], None] = lambda step, objective, text: None
+    report: Callable[[int, float, str | Tensor], object] = lambda step, objective, guess: None
     auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
     likely_words: Callable[[Observation, Task], Tensor] = lambda seen, task: _no_words()
     candidates: Callable[[], Batch] = lambda: _no_candidates()

@@ -140,7 +140,8 @@ def descend(
         expired = job.expired and step < steps
         ends = expired or step == steps
         if ends or step % NOTED == 0:
-            progress.note(step, best.candidate[1])
+            images, matching = best.candidate[:2]
+            progress.note(step, matching, images[matching.argmin()])
         if ends:
             break
         for name, variable in variables.items():
