@@ -107,6 +107,22 @@ def figure(name: str, caption: str, draw: Callable[[Canvas], None], size: Size) 
     return Figure(name, caption, visible(text[text.index("<svg") :]), png.getvalue(), size[0])
 
 
+def together(drawings: Sequence[tuple[Callable[[Any], None], Size]]) -> Canvas:
+    """Drawings below one another, as a figure that matplotlib goes on with."""
+    import matplotlib as mpl
+    from matplotlib import pyplot  # by which notebooks learn to show figures
+
+    heights = [height for _, (_, height) in drawings]
+    with mpl.rc_context(STYLE):
+        size = (max(width for _, (width, _) in drawings), sum(heights))
+        canvas = pyplot.figure(figsize=size, layout="constrained")
+        parts = canvas.subfigures(len(drawings), squeeze=False, height_ratios=heights)
+        for part, (draw, _) in zip(parts[:, 0], drawings, strict=True):
+            draw(part)
+    pyplot.close(canvas)  # else a notebook shows it twice
+    return canvas
+
+
 def panel(
     name: str,
     caption: str,
