@@ -34,7 +34,7 @@ class Reconstruction:
         steps: optimisation steps taken.
         confidence: one for each guessed example; None if the attack assigns none.
         trace: (step, seconds, objective).
-        expired: whether the time budget ended the attack before its schedule did.
+        expired: whether the clock ended the attack before its schedule did; it is unfinished.
         note: one line of caveats for the reader of the result.
         scores: of an attack that infers membership, one for each candidate ``(candidate,)``, the
             higher the likelier it was used; of one that infers properties, the share of each class
@@ -57,7 +57,9 @@ class Job:
 
     Attributes:
         device: where the attack has to compute.
-        deadline: ``time.monotonic()`` at which the attack must return its best guess so far.
+        deadline: ``time.monotonic()`` at which the attack must return its best guess so far. It
+            guards the machine: a guess that it ended is unfinished.
+        late: whether the attack was told that the deadline is over.
         report: called from time to time with (step, objective, guess so far): a text, or images
             ``(image, channel, height, width)``; an empty text where the attack has none.
         auxiliary: reads the attacker's own rows; raises ``CannotAttack`` if there are none.
@@ -74,6 +76,7 @@ class Job:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     deadline: float = float("inf")
+    late: bool = False
     report: Callable[[int, float, str | Tensor], object] = lambda step, objective, guess: None
     auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
     likely_words: Callable[[Observation, Task], Tensor] = lambda seen, task: _no_words()
@@ -85,8 +88,10 @@ class Job:
 
     @property
     def expired(self) -> bool:
-        """Whether the time budget is used up."""
-        return time.monotonic() >= self.deadline
+        """Whether the time budget is used up, which the job remembers having said."""
+        over = time.monotonic() >= self.deadline
+        self.late = self.late or over
+        return over
 
 
 def _no_auxiliary() -> Batch:

@@ -19,6 +19,7 @@ from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import remove_temporaries
+from fedsim.records import shown
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class RunOutcome:
 
     @property
     def failed(self) -> bool:
-        """Whether a job failed, ran out of time or was interrupted."""
+        """Whether a job failed, is unfinished or was interrupted."""
         bad = self.statuses["failed"] + self.statuses["timeout"] + len(self.interrupted)
         return "attack" in self.stages and bad > 0
 
@@ -70,7 +71,7 @@ class RunOutcome:
         words = [f"{'+'.join(self.stages)} of {self.run}: {self.seconds:.0f} s"]
         if "attack" in self.stages:
             counts = [
-                f"{self.statuses[status]} {status}"
+                f"{self.statuses[status]} {shown(status)}"
                 for status in ("done", "skipped", "failed", "timeout")
                 if self.statuses[status] or status == "done"
             ]
@@ -106,7 +107,7 @@ def execute(
         quiet: print nothing.
         full: report every table and guess.
         redact: write the report that may be passed on.
-        retry_failed: attack again what failed, ran out of time or was skipped.
+        retry_failed: attack again what failed, is unfinished or was skipped.
     """
     outcome = RunOutcome(run.root, tuple(stages))
     started = time.monotonic()

@@ -28,7 +28,7 @@ from experiments.report.verdict_tables import null_of, number, reached, rule, to
 from experiments.wording.defense_names import defense_name, family, short_options
 from experiments.wording.names import natural, options, show, title, utility_unit
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE
-from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
+from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow, shown
 from fedsim.visible import visible
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ def _environment() -> Environment:
         "short_options": short_options,
         "shown_metrics": shown_metrics,
         "statuses": STATUSES,
+        "shown": shown,
         "scope": scope,
         "shade": shade,
         "phrases": phrases,

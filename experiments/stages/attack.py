@@ -20,7 +20,7 @@ from experiments.plan.entries import entries
 from experiments.plan.folder import Run
 from experiments.stages.donors import Donor, control_label, donors_of
 from fedsim.capture import CaptureKey
-from fedsim.records import CONTROLS, PRIOR_ONLY
+from fedsim.records import CONTROLS, PRIOR_ONLY, shown
 
 WORK = "attack"
 
@@ -93,7 +93,7 @@ class Attackers:
             self.devices |= {record.device for record in event.records if record.device}
             on_cpu = any(record.device == "cpu" for record in event.records)
             self.without_gpu += spec.demand.gpus > 0 and on_cpu
-            statuses = ", ".join(sorted({record.status for record in event.records}))
+            statuses = ", ".join(sorted({shown(record.status) for record in event.records}))
             self._console.advance(WORK, f"{spec.label} {spec.keys[0]}: {statuses}")
         elif event.progress is not None:
             progress = event.progress

@@ -66,7 +66,10 @@ OUTCOMES = {
     "alarm": ("failed", DIED.format("signal 14, Alarm clock")),
     "parent": ("failed", r"the attack ended all processes around it, start 3"),
     "fork": ("failed", DIED.format("exit code 4")),
-    "hang": ("timeout", r"killed after 1 s budget and 0\.5 s grace"),
+    "hang": (
+        "timeout",
+        r"unfinished: the clock ended it, which killed it after 1 s budget and 0\.5 s grace",
+    ),
 }
 """What a plug-in does -> the status of its job and its reason on every engine."""
 NEIGHBOURS: Tables = {

@@ -70,7 +70,7 @@ def test_same_guesses_on_any_engine(run: Run, jobs: Jobs, tmp_path: Path) -> Non
     [
         ("raise", "failed", r"RuntimeError: singular matrix \(fake_attacks\.py:\d+\)"),
         ("nan", "failed", "non-finite guess"),
-        ("expire", "timeout", "the time budget ended the attack"),
+        ("expire", "timeout", "unfinished: the clock ended it"),
     ],
 )
 def test_what_an_attack_does_is_not_retried(
@@ -121,7 +121,10 @@ def test_hang_is_killed(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
     demand = Demand(budget=4.0, grace=0.5)
     records = run(jobs("fake", act="hang", since=1, round=1, demand=demand))
     assert [r.status for r in records] == ["done", "timeout", "timeout"]
-    assert records[1].reason == "killed after 4 s budget and 0.5 s grace"
+    assert (
+        records[1].reason
+        == "unfinished: the clock ended it, which killed it after 4 s budget and 0.5 s grace"
+    )
     assert records[1].sha256 is None
     assert 4 < records[1].seconds < 15
     assert runs() == 3
