@@ -11,7 +11,7 @@ import torch
 from attacks.base import Reconstruction, Trace
 from attacks.scheduling.jobs import JobSpec
 from fedsim.capture import CaptureKey, batch_tensors
-from fedsim.errors import CannotAttack, StoreError, message_of
+from fedsim.errors import CannotAttack, StoreError, Terminated, message_of
 from fedsim.files import save_tensors, write_json
 from fedsim.records import UNFINISHED, JobRecord, Status
 from fedsim.types import Tensors
@@ -65,7 +65,7 @@ def write_outcome(
         try:
             tensors = _finite(outcome)
             record = JobRecord.model_validate({**dict(record), **_told(outcome)})
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             raise
         except BaseException as error:  # a malformed guess is a failed attack, too
             outcome = error

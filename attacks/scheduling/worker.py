@@ -20,7 +20,7 @@ from attacks.scheduling.prepared import Report, job_of, prepare
 from fedsim.build import build
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.devices import device_for, device_name, float32
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, Terminated
 from fedsim.records import JobRecord
 from fedsim.seeds import derive, seeded
 from fedsim.settings import unchanged
@@ -120,7 +120,7 @@ def _attack(
                 raise ValueError(f"{len(guesses)} guesses for {len(observations)} observations")
             ended = [_unfinished(one) if job.late else one for one in guesses]
             outcomes |= zip((o.key for o in observations), ended, strict=True)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # whatever an attack raises is a result, and is written down
         outcomes = {key: outcomes.get(key, error) for key in spec.keys}
