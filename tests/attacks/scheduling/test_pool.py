@@ -141,6 +141,7 @@ def fork_and_die(spec: JobSpec, files: None) -> Iterator[str | Progress]:
     """A task whose child holds the worker's connection to Ray when the worker dies."""
     yield f"{os.getpid()}@here"
     yield Progress("reconstruct")
+    time.sleep(1)  # for the report to leave
     child = os.fork()
     if child == 0:
         time.sleep(30)
