@@ -53,7 +53,8 @@ def attack(
     """Reconstruct the private examples behind an update.
 
     Where the number of examples is not known, the client's claim is tried, and if that does not
-    prove to be right, other numbers; the guess that fits the update best is returned.
+    prove to be right, other numbers; the guess that fits the update best is returned. An attack
+    that needs the number proves none, and keeps to the claim.
 
     Args:
         victim: what the attacker sees.
@@ -187,10 +188,12 @@ def _counted(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
         return
     claim = victim.claimed_examples
     # Without a number first: copies of a text have its gradient, and a claim would bring them.
-    counts: list[int | None] = [None] if "num_examples" not in chosen.requires else []
+    needed = "num_examples" in chosen.requires
+    counts: list[int | None] = [] if needed else [None]
     counts += [claim] if claim else []
     # Every client of a cohort has an example.
-    counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
+    if not (needed and claim):
+        counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
     for count in dict.fromkeys(counts):
         if count is None:
             yield victim, ""

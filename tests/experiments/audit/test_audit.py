@@ -94,6 +94,29 @@ def test_any_network_of_images_with_a_loss() -> None:
         fedsim.score(guess, image).mean("rouge1")
 
 
+def test_images_are_as_many_as_claimed_or_the_missing_fact_is_named() -> None:
+    torch.manual_seed(0)
+    net, batch = Net(), Batch(torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 3, 0, 1]))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    gradients = torch.autograd.grad(loss(net, batch), list(net.parameters()))
+    after = {
+        name: value - 0.1 * gradient
+        for (name, value), gradient in zip(before.items(), gradients, strict=True)
+    }
+    given: Any = {"loss": loss, "image_shape": (1, 8, 8), "before": before, "after": after}
+    unknown = fedsim.Update.of(net, lr=0.1, **given)
+    with pytest.raises(CannotAttack, match="needs local_steps"):
+        fedsim.attack(
+            dataclasses.replace(unknown, claimed_examples=6), "inverting", steps=2, quiet=True
+        )
+    known = fedsim.Update.of(net, lr=0.1, local_steps=1, **given)
+    guess = fedsim.attack(
+        dataclasses.replace(known, claimed_examples=6), "inverting", steps=2, quiet=True
+    )
+    assert len(guess.labels) == 6
+    assert "the client's claim" in guess.note
+
+
 @pytest.mark.parametrize(("name", "options"), [("dlg", {"restarts": 2}), ("inverting", {})])
 def test_a_picture_forms_while_its_attack_runs(name: str, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
