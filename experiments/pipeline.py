@@ -126,7 +126,9 @@ def execute(
             from experiments.stages.score import score
 
             counts = progress(run)
-            outcome.interrupted = _timed(run, "score", lambda: score(run), counts._asdict())
+            outcome.interrupted = _timed(
+                run, "score", lambda: score(run, console), counts._asdict()
+            )
             score_membership(run)
             score_properties(run)
             outcome.partial = str(counts)
@@ -140,7 +142,7 @@ def execute(
                     f"{run.root}: nothing is scored. Run fedsim score {run.root} first."
                 )
 
-            write = partial(write_report, run.root, full=full, redact=redact)
+            write = partial(write_report, run.root, full=full, redact=redact, console=console)
             outcome.partial = str(scored_progress(run.root))
             outcome.page = _timed(run, "report", write)
             outcome.answer = headline(run.root)
@@ -187,6 +189,8 @@ def _simulate_and_attack(
                     f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first."
                 )
             check_captures(cell)
+        team.announce(run.cells)
+        for cell in run.cells:
             team.submit(cell)
         team.drain()
         note_provenance(run, "attack", time.monotonic() - started, team.devices)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from experiments.analysis.findings import Findings
 from experiments.analysis.summary import summarise
+from experiments.console import Console
 from experiments.plan.folder import read_provenance, read_rules
 from experiments.report.chapter import Chapter, chapter
 from experiments.report.footer import cost, provenance_lines
@@ -28,7 +29,9 @@ from fedsim.records import ScoreRow, UtilityRow
 from fedsim.redaction import redacted
 
 
-def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path:
+def write_report(
+    run: Path, *, redact: bool = False, full: bool = False, console: Console | None = None
+) -> Path:
     """Write ``summary.json`` and ``report/`` of a run folder; returns the page.
 
     The page holds private rows as the gallery does, and is its owner's alone as well.
@@ -39,10 +42,13 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
             without the folders of this machine.
         full: put every table and guess on the page, and write each task's tables as CSV, Markdown
             and LaTeX beside the few that pool all tasks.
+        console: where progress is shown; nowhere if not given.
 
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
+    console = console or Console(quiet=True)
+    console.expect("report", 3)
     provenance = read_provenance(run)
     partial = str(scored_progress(run))
     footer = {
@@ -71,11 +77,13 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
         membership=read_rows(membership, ScoreRow) if membership.exists() else (),
     )
     write_bytes(run / "summary.json", canonical(summary))
+    console.advance("report", "numbers")
     shown = [] if redact else read_gallery(run)
     chapters = [
         chapter(number, section, run, cells, coverage, updates, shown, full=full)
         for number, section in enumerate(summary.sections, 1)
     ]
+    console.advance("report", "figures and tables")
     folder = run / ("redacted" if redact else "report")
     if not redact:
         make_private(folder)
@@ -91,6 +99,7 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
         **footer,
     )
     write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
+    console.advance("report", "page")
     return page
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
+from experiments.console import Console
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
@@ -39,14 +40,18 @@ _KEPT = 256
 """Captures whose examples and guesses stay in memory: more than most rounds have."""
 
 
-def score(run: Run) -> list[str]:
+def score(run: Run, console: Console) -> list[str]:
     """Write scores, coverage, updates, signals and utility, each as a Parquet file.
 
     Beside them the gallery, which alone holds private examples. Returns the reason of each job that
     the machine interrupted and that is therefore left out, as are those that were not started.
     """
     with one_thread():  # images are small
-        scores = [row for cell in run.cells for row in Scorer(Victims(cell)).rows()]
+        scorers = [
+            Scorer(Victims(cell), lambda note: console.advance("score", note)) for cell in run.cells
+        ]
+        console.expect("score", sum(scorer.comparisons for scorer in scorers))
+        scores = [row for scorer in scorers for row in scorer.rows()]
         shown = list(gallery(run.cells, scores))
     pooled = {cell.name for cell in run.cells if cell.config.federation.cohort > 1}
     norms = [row for cell in run.cells for row in updates(Victims(cell))]
@@ -70,15 +75,19 @@ class Scorer:
     """Scores every guess on one cell, and each again as a control of somebody else's victim."""
 
     victims: Victims
+    on_scored: Callable[[str], object] = lambda note: None
+
+    @property
+    def comparisons(self) -> int:
+        """Attacks on captures, after each of which ``on_scored`` is called."""
+        return len(self._chosen) * len(self.victims.keys)
 
     def rows(self) -> Iterator[ScoreRow]:
         """All rows of the cell, by attack, capture, control, metric and example."""
         victims = self.victims
         truth = lru_cache(_KEPT)(victims.examples)
         others = controls(victims)
-        for entry in entries(victims.cell.experiment):
-            if entry.infers != "rows":
-                continue
+        for entry in self._chosen:
             guess = lru_cache(_KEPT)(partial(read_guess, victims))
             for key in victims.keys:
                 yield from self._compare(entry, key, guess(entry.label, key), truth(key), "none")
@@ -86,6 +95,11 @@ class Scorer:
                     for control, donor in others[key].items():
                         fed = guess(*donor.source(entry.label, key))
                         yield from self._compare(entry, key, fed, truth(key), control)
+                self.on_scored(f"{entry.label} {key}")
+
+    @property
+    def _chosen(self) -> list[Entry]:
+        return [e for e in entries(self.victims.cell.experiment) if e.infers == "rows"]
 
     def _compare(
         self, entry: Entry, key: CaptureKey, guess: Guess, truth: Examples, control: str
