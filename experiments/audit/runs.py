@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.stages.rows import read_frame
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.plain_files import check_folder
+from fedsim.records import ScoreRow, UtilityRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +85,7 @@ def load(folder: Path | str, *, controls: bool = False) -> Frames:
             hold; see the columns ``control`` and ``probe``.
 
     Raises:
-        StoreError: the folder is no run, it is not scored, or a table is cut.
+        StoreError: the folder is no run, it is not scored, or a table is cut or altered.
         ConfigError: ``check_folder`` refuses it.
     """
     root = Path(folder)
@@ -92,19 +94,8 @@ def load(folder: Path | str, *, controls: bool = False) -> Frames:
     check_folder(root)
     if not (root / "scores.parquet").exists():
         raise StoreError(f"{root}: nothing is scored. Run fedsim score {root} first.")
-    scores, utility = (_table(root / f"{name}.parquet") for name in ("scores", "utility"))
+    scores = read_frame(root / "scores.parquet", ScoreRow)
+    utility = read_frame(root / "utility.parquet", UtilityRow)
     if not controls:
         scores = scores[(scores.control == "none") & (scores.probe == "none")]
     return Frames(root, scores.reset_index(drop=True), utility)
-
-
-def _table(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:  # of which pyarrow's are
-        fault = str(error).splitlines()[0].rstrip(".")
-        raise StoreError(
-            f"{path}: not a whole table ({fault}). Run fedsim score {path.parent} again."
-        ) from None

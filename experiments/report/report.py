@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.analysis.findings import Findings
+from experiments.analysis.findings import Findings, Problem, TaskFindings
 from experiments.analysis.summary import summarise
 from experiments.console import Console
 from experiments.plan.folder import read_provenance, read_rules
@@ -38,8 +39,8 @@ def write_report(
 
     Args:
         run: the run folder.
-        redact: write ``redacted/`` instead, which may be passed on: without private examples and
-            without the folders of this machine.
+        redact: write ``redacted/`` instead, which may be passed on: without private examples, the
+            reasons that attacks gave, and the folders of this machine.
         full: put every table and guess on the page, and write each task's tables as CSV, Markdown
             and LaTeX beside the few that pool all tasks.
         console: where progress is shown; nowhere if not given.
@@ -78,10 +79,11 @@ def write_report(
     )
     write_bytes(run / "summary.json", canonical(summary))
     console.advance("report", "numbers")
+    sections = [_unexplained(one) for one in summary.sections] if redact else summary.sections
     shown = [] if redact else read_gallery(run)
     chapters = [
         chapter(number, section, run, cells, coverage, updates, shown, full=full)
-        for number, section in enumerate(summary.sections, 1)
+        for number, section in enumerate(sections, 1)
     ]
     console.advance("report", "figures and tables")
     folder = run / ("redacted" if redact else "report")
@@ -101,6 +103,19 @@ def write_report(
     write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
     console.advance("report", "page")
     return page
+
+
+def _unexplained(section: TaskFindings) -> TaskFindings:
+    """Jobs counted by their status alone: an attack may write what it guessed as its reason."""
+    results = []
+    for result in section.results:
+        jobs = Counter[str]()
+        for problem in result.problems:
+            if problem.status != "done":
+                jobs[problem.status] += problem.jobs
+        counts = [Problem(status=name, reason="", jobs=count) for name, count in jobs.items()]
+        results.append(result.model_copy(update={"problems": tuple(counts)}))
+    return section.model_copy(update={"results": tuple(results)})
 
 
 def canonical(summary: Findings) -> bytes:
