@@ -14,6 +14,7 @@ from experiments.report.figures import (
     Size,
     Stroke,
     figure,
+    frame_decibels,
     head,
     legend_beside,
     strokes,
@@ -167,6 +168,8 @@ def _leakage(
     unit = next(iter(results[0].rounds[metric].values())).unit
     if unit == "1":  # a share: panels of one page compare
         axes.set_ylim(-0.04, 1.04)
+    if unit == "dB":
+        frame_decibels(axes)
     _frame(axes, f"{title(metric)}{'' if unit == '1' else f' ({unit})'}")
 
 

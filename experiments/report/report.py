@@ -13,7 +13,7 @@ from experiments.analysis.summary import summarise
 from experiments.console import Console
 from experiments.plan.folder import read_provenance, read_rules
 from experiments.report.chapter import Chapter, chapter
-from experiments.report.footer import cost, provenance_lines
+from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import render
 from experiments.report.pooled import pooled
 from experiments.report.tables import Table, to_csv, write_table
@@ -29,6 +29,9 @@ from fedsim.plain_files import make_private
 from fedsim.records import ScoreRow, UtilityRow
 from fedsim.redaction import redacted
 
+PAGES = {False: "index.html", True: "full.html"}
+"""In full or not -> the file of the page."""
+
 
 def write_report(
     run: Path, *, redact: bool = False, full: bool = False, console: Console | None = None
@@ -41,8 +44,8 @@ def write_report(
         run: the run folder.
         redact: write ``redacted/`` instead, which may be passed on: without private examples, the
             reasons that attacks gave, and the folders of this machine.
-        full: put every table and guess on the page, and write each task's tables as CSV, Markdown
-            and LaTeX beside the few that pool all tasks.
+        full: write ``full.html``, too, with every table and guess, and each task's tables as CSV,
+            Markdown and LaTeX beside the few that pool all tasks; returns that page.
         console: where progress is shown; nowhere if not given.
 
     Raises:
@@ -53,8 +56,8 @@ def write_report(
     provenance = read_provenance(run)
     partial = str(scored_progress(run))
     footer = {
-        "provenance": [(k, redacted(v)) for k, v in provenance_lines(provenance, full=full)],
         "cost": cost(provenance),
+        "cover": [(k, redacted(v)) for k, v in cover(provenance)],
         "partial": partial,
         "experiment": redacted(read_text(run / "experiment.toml")),
         "limited": (run / "limits.json").exists(),
@@ -81,26 +84,30 @@ def write_report(
     console.advance("report", "numbers")
     sections = [_unexplained(one) for one in summary.sections] if redact else summary.sections
     shown = [] if redact else read_gallery(run)
-    chapters = [
-        chapter(number, section, run, cells, coverage, updates, shown, full=full)
-        for number, section in enumerate(sections, 1)
-    ]
-    console.advance("report", "figures and tables")
     folder = run / ("redacted" if redact else "report")
     if not redact:
         make_private(folder)
+    for whole in (False, True) if full else (False,):
+        chapters = [
+            chapter(number, section, run, cells, coverage, updates, shown, full=whole)
+            for number, section in enumerate(sections, 1)
+        ]
+        body = render(
+            rows,
+            chapters,
+            full=whole,
+            redact=redact,
+            name=run.resolve().name,
+            folder=folder.name,
+            provenance=[(k, redacted(v)) for k, v in provenance_lines(provenance, full=whole)],
+            **footer,
+        )
+        page = folder / PAGES[whole]
+        write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
+    if not full:
+        (folder / PAGES[True]).unlink(missing_ok=True)  # it would be of an earlier report
+    console.advance("report", "figures and tables")
     _write_files(folder, chapters, partial, full=full, redact=redact)
-    page = folder / "index.html"
-    body = render(
-        rows,
-        chapters,
-        full=full,
-        redact=redact,
-        name=run.resolve().name,
-        folder=folder.name,
-        **footer,
-    )
-    write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
     console.advance("report", "page")
     return page
 

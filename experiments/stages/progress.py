@@ -52,4 +52,4 @@ def progress(run: Run) -> Progress:
 
 def scored_progress(root: Path) -> Progress:
     """As it was when the run was scored; older runs were scored whole."""
-    return Progress(**read_provenance(root).get("jobs", {"settled": 0, "planned": 0}))
+    return Progress(**(read_provenance(root).get("jobs") or {"settled": 0, "planned": 0}))
