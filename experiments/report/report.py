@@ -106,9 +106,9 @@ def write_report(
         write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
     if not full:
         (folder / PAGES[True]).unlink(missing_ok=True)  # it would be of an earlier report
-    console.advance("report", "figures and tables")
-    _write_files(folder, chapters, partial, full=full, redact=redact)
     console.advance("report", "page")
+    _write_files(folder, chapters, partial, full=full, redact=redact)
+    console.advance("report", "tables and figures")
     return page
 
 
