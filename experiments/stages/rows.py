@@ -53,7 +53,8 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
     except (pa.ArrowException, OSError, KeyError, TypeError, ValidationError) as error:
         what = str(error).splitlines()[0]
         raise StoreError(
-            f"{path}: not a table of {kind.__name__} ({what}). Run the stage that wrote it again."
+            f"{path}: not a table of {kind.__name__} ({what}). "
+            f"Run fedsim score {path.parent} again."
         ) from None
 
 
