@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.stages.rows import read_frame
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.plain_files import check_folder
-from fedsim.records import ScoreRow, UtilityRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,6 +86,9 @@ def load(folder: Path | str, *, controls: bool = False) -> Frames:
         StoreError: the folder is no run, it is not scored, or a table is cut or altered.
         ConfigError: ``check_folder`` refuses it.
     """
+    from experiments.stages.rows import read_frame  # imports torch, and the command line this
+    from fedsim.records import ScoreRow, UtilityRow
+
     root = Path(folder)
     if not os.path.lexists(root / "experiment.toml"):
         raise StoreError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
