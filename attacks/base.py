@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.feasibility import Feasibility, Prospect
 from fedsim.capture import Observation
@@ -34,7 +35,7 @@ class Reconstruction:
         steps: optimisation steps taken.
         confidence: one for each guessed example; None if the attack assigns none.
         trace: (step, seconds, objective).
-        expired: whether the time budget ended the attack before its schedule did.
+        expired: whether the clock ended the attack before its schedule did; it is unfinished.
         note: one line of caveats for the reader of the result.
         scores: of an attack that infers membership, one for each candidate ``(candidate,)``, the
             higher the likelier it was used; of one that infers properties, the share of each class
@@ -57,8 +58,14 @@ class Job:
 
     Attributes:
         device: where the attack has to compute.
-        deadline: ``time.monotonic()`` at which the attack must return its best guess so far.
-        report: called from time to time with (step, objective, text so far).
+        deadline: ``time.monotonic()`` at which the attack must return its best guess so far. It
+            guards the machine: a guess that it ended is unfinished.
+        late: whether the attack was told that the deadline is over.
+        work: tokens that a search may put through its network, see ``limited``; the same on any
+            machine. Unlimited where a schedule ends the search.
+        done: tokens that went through it.
+        report: called from time to time with (step, objective, guess so far): a text, or images
+            ``(image, channel, height, width)``; an empty text where the attack has none.
         auxiliary: reads the attacker's own rows; raises ``CannotAttack`` if there are none.
         likely_words: token ids ``(token,)``, ascending, that the first layer's gradient makes
             likely to occur; raises ``CannotAttack`` if it says nothing.
@@ -73,7 +80,10 @@ class Job:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     deadline: float = float("inf")
-    report: Callable[[int, float, str], None] = lambda step, objective, text: None
+    late: bool = False
+    work: float = float("inf")
+    done: int = 0
+    report: Callable[[int, float, str | Tensor], object] = lambda step, objective, guess: None
     auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
     likely_words: Callable[[Observation, Task], Tensor] = lambda seen, task: _no_words()
     candidates: Callable[[], Batch] = lambda: _no_candidates()
@@ -84,8 +94,26 @@ class Job:
 
     @property
     def expired(self) -> bool:
-        """Whether the time budget is used up."""
-        return time.monotonic() >= self.deadline
+        """Whether the search has to end, as its work is done or its time is up."""
+        over = time.monotonic() >= self.deadline
+        self.late = self.late or over
+        return over or self.done >= self.work
+
+    @contextmanager
+    def limited(self, network: nn.Module, work: float) -> Iterator[None]:
+        """Count the tokens ``(sentence, token, ...)`` of each pass, up to so much work."""
+
+        def count(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            inputs = next(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
+            self.done += inputs.shape[:2].numel()
+
+        self.work, self.done = work, 0
+        handle = network.register_forward_pre_hook(count, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+            self.work = float("inf")
 
 
 def _no_auxiliary() -> Batch:

@@ -104,7 +104,10 @@ def notebook(path: Path) -> str:
         for cell, text in zip(cells, texts, strict=True)
     ]
     title, _, rest = parts[0].partition("\n")
-    link = f"[Open it as a notebook]({path.name}), in Jupyter or VS Code."
+    link = (
+        f"[Open it as a notebook]({path.name}), in VS Code or with `jupyter lab`, which "
+        "`pip install -e '.[notebooks]'` brings."
+    )
     return "\n\n".join([title, link, rest.strip(), *parts[1:]]) + "\n"
 
 

@@ -40,7 +40,7 @@ def audit(
     planted = plant(run, canaries)
     if as_json:
         told = {kind: [one.model_dump() for one in own] for kind, own in found.items()}
-        say(json.dumps({**told, "epsilon": planted.model_dump(mode="json")}))
+        say(json.dumps({**told, "epsilon": planted.model_dump(mode="json", exclude={"seal"})}))
     else:
         lines = [one.text() for own in found.values() for one in own]
         say("\n".join([*lines, planted.text()]))

@@ -52,7 +52,7 @@ from experiments.preparations import describe_, prepare, prior, schema_
 from experiments.upkeep import check, diff, ls, open_, rm
 from fedsim import __version__
 from fedsim.build import suggest
-from fedsim.errors import ConfigError, FedsimError
+from fedsim.errors import ConfigError, FedsimError, Terminated
 from fedsim.visible import say
 
 _INTERRUPTED, _TERMINATED = 130, 143
@@ -230,7 +230,7 @@ def list_(
 
 def _terminate(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut the cleaning up
-    raise SystemExit(_TERMINATED)
+    raise Terminated(_TERMINATED)
 
 
 def main() -> None:
@@ -245,9 +245,8 @@ def main() -> None:
         sys.exit(_complain(f"{str(error).rstrip('.')}. Correct it and run the same command again."))
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
-    except SystemExit as stop:
-        if stop.code == _TERMINATED:
-            _complain(f"terminated. {_CONTINUE}")
+    except Terminated:
+        _complain(f"terminated. {_CONTINUE}")
         raise
     except Exception as error:
         usage = getattr(error, "format_message", None)  # click's usage errors

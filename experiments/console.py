@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
 from fedsim.visible import say, visible_line
 
 _PLAIN_EVERY = 5.0
 _NOTE_EVERY = 60.0
+_PACE = 600.0
+"""Seconds whose steps the time that is left is judged by; jobs may take minutes."""
 
 
 class Console:
@@ -31,7 +41,10 @@ class Console:
                 BarColumn(bar_width=16),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(compact=True),
                 TextColumn("{task.fields[note]}", markup=False, table_column=rest),
+                speed_estimate_period=_PACE,
                 console=RichConsole(stderr=True),
                 expand=True,
             )
@@ -71,7 +84,8 @@ class Console:
             now = time.monotonic()
             if count.done >= count.total or now - count.shown > _PLAIN_EVERY:
                 count.shown = now
-                say(f"{work}: {count.done}/{count.total} {note}".rstrip(), error=True)
+                left = count.left(now)
+                say(f"{work}: {count.done}/{count.total}{left} {note}".rstrip(), error=True)
 
     def note(self, work: str, note: str) -> None:
         """Describe the current step. Without a terminal, prints at most once a minute."""
@@ -91,5 +105,11 @@ class _Count:
     def __init__(self) -> None:
         self.total = 0
         self.done = 0
-        self.shown = time.monotonic()
+        self.shown = self.start = time.monotonic()
         self.row: Any = None
+
+    def left(self, now: float) -> str:
+        """The time that is left at the pace so far; empty at the end."""
+        rest = self.total - self.done
+        seconds = (now - self.start) / self.done * rest if rest > 0 else 0.0
+        return f", {timedelta(seconds=round(seconds))} left" if seconds >= 1 else ""

@@ -72,10 +72,14 @@ def _add_attacks(log: CellLog, scores: pd.DataFrame) -> None:
             log.rounds[number][f"{label}/{metric}"] = value
 
 
+def _tables(frames: Frames) -> dict[str, pd.DataFrame]:
+    return {"scores": frames.scores, "utility": frames.utility}
+
+
 def _json(run: Path, frames: Frames, out: Path | None) -> str:
     folder = out or run / "export"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, table in vars(frames).items():
+    for name, table in _tables(frames).items():
         table.to_json(folder / f"{name}.jsonl", orient="records", lines=True)
     return str(folder)
 
@@ -84,7 +88,7 @@ def _datasets(run: Path, frames: Frames, out: Path | None) -> str:
     from datasets import Dataset
 
     folder = out or run / "export"
-    for name, table in vars(frames).items():
+    for name, table in _tables(frames).items():
         Dataset.from_pandas(table, preserve_index=False).save_to_disk(folder / name)
     return str(folder)
 

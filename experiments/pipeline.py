@@ -19,6 +19,7 @@ from experiments.stages.integrity import check_captures
 from experiments.stages.simulate import Simulator
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import remove_temporaries
+from fedsim.records import shown
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ class RunOutcome:
         statuses: how many jobs of the run ended how.
         interrupted: the reason of each job that this machine ended, so that it has no score.
         without_gpu: how many jobs asked for a GPU and ran on the CPU.
+        partial: that some jobs were not run when the run was scored; empty if all were.
         page: the report, if it was written.
         answer: what leaked, in one line; empty without a report.
     """
@@ -41,12 +43,13 @@ class RunOutcome:
     statuses: Counter[str] = field(default_factory=Counter)
     interrupted: list[str] = field(default_factory=list)
     without_gpu: int = 0
+    partial: str = ""
     page: Path | None = None
     answer: str = ""
 
     @property
     def failed(self) -> bool:
-        """Whether a job failed, ran out of time or was interrupted."""
+        """Whether a job failed, is unfinished or was interrupted."""
         bad = self.statuses["failed"] + self.statuses["timeout"] + len(self.interrupted)
         return "attack" in self.stages and bad > 0
 
@@ -58,6 +61,7 @@ class RunOutcome:
             "seconds": round(self.seconds, 3),
             "jobs": dict(self.statuses),
             "interrupted": len(self.interrupted),
+            "partial": self.partial,
             "report": None if self.page is None else str(self.page),
             "answer": self.answer,
         }
@@ -67,7 +71,7 @@ class RunOutcome:
         words = [f"{'+'.join(self.stages)} of {self.run}: {self.seconds:.0f} s"]
         if "attack" in self.stages:
             counts = [
-                f"{self.statuses[status]} {status}"
+                f"{self.statuses[status]} {shown(status)}"
                 for status in ("done", "skipped", "failed", "timeout")
                 if self.statuses[status] or status == "done"
             ]
@@ -77,6 +81,8 @@ class RunOutcome:
                 f"{len(self.interrupted)} interrupted and not scored ({self.interrupted[0]}): "
                 f"correct the cause and run fedsim run {self.run}"
             )
+        if self.partial:
+            words.append(f"{self.partial}, the others by fedsim run {self.run}")
         if self.without_gpu:
             words.append(f"{self.without_gpu} asked for a GPU, found none and ran on the CPU")
         if self.page is not None:
@@ -101,7 +107,7 @@ def execute(
         quiet: print nothing.
         full: report every table and guess.
         redact: write the report that may be passed on.
-        retry_failed: attack again what failed, ran out of time or was skipped.
+        retry_failed: attack again what failed, is unfinished or was skipped.
     """
     outcome = RunOutcome(run.root, tuple(stages))
     started = time.monotonic()
@@ -115,32 +121,41 @@ def execute(
             outcome.statuses = Counter(row.state for row in ledger.rows() if row.cell in names)
         if "score" in stages:
             from experiments.stages.membership import score_membership
+            from experiments.stages.progress import progress
             from experiments.stages.properties import score_properties
             from experiments.stages.score import score
 
-            outcome.interrupted = _timed(run, "score", lambda: score(run))
+            counts = progress(run)
+            outcome.interrupted = _timed(
+                run, "score", lambda: score(run, console), counts._asdict()
+            )
             score_membership(run)
             score_properties(run)
+            outcome.partial = str(counts)
         if "report" in stages:
             from experiments.report.headline import headline
             from experiments.report.report import write_report
+            from experiments.stages.progress import scored_progress
 
             if not (run.root / "scores.parquet").exists():
                 raise StoreError(
                     f"{run.root}: nothing is scored. Run fedsim score {run.root} first."
                 )
 
-            write = partial(write_report, run.root, full=full, redact=redact)
+            write = partial(write_report, run.root, full=full, redact=redact, console=console)
+            outcome.partial = str(scored_progress(run.root))
             outcome.page = _timed(run, "report", write)
             outcome.answer = headline(run.root)
     outcome.seconds = time.monotonic() - started
     return outcome
 
 
-def _timed(run: Run, stage: RunStage, work: Callable[[], T]) -> T:
+def _timed(
+    run: Run, stage: RunStage, work: Callable[[], T], jobs: dict[str, int] | None = None
+) -> T:
     started = time.monotonic()
     made = work()
-    note_provenance(run, stage, time.monotonic() - started)
+    note_provenance(run, stage, time.monotonic() - started, jobs=jobs)
     return made
 
 
@@ -174,6 +189,8 @@ def _simulate_and_attack(
                     f"{cell.folder}: not simulated. Run fedsim simulate {run.root} first."
                 )
             check_captures(cell)
+        team.announce(run.cells)
+        for cell in run.cells:
             team.submit(cell)
         team.drain()
         note_provenance(run, "attack", time.monotonic() - started, team.devices)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedsim.errors import ConfigError, message_of
+from fedsim.errors import ConfigError, Terminated, message_of
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def _load(point: EntryPoint) -> Any:  # noqa: ANN401
     try:
         with unchanged(), seeded(0):
             return point.load()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # it is code of others, which may even ask to exit
         package = point.dist.name if point.dist else "the package"

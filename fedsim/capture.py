@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, TypeAlias, TypeVar
 from pydantic import Field
 
 from fedsim.errors import StoreError
-from fedsim.files import Record, load_tensors, read_record
+from fedsim.files import Record, Sealed, load_tensors, read_record
 from fedsim.knowledge import Knowledge
 from fedsim.types import Batch, Tensors
 
@@ -81,7 +81,7 @@ def read_keyed(path: Path, kind: type[K], key: CaptureKey) -> K:
     return record
 
 
-class CaptureRecord(Keyed):
+class CaptureRecord(Keyed, Sealed):
     """Metadata of one reply. It is written last: a capture without its record does not exist.
 
     Attributes:

@@ -35,6 +35,10 @@ class SimulationError(FedsimError):
     """A client or the server failed during the federated training."""
 
 
+class Terminated(SystemExit):
+    """SIGTERM asked this process to end; it is no failure of the code that it interrupts."""
+
+
 def message_of(error: BaseException) -> str:
     """The error's message: one line of at most 500 characters that can be written anywhere."""
     try:

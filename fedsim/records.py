@@ -12,6 +12,8 @@ from fedsim.files import Record, Sealed
 
 Status: TypeAlias = Literal["done", "skipped", "failed", "timeout", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
+UNFINISHED = "unfinished: the clock ended it"
+"""Begins the reason of a job with the status ``timeout``."""
 UNSCORED: frozenset[Status] = frozenset({"skipped", "interrupted"})
 """Statuses of jobs that say nothing about the attack; an interrupted one is run again."""
 Certificate: TypeAlias = Literal["certified", "consistent", "in_span", "guess"]
@@ -30,6 +32,11 @@ OTHER_CLIENT = "other_client"
 SECOND_CLIENT = "second_client"
 """As ``other_client`` with another donor. Both are drawn at random: neither is privileged."""
 CONTROLS = (OTHER_CLIENT, SECOND_CLIENT)
+
+
+def shown(status: str) -> str:
+    """The status in the words of tables: a clock that ended a job left it unfinished."""
+    return "unfinished" if status == "timeout" else status
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -114,7 +114,9 @@ def test_an_attack_guesses_or_says_why_not(
             assert ("mask" in tensors) == (modality == "text")
             if modality == "image":
                 assert tensors["inputs"].shape == truth.inputs.shape
-                assert 0 <= float(tensors["inputs"].min()) <= float(tensors["inputs"].max()) <= 1
+                # What is solved for is not cut to the range of pixels, and carries rounding.
+                low, high = float(tensors["inputs"].min()), float(tensors["inputs"].max())
+                assert -1e-4 <= low <= high <= 1 + 1e-4
 
 
 @pytest.mark.parametrize(("name", "kind"), RUNS)

@@ -34,7 +34,7 @@ class BestIterates:
         others: what else the objective gave, ``(lane, ...)``.
         steps: taken.
         traces: of each lane.
-        expired: whether the time budget ended the search.
+        expired: whether the clock ended the search.
     """
 
     images: Tensor
@@ -137,10 +137,11 @@ def descend(
         directions, (value, kept) = slope(variables, *lanes)
         best = best or Best(*kept)
         best.offer(value, *kept)
-        expired = job.expired and step < steps
+        expired = step < steps and job.expired
         ends = expired or step == steps
         if ends or step % NOTED == 0:
-            progress.note(step, best.candidate[1])
+            images, matching = best.candidate[:2]
+            progress.note(step, matching, images[matching.argmin()])
         if ends:
             break
         for name, variable in variables.items():

@@ -140,7 +140,8 @@ class DLG(Attack):
         for step in range(1, self.steps + 1):
             start.step()
             best = min(starts, key=lambda one: one.lowest)
-            progress.note(step, torch.tensor([best.lowest], dtype=torch.float64))
+            lowest = torch.tensor([best.lowest], dtype=torch.float64)
+            progress.note(step, lowest, best.best.candidate[0][0])
             done = best.lowest <= goal
             if done or job.expired:
                 break

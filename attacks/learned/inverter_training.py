@@ -60,7 +60,7 @@ class Training:
 
         Returns:
             The network's tensors, the ``heldout`` loss, the ``epoch`` that reached it (0 is the
-            start), and ``expired``, whether the time budget ended the training.
+            start), and ``expired``, whether the clock ended the training.
         """
         training, heldout = rows
         size = network.size

@@ -200,6 +200,7 @@ class Learner(Attack, ABC):
                     ),
                     objective=float(learned["heldout"]),
                     steps=int(learned.get("epoch", 0)),
+                    expired=bool(learned.get("expired", False)),
                     note="; ".join(notes),
                 )
             )

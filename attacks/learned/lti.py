@@ -106,4 +106,4 @@ class LTI(Learner):
         if not learned["expired"]:
             return []
         epoch = int(learned["epoch"])
-        return [f"the time budget ended the training, best in epoch {epoch} of {self.epochs}"]
+        return [f"the clock ended the training, best in epoch {epoch} of {self.epochs}"]

@@ -101,11 +101,11 @@ class SearchProgress:
         self._start = time.monotonic()
         self._rows: list[tuple[int, float, list[float]]] = []
 
-    def note(self, step: int, objectives: Tensor, text: str = "") -> None:
-        """Note the objective of each victim, ``(victim,)``, and report their mean and a text."""
+    def note(self, step: int, objectives: Tensor, guess: str | Tensor = "") -> None:
+        """Note the objective of each victim, ``(victim,)``; report their mean and one guess."""
         values = objectives.tolist()
         self._rows.append((step, time.monotonic() - self._start, values))
-        self._job.report(step, sum(values) / len(values), text)
+        self._job.report(step, sum(values) / len(values), guess)
 
     def trace(self, victim: int = 0) -> Trace:
         """(step, seconds, objective) of one victim."""

@@ -1,8 +1,8 @@
 """A process that has imported fedsim and forks a child for each job that runs apart.
 
 ``python -m attacks.scheduling.fork_server STATUS PROGRESS``, the numbers of two inherited pipes. A
-fork of a process without threads and without a GPU costs milliseconds; a new interpreter would
-import torch for seconds.
+fork of a process without threads and without a GPU takes a fraction of a second; a new interpreter
+would import torch for seconds.
 """
 
 from __future__ import annotations

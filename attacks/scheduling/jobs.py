@@ -14,7 +14,7 @@ from fedsim.build import build, options_of
 from fedsim.capture import CaptureKey, CaptureStore, read_keyed
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import load_tensors, read_record, write_json
-from fedsim.records import JobRecord, Status
+from fedsim.records import UNFINISHED, JobRecord, Status
 
 State: TypeAlias = Literal["queued", "running", "done", "skipped", "failed", "timeout"]
 Phase: TypeAlias = Literal["load", "wait", "prepare", "reconstruct"]
@@ -44,7 +44,8 @@ class Demand:
     @property
     def killed(self) -> str:
         """The reason of a job that was killed as its time was over."""
-        return f"killed after {self.budget:g} s budget and {self.grace:g} s grace"
+        times = f"{self.budget:g} s budget and {self.grace:g} s grace"
+        return f"{UNFINISHED}, which killed it after {times}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ import torch
 from attacks.base import Reconstruction, Trace
 from attacks.scheduling.jobs import JobSpec
 from fedsim.capture import CaptureKey, batch_tensors
-from fedsim.errors import CannotAttack, StoreError, message_of
+from fedsim.errors import CannotAttack, StoreError, Terminated, message_of
 from fedsim.files import save_tensors, write_json
-from fedsim.records import JobRecord, Status
+from fedsim.records import UNFINISHED, JobRecord, Status
 from fedsim.types import Tensors
 
 AttackOutcome: TypeAlias = Reconstruction | BaseException
@@ -65,7 +65,7 @@ def write_outcome(
         try:
             tensors = _finite(outcome)
             record = JobRecord.model_validate({**dict(record), **_told(outcome)})
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             raise
         except BaseException as error:  # a malformed guess is a failed attack, too
             outcome = error
@@ -85,7 +85,7 @@ def _told(outcome: Reconstruction) -> dict[str, object]:
     """The attack's statements about its guess; validated, as attacks may come from others."""
     return {
         "status": "timeout" if outcome.expired else "done",
-        "reason": "the time budget ended the attack" if outcome.expired else outcome.note,
+        "reason": "; ".join(filter(None, (UNFINISHED if outcome.expired else "", outcome.note))),
         "objective": outcome.objective,
         "steps": outcome.steps,
         "confidence": outcome.confidence,

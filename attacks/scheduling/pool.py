@@ -191,9 +191,14 @@ class RayPool:
 
     def _collect(self) -> None:
         """Read the tasks' messages for one tick, then kill the late tasks."""
-        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_TICK)
-        for stream in ready:
-            self._read(stream)
+        # ``next`` of a cancelled stream blocks until its worker answers, which may be never.
+        awaited = {
+            stream.completed() if job.killed else stream: stream
+            for stream, job in self._running.items()
+        }
+        ready, _ = self._ray.wait(list(awaited), num_returns=1, timeout=_TICK)
+        for reference in ready:
+            self._read(awaited[reference])
         now = time.monotonic()
         for stream, job in list(self._running.items()):
             demand = job.spec.demand

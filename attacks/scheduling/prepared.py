@@ -105,7 +105,9 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
     job = Job(
         device=device,
         deadline=time.monotonic() + spec.demand.budget,
-        report=lambda step, objective, text: report(Progress("reconstruct", step, objective, text)),
+        report=lambda step, objective, guess: report(
+            Progress("reconstruct", step, objective, guess if isinstance(guess, str) else "")
+        ),
         likely_words=words_of_update,
     )
     store = CaptureStore(spec.captures)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from attacks import attacks_for
-from attacks.base import Attack, check_facts
+from attacks.base import Attack, Reconstruction, check_facts
 from attacks.scheduling.groups import reconstruct
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.outcomes import AttackOutcome, write_outcome
@@ -20,7 +20,7 @@ from attacks.scheduling.prepared import Report, job_of, prepare
 from fedsim.build import build
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.devices import device_for, device_name, float32
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, Terminated
 from fedsim.records import JobRecord
 from fedsim.seeds import derive, seeded
 from fedsim.settings import unchanged
@@ -118,12 +118,18 @@ def _attack(
             guesses = reconstruct(attack, observations, task, job, spec)
             if len(guesses) != len(observations):
                 raise ValueError(f"{len(guesses)} guesses for {len(observations)} observations")
-            outcomes |= zip((o.key for o in observations), guesses, strict=True)
-    except KeyboardInterrupt:
+            ended = [_unfinished(one) if job.late else one for one in guesses]
+            outcomes |= zip((o.key for o in observations), ended, strict=True)
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # whatever an attack raises is a result, and is written down
         outcomes = {key: outcomes.get(key, error) for key in spec.keys}
     return outcomes, time.monotonic() - start
+
+
+def _unfinished(outcome: AttackOutcome) -> AttackOutcome:
+    """The outcome of an attack that was told to end; it need not say so itself."""
+    return replace(outcome, expired=True) if isinstance(outcome, Reconstruction) else outcome
 
 
 def _load(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
@@ -66,6 +68,8 @@ class Span(Attack):
         beam: number of prefixes of a causal model kept at each position.
         starts: largest number of random sentences from which an encoder's descent starts.
         bag: exclude words whose embedding row is zero, if the client sends an untied table.
+        work: tokens that the search of one reply may put through the network, forward or forward
+            and back, before it returns its best guess. None: until the search ends by itself.
         over_rounds: read the mean of all rounds so far in which the client held the same rows, see
             ``attacks.spans.over_rounds``.
     """
@@ -76,6 +80,7 @@ class Span(Attack):
     beam: Annotated[int, Field(ge=1)] = 256
     starts: Annotated[int, Field(ge=1)] = 40
     bag: bool = True
+    work: Annotated[int, Field(ge=1)] | None = None
     over_rounds: bool = False
 
     @property
@@ -127,6 +132,22 @@ class Span(Attack):
         """The sentences in the span with their confidence, else the likeliest ones."""
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
+        with job.limited(network, self.work or math.inf):
+            found = self._search(observation, task, network, rng, job)
+        if self.work is None or not found.expired or job.late:
+            return found
+        ended = f"its work budget of {self.work:,} tokens ended the search"
+        note = "; ".join(filter(None, (found.note, ended)))
+        return replace(found, expired=False, note=note)
+
+    def _search(
+        self,
+        observation: Observation,
+        task: TextTask,
+        network: nn.Module,
+        rng: torch.Generator,
+        job: Job,
+    ) -> Reconstruction:
         try:
             exact = ExactSearch(
                 observation,

@@ -29,6 +29,7 @@ Kind: TypeAlias = Literal[
     "beats_one",
     "recovered",
     "failed",
+    "unfinished",
     "interrupted",
     "no_adaptive",
     "no_control",

@@ -234,7 +234,9 @@ def _interval(
         return min(low, centre), max(high, centre)
     if alike or k < fewest:
         return None
-    return _skewed_t(values, groups, k, error * (1 - _SMALL / k))
+    if k < FEW:
+        return _t_interval(values, groups, k, error, skewed=False)
+    return _t_interval(values, groups, k, error * (1 - _SMALL / k))
 
 
 def _most_alike(means: Floats, at: tuple[float, ...] | None) -> bool:
@@ -264,8 +266,10 @@ def _by_shares(means: Floats, error: float, *, signed: bool) -> Ends:
     return up[0] - down[1], up[1] - down[0]
 
 
-def _skewed_t(values: Floats, groups: Members, k: int, error: float) -> Ends:
-    """The t interval of a mean, widened to Hall's where the clusters are skewed.
+def _t_interval(
+    values: Floats, groups: Members, k: int, error: float, *, skewed: bool = True
+) -> Ends:
+    """The t interval of a mean, widened to Hall's where the clusters may be and are skewed.
 
     The errors of one client's examples are correlated, so they are summed by client before they
     are squared. With n examples of k clients, e_c the sum of x - mean(x) over client c,
@@ -290,10 +294,9 @@ def _skewed_t(values: Floats, groups: Members, k: int, error: float) -> Ends:
     error_of_mean = math.sqrt(k * variance) / n
     q = float(t.ppf(1 - error / 2, k - 1))
     skew = float((deviations**3).mean()) / variance**1.5
-    down, up = (
-        min(max(q, sign * _hall(sign * q, skew, k)), _WIDEST * q) if abs(skew) > _ALIKE else q
-        for sign in (1, -1)
-    )
+    down = up = q
+    if skewed and abs(skew) > _ALIKE:
+        down, up = (min(max(q, sign * _hall(sign * q, skew, k)), _WIDEST * q) for sign in (1, -1))
     return centre - down * error_of_mean, centre + up * error_of_mean
 
 

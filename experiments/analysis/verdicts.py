@@ -9,8 +9,8 @@ effect, surely (*better than guessing*); or so are precision and recall of the w
 (*words*).
 ``labels leak``, ``members leak``: rows are not shown to leak, but withheld labels, or members, are.
 ``no leak found``: every mean is surely below the smallest effect, no client has a recovered example
-more than under the baselines, no job failed, an attack that works without a defense was run, and
-under a defense one that is adapted to it.
+more than under the baselines, no job failed or is unfinished, an attack that works without a
+defense was run, and under a defense one that is adapted to it.
 ``not attacked``: no attack has a score.
 ``not decided``: anything else; the reasons say what would decide it.
 
@@ -27,7 +27,7 @@ from statistics import fmean
 import pandas as pd
 
 from experiments.analysis.comparison import BaselineComparison, merged
-from experiments.analysis.evidence import Clients, Grade, Reached, Reason, Verdict, Word
+from experiments.analysis.evidence import Clients, Grade, Kind, Reached, Reason, Verdict, Word
 from experiments.analysis.frames import attacked, by_status, jobs
 from experiments.analysis.gaps import adaptive_gaps, oblivious_twin
 from experiments.analysis.hits import (
@@ -289,11 +289,20 @@ def _open(tested: _Tested) -> Iterator[Reason]:
         if more > less:
             numbers = {"clients": float(more), "blind": float(less)}
             yield Reason(kind="recovered", attack=hits.attacker, numbers=numbers)
-    if broken := _broken(tested.jobs):
-        yield Reason(kind="failed", numbers={"jobs": float(broken)})
-    if lost := tested.jobs["interrupted"]:
-        yield Reason(kind="interrupted", numbers={"jobs": float(lost)})
+    yield from _lost(tested.jobs)
     yield from _untried(tested)
+
+
+def _lost(jobs: Mapping[str, int]) -> Iterator[Reason]:
+    """Jobs that did not end as they should have."""
+    kinds: dict[str, Kind] = {
+        "failed": "failed",
+        "timeout": "unfinished",
+        "interrupted": "interrupted",
+    }
+    for status, kind in kinds.items():
+        if jobs[status]:
+            yield Reason(kind=kind, numbers={"jobs": float(jobs[status])})
 
 
 def _untried(tested: _Tested) -> Iterator[Reason]:
@@ -332,7 +341,6 @@ def _reasons(rows: Word, tested: _Tested) -> Iterator[Reason]:
     elif rows == "leaks":
         if not any(match.against[m] for match in tested.matches for m in match.against):
             yield Reason(kind="no_null")
-        if lost := tested.jobs["interrupted"]:
-            yield Reason(kind="interrupted", numbers={"jobs": float(lost)})
+        yield from (one for one in _lost(tested.jobs) if one.kind != "failed")
     if skipped := tested.jobs["skipped"]:
         yield Reason(kind="skipped", numbers={"jobs": float(skipped)})

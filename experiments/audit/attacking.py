@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from attacks import attack_classes
 from attacks.base import Attack, Job, Reconstruction
@@ -34,6 +35,9 @@ _SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
 _PASS = "If the attacker knows it, pass it (Update.of(..., fact=value), or --knows fact=value)"
 _SAID_EVERY = 10.0
 
+OnStep: TypeAlias = Callable[[int, float, str | Tensor | None], object]
+"""Step, objective, guess so far."""
+
 
 def attack(
     victim: Update,
@@ -43,12 +47,14 @@ def attack(
     seed: int = 0,
     device: torch.device | str = "cpu",
     quiet: bool = False,
+    on_step: OnStep | None = None,
     **options: Any,  # noqa: ANN401
 ) -> Guess:
     """Reconstruct the private examples behind an update.
 
     Where the number of examples is not known, the client's claim is tried, and if that does not
-    prove to be right, other numbers; the guess that fits the update best is returned.
+    prove to be right, other numbers; the guess that fits the update best is returned. An attack
+    that needs the number proves none, and keeps to the claim.
 
     Args:
         victim: what the attacker sees.
@@ -57,11 +63,32 @@ def attack(
         seed: from which the attack's randomness derives.
         device: where the attack computes.
         quiet: print no progress.
+        on_step: called while the attack runs with its step, its objective and the guess so far: a
+            text, images ``(image, channel, height, width)`` in [0, 1], or None where the attack has
+            none before its end. An exception that it raises ends the attack.
         **options: of the attack, see ``fedsim describe``.
 
     Raises:
         CannotAttack: the update does not give what the attack needs.
         ConfigError: the attack or an option does not exist, or a value does not fit.
+
+    Example:
+        The pictures that a search has on its way:
+
+        >>> import fedsim, torch
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> def loss(network, batch):
+        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
+        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
+        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
+        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
+        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        >>> pictures = []
+        >>> def keep(step, objective, guess):
+        ...     pictures.append(guess)
+        >>> guess = fedsim.attack(victim, "dlg", steps=3, quiet=True, on_step=keep)
+        >>> pictures[0].shape
+        torch.Size([1, 1, 8, 8])
     """
     if not isinstance(victim, Update):
         raise ConfigError(
@@ -72,8 +99,7 @@ def attack(
     check_suits(label, chosen, victim)
     start = time.monotonic()
     job, end = Job(device=torch.device(device)), start + budget
-    if not quiet:
-        job.report = _Progress(label)
+    job.report = _Progress("" if quiet else label, on_step)
     best: tuple[Reconstruction, str] | None = None
     refused: CannotAttack | None = None
     for seen, assumed in _readings(chosen, victim):
@@ -162,10 +188,12 @@ def _counted(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
         return
     claim = victim.claimed_examples
     # Without a number first: copies of a text have its gradient, and a claim would bring them.
-    counts: list[int | None] = [None] if "num_examples" not in chosen.requires else []
+    needed = "num_examples" in chosen.requires
+    counts: list[int | None] = [] if needed else [None]
     counts += [claim] if claim else []
     # Every client of a cohort has an example.
-    counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
+    if not (needed and claim):
+        counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
     for count in dict.fromkeys(counts):
         if count is None:
             yield victim, ""
@@ -226,15 +254,19 @@ def _fit(found: Reconstruction) -> tuple[float, float, float]:
 
 
 class _Progress:
-    """Prints the step and the objective to stderr from time to time."""
+    """Calls back, and with a label prints step and objective to stderr from time to time."""
 
-    def __init__(self, label: str) -> None:
-        self._label, self._start = label, time.monotonic()
+    def __init__(self, label: str, on_step: OnStep | None) -> None:
+        self._label, self._on_step, self._start = label, on_step, time.monotonic()
         self._said = self._start
 
-    def __call__(self, step: int, objective: float, text: str) -> None:
+    def __call__(self, step: int, objective: float, guess: str | Tensor) -> None:
+        if self._on_step is not None:
+            picture = guess.detach().cpu().clone() if isinstance(guess, Tensor) else None
+            self._on_step(step, objective, guess or None if isinstance(guess, str) else picture)
         now = time.monotonic()
-        if now - self._said >= _SAID_EVERY:
+        if self._label and now - self._said >= _SAID_EVERY:
             self._said = now
+            text = guess if isinstance(guess, str) else ""
             line = f"{self._label}: {now - self._start:.0f} s, step {step}, {objective:.3g} {text}"
             say(line.rstrip(), error=True, flush=True)

@@ -11,7 +11,7 @@ from attacks.base import Attack, Reconstruction
 from experiments.audit.update import Update
 from fedsim.build import options_of
 from fedsim.metrics.base import Examples
-from fedsim.records import Certificate
+from fedsim.records import UNFINISHED, Certificate
 from fedsim.tasks.base import Task
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.own_tokenizer import doubt
@@ -59,7 +59,7 @@ class Guess:
         seconds: float,
     ) -> Guess:
         """The guess with the caveats of the attack and what was ``assumed`` for it."""
-        late = "the time budget ended the attack" if found.expired else ""
+        late = UNFINISHED if found.expired else ""
         caveats = (found.note.rstrip("."), assumed, late, doubt(victim.task))
         return cls(
             label,

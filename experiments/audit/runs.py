@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsim.errors import StoreError
+from fedsim.files import read_record
 from fedsim.plain_files import check_folder
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,57 @@ class Frames:
     """The tables of a run; their columns are the fields of ``fedsim.records``.
 
     Attributes:
+        root: the run folder.
         scores: one row for each attack, private example and metric (``ScoreRow``), and for each
             control if asked for.
         utility: one row for each round and utility metric (``UtilityRow``).
     """
 
+    root: Path
     scores: pd.DataFrame
     utility: pd.DataFrame
+
+    def table(self) -> pd.DataFrame:
+        """The report's table of defenses, one row for each task, setting and defense.
+
+        ``to_latex`` prints it; of a number's 95 % interval, ``low`` and ``high`` are columns.
+
+        Raises:
+            StoreError: the run has no report.
+        """
+        import pandas as pd
+
+        path = self.root / "report" / "tables" / "defenses.csv"
+        if not path.is_file():
+            raise StoreError(f"{path}: the file is missing. Run fedsim report {self.root} first.")
+        return pd.read_csv(path).dropna(axis="columns", how="all")
+
+    def plot_rounds(self, metric: str | None = None) -> Figure:
+        """Leakage by round with its 95 % intervals, and utility below, as the report draws them.
+
+        Args:
+            metric: of leakage; the main one of each task if not given.
+
+        Raises:
+            StoreError: the run has no report, or the metric was not measured in two rounds or more.
+        """
+        from experiments.analysis.findings import Findings
+        from experiments.report.curves import drawings
+        from experiments.report.figures import together
+
+        if not (self.root / "summary.json").is_file():
+            raise StoreError(f"{self.root}: has no report. Run fedsim report {self.root} first.")
+        found = [
+            (one.draw, one.size)
+            for section in read_record(self.root / "summary.json", Findings).sections
+            for one in drawings(section, [metric or section.main])
+        ]
+        if not found:
+            raise StoreError(
+                f"{self.root}: {metric or 'leakage'} was not measured in two rounds or more, so "
+                "that there is no curve. Attack more rounds, or name another metric."
+            )
+        return together(found)
 
 
 def load(folder: Path | str, *, controls: bool = False) -> Frames:
@@ -37,28 +83,20 @@ def load(folder: Path | str, *, controls: bool = False) -> Frames:
             hold; see the columns ``control`` and ``probe``.
 
     Raises:
-        StoreError: the folder is no run, it is not scored, or a table is cut.
+        StoreError: the folder is no run, it is not scored, or a table is cut or altered.
         ConfigError: ``check_folder`` refuses it.
     """
+    from experiments.stages.rows import read_frame  # imports torch, and the command line this
+    from fedsim.records import ScoreRow, UtilityRow
+
     root = Path(folder)
     if not os.path.lexists(root / "experiment.toml"):
         raise StoreError(f"{root}: no run folder (experiment.toml is missing). Correct the path.")
     check_folder(root)
     if not (root / "scores.parquet").exists():
         raise StoreError(f"{root}: nothing is scored. Run fedsim score {root} first.")
-    scores, utility = (_table(root / f"{name}.parquet") for name in ("scores", "utility"))
+    scores = read_frame(root / "scores.parquet", ScoreRow)
+    utility = read_frame(root / "utility.parquet", UtilityRow)
     if not controls:
         scores = scores[(scores.control == "none") & (scores.probe == "none")]
-    return Frames(scores.reset_index(drop=True), utility)
-
-
-def _table(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:  # of which pyarrow's are
-        fault = str(error).splitlines()[0].rstrip(".")
-        raise StoreError(
-            f"{path}: not a whole table ({fault}). Run fedsim score {path.parent} again."
-        ) from None
+    return Frames(root, scores.reset_index(drop=True), utility)

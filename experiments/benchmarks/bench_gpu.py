@@ -34,6 +34,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "LeNet": {"model": "lenet", "dataset": "shapes"},
     "MLP": {"model": "mlp", "dataset": "shapes"},
     "ViT": {"model": "vit", "dataset": "shapes", "image_size": 16},
+    "ResNet": {"model": "resnet20", "dataset": "shapes", "image_size": 16},
     "BERT": {"model": "tiny-bert", "dataset": "sentences", "max_length": 24},
     "GPT-2": {"model": "tiny-gpt2", "dataset": "sentences", "max_length": 24},
 }
@@ -50,6 +51,7 @@ ATTACKS: dict[str, list[dict[str, Any]]] = {
     ],
     "MLP": [{"name": "ratio"}, {"name": "spear", "samples": 10000}],
     "ViT": [{"name": "patch_rows"}],
+    "ResNet": [{"name": "statistics"}],
     "BERT": [
         {"name": "embedding_rows"},
         {"name": "april"},
@@ -123,7 +125,8 @@ def each_attack(
 
 
 def _captures(folder: Path, task: dict[str, Any]) -> Path:
-    federation = {"engine": "in-process", "clients": 1, "rounds": 1}
+    federation: dict[str, Any] = {"engine": "in-process", "clients": 1, "rounds": 1}
+    federation["train_mode"] = task["model"] == "resnet20"  # else it sends no batch statistics
     auxiliary = {"split": "public", "rows": 64}
     table = {"name": "gpu", "task": task, "federation": federation, "auxiliary": auxiliary}
     run = Run.create(Plan(name="gpu", experiments=(parse_experiment(table),)), folder)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,8 +25,10 @@ from fedsim.cell import AuxiliaryConfig, CandidatesConfig, CaptureConfig, Probes
 from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
-from fedsim.records import Modality
 from fedsim.server_knows import ServerKnows
+
+if TYPE_CHECKING:
+    from fedsim.records import Modality  # imports torch
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 

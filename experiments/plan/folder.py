@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -168,13 +168,18 @@ def read_rules(root: Path) -> dict[str, VerdictRule]:
 
 
 def note_provenance(
-    run: Run, stage: str, seconds: float, devices: Collection[str] = ("cpu",)
+    run: Run,
+    stage: str,
+    seconds: float,
+    devices: Collection[str] = ("cpu",),
+    jobs: Mapping[str, int] | None = None,
 ) -> None:
     """Record what ran, from which commit, on what, and how long; each stage keeps its own.
 
     Training and attacks go on where they stood, so that their times add up. ``devices`` says what
     computed; sums differ between a GPU and the CPU. ``cuts`` holds the thresholds of the attack
-    families at the latest attack stage; empty before it.
+    families at the latest attack stage; empty before it. ``jobs`` says how many jobs were
+    settled and planned when the run was scored.
     """
     from attacks import cuts  # here, as it imports torch
 
@@ -199,6 +204,7 @@ def note_provenance(
         "commits": noted("commits", f"{_git('rev-parse', 'HEAD') or 'none'}{changed}"),
         "devices": noted("devices", sorted(devices)),
         "seconds": noted("seconds", round(before + seconds, 3)),
+        "jobs": known.get("jobs", {}) if jobs is None else jobs,
         "cuts": cuts() if stage == "attack" else known.get("cuts", {}),
     }
     write_json(path, {**table, "seal": _seal(table)})
@@ -213,7 +219,9 @@ def read_provenance(root: Path) -> dict[str, Any]:
     path = root / "provenance.json"
     known = read_json(path)
     seal = known.pop("seal", None)  # older runs have none
-    tables = [known.get(key, {}) for key in ("commands", "commits", "devices", "seconds", "cuts")]
+    tables = [
+        known.get(key, {}) for key in ("commands", "commits", "devices", "seconds", "jobs", "cuts")
+    ]
     if not all(isinstance(table, dict) for table in tables) or not all(
         isinstance(seconds, float) for seconds in known.get("seconds", {}).values()
     ):

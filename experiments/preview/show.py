@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from attacks import attack_classes
 from attacks.feasibility import Feasibility
 from experiments.plan.cells import Cell, make_cells
 from experiments.plan.config import Plan
@@ -20,6 +23,7 @@ from experiments.preview.memory import heaviest_job
 from experiments.preview.replies import replies
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
 from fedsim.cell import CellConfig
+from fedsim.federation import FederationConfig
 from fedsim.models.mode import has_train_mode
 from fedsim.records import PRIOR_ONLY
 
@@ -74,6 +78,7 @@ class ShownPart:
     Attributes:
         config: the resolved experiment, as TOML.
         modeless: models in train mode that have neither dropout nor batch statistics.
+        idle: what else the experiment asks for without effect, in sentences.
         feasibility: that of each exact attack, by cell of the first seed.
     """
 
@@ -81,6 +86,7 @@ class ShownPart:
     cells: tuple[Cell, ...]
     threat: ThreatModel
     modeless: tuple[str, ...]
+    idle: tuple[str, ...]
     feasibility: dict[str, dict[str, Feasibility]]
     cost: Cost
 
@@ -102,6 +108,7 @@ class Description:
                     "cells": [cell.name for cell in part.cells],
                     "levels": {cell.name: level_of(cell.config) for cell in part.cells},
                     "train_mode_without_effect": part.modeless,
+                    "without_effect": part.idle,
                     "threat_model": {
                         "granted": part.threat.granted,
                         "withheld": part.threat.withheld,
@@ -131,6 +138,7 @@ def _text(part: ShownPart) -> str:
         "its gradients equal those of eval mode"
         for model in part.modeless
     ]
+    lines += [*part.idle]
     lines.append("")
     lines += ["# threat model", ATTACKER]
     for heading, facts in (
@@ -179,7 +187,9 @@ def describe(plan: Plan) -> Description:
             for start in [starts[cell.name]]
         }
         modeless = _modeless(mine, starts)
-        parts.append(ShownPart(config, tuple(mine), threat, modeless, found, _cost(mine, starts)))
+        idle = tuple(_idle(mine, starts))
+        cost = _cost(mine, starts)
+        parts.append(ShownPart(config, tuple(mine), threat, modeless, idle, found, cost))
     return Description(plan.name, tuple(parts))
 
 
@@ -190,6 +200,27 @@ def _modeless(cells: list[Cell], starts: dict[str, Start]) -> tuple[str, ...]:
         if cell.config.federation.train_mode
     }
     return tuple(name for name, task in tasks.items() if not has_train_mode(task.blank()))
+
+
+def _idle(cells: list[Cell], starts: dict[str, Start]) -> Iterator[str]:
+    """Options of FedAvg's local training under FedSGD, and attacks on another kind of data."""
+    default = FederationConfig()
+    for name in ("optimizer", "momentum", "weight_decay", "local_steps", "local_epochs"):
+        runs = [cell.config.federation for cell in cells]
+        values = {getattr(run, name): run for run in runs if run.protocol == "fedsgd"}
+        for value in values.keys() - {getattr(default, name)}:
+            yield (
+                f"federation.{name} = {json.dumps(value)} has no effect under FedSGD, whose "
+                "clients send a gradient: set protocol = 'fedavg'"
+            )
+    modalities = {starts[cell.name].setting.task.modality for cell in cells}
+    for entry in entries(cells[0].experiment):
+        takes = attack_classes()[str(entry.table["name"])].modalities
+        for modality in sorted(modalities - takes):
+            yield (
+                f"{entry.label} reconstructs {' and '.join(sorted(takes))}, and is skipped on this "
+                f"task, which is {modality}"
+            )
 
 
 def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:

@@ -11,20 +11,25 @@ from fedsim.visible import visible
 EXPLAINED = {
     "PSNR": "peak signal-to-noise ratio of an image, in decibels: higher is closer to the truth",
     "ROUGE-L": "words recovered in their order, from 0 to 1: higher is closer to the truth",
+    "FedSGD": "each client sends the gradient of one batch",
+    "FedAvg": "each client sends its weights after one or more steps of its own",
+    "SPEAR": "solves for the rows of a batch exactly, from the sparsity of ReLU gradients",
+    "perplexity": "exp of the loss of a held-out token: lower is a better model",
+    "L1": "the setting easiest for the attacker, of four: see Realism under Definitions",
 }
-"""Measures, and what a reader has to know of them where they first occur."""
+"""Terms, and what a reader has to know of them where they first occur."""
 
 _TOGETHER = re.compile(
     r"\[[^\[\] ]+, [^\[\] ]+\](?: dB)?"  # [-0.3, 0.4] dB
     r"|[\d.,]*\d (?:%|dB|points)"
     r"|\b(?=[\w-]*[A-Z\d])[^\W_]+(?:-[^\W_]+)+\b"  # ROUGE-L, tiny-gpt2
     r"|\b\w{1,16}=[^\s,;()]{1,16}(?![^\s,;()])"  # std=1e-4
-    r"|\bPSNR\b"
+    r"|\b(?:PSNR|FedSGD|FedAvg|SPEAR|perplexity|L1)\b"
 )
 
 
 class Binder:
-    """Marks up the sentences of one page; each measure is explained where it first occurs."""
+    """Marks up the sentences of one page; each term is explained where it first occurs."""
 
     def __init__(self) -> None:
         self._left = dict(EXPLAINED)

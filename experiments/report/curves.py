@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.analysis.findings import CURVES, Leakage, Result, RoundUtility, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
-from experiments.report.figures import INK, Figure, Stroke, figure, head, legend_beside, strokes
+from experiments.report.figures import (
+    INK,
+    Figure,
+    Size,
+    Stroke,
+    figure,
+    frame_decibels,
+    head,
+    legend_beside,
+    strokes,
+)
 from experiments.report.naming import attack_name
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
@@ -31,6 +41,15 @@ Panels = dict[str, list[Result]]
 """Attack -> what it found under each defense."""
 
 
+class Drawing(NamedTuple):
+    """A figure before it is drawn; ``ending`` is that of its name."""
+
+    ending: str
+    caption: str
+    draw: Callable[[Any], None]
+    size: Size
+
+
 def curves(section: TaskFindings, stem: str, metrics: Sequence[str] | None = None) -> list[Figure]:
     """A figure for each setting and metric that was observed in two rounds or more.
 
@@ -42,6 +61,14 @@ def curves(section: TaskFindings, stem: str, metrics: Sequence[str] | None = Non
         stem: begins the names.
         metrics: those to draw; all that are drawn by round if not given.
     """
+    return [
+        figure(f"{stem}-{ending}", caption, draw, size)
+        for ending, caption, draw, size in drawings(section, metrics)
+    ]
+
+
+def drawings(section: TaskFindings, metrics: Sequence[str] | None = None) -> list[Drawing]:
+    """What ``curves`` draws."""
     settings: dict[str, Panels] = {}
     for result in section.results:
         if not result.is_null and len(result.rounds.get(section.main, ())) > 1:
@@ -61,8 +88,7 @@ def curves(section: TaskFindings, stem: str, metrics: Sequence[str] | None = Non
             }
             if shown:
                 more = "" if metric == section.main else f"-{metric.replace('_', '-')}"
-                name = f"{stem}-{number}{more}"
-                found.append(_figure(section, name, setting, metric, shown))
+                found.append(_drawing(section, f"{number}{more}", setting, metric, shown))
     return found
 
 
@@ -87,7 +113,9 @@ def smoothed(measured: Sequence[RoundUtility], name: str, width: int) -> list[fl
     return values[:raw] + running_mean(values[raw:], width)
 
 
-def _figure(section: TaskFindings, name: str, setting: str, metric: str, panels: Panels) -> Figure:
+def _drawing(
+    section: TaskFindings, ending: str, setting: str, metric: str, panels: Panels
+) -> Drawing:
     utility = section.utility_name
     first = next(iter(panels.values()))[0]
     whose = "examples" if first.probe == "none" else "probes"
@@ -119,7 +147,7 @@ def _figure(section: TaskFindings, name: str, setting: str, metric: str, panels:
         legend_beside(canvas)
 
     height = 2.75 * (max(rows, below + 1) if utility else rows)
-    return figure(name, caption, draw, (3.1 * columns + (4.2 if columns == 1 else 2.7), height))
+    return Drawing(ending, caption, draw, (3.1 * columns + (4.2 if columns == 1 else 2.7), height))
 
 
 def _leakage(
@@ -140,6 +168,8 @@ def _leakage(
     unit = next(iter(results[0].rounds[metric].values())).unit
     if unit == "1":  # a share: panels of one page compare
         axes.set_ylim(-0.04, 1.04)
+    if unit == "dB":
+        frame_decibels(axes)
     _frame(axes, f"{title(metric)}{'' if unit == '1' else f' ({unit})'}")
 
 

@@ -14,11 +14,18 @@ from fedsim.visible import visible
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Decibels: TypeAlias = NDArray[float64]
 
 INK = "#1b1b1f"
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#6a3d9a")
 """Of families of defenses, after Okabe and Ito; no defense is drawn in ink."""
 MARKERS = "osD^vPX"
+EXACT = 50.0
+"""Decibels; above, an image looks the same, and 100 is the cap of PSNR. At 25 the bend would cut
+what is recognisable, at 100 there would be none."""
 LAST = ("blind guess: ", "Pareto front")
 """Prefixes of legend entries listed after the defenses."""
 STYLE: dict[Any, Any] = {
@@ -107,6 +114,22 @@ def figure(name: str, caption: str, draw: Callable[[Canvas], None], size: Size) 
     return Figure(name, caption, visible(text[text.index("<svg") :]), png.getvalue(), size[0])
 
 
+def together(drawings: Sequence[tuple[Callable[[Any], None], Size]]) -> Canvas:
+    """Drawings below one another, as a figure that matplotlib goes on with."""
+    import matplotlib as mpl
+    from matplotlib import pyplot  # by which notebooks learn to show figures
+
+    heights = [height for _, (_, height) in drawings]
+    with mpl.rc_context(STYLE):
+        size = (max(width for _, (width, _) in drawings), sum(heights))
+        canvas = pyplot.figure(figsize=size, layout="constrained")
+        parts = canvas.subfigures(len(drawings), squeeze=False, height_ratios=heights)
+        for part, (draw, _) in zip(parts[:, 0], drawings, strict=True):
+            draw(part)
+    pyplot.close(canvas)  # else a notebook shows it twice
+    return canvas
+
+
 def panel(
     name: str,
     caption: str,
@@ -126,6 +149,26 @@ def panel(
             legend_below(canvas, size[0])
 
     return figure(name, caption, fill, size)
+
+
+def frame_decibels(axes: Axes) -> None:
+    """Give the part above ``EXACT`` a tenth of its height, so that the cap does not flatten all."""
+    import numpy as np
+
+    if axes.get_ylim()[1] <= EXACT:
+        return
+
+    def narrow(values: Decibels) -> Decibels:
+        return np.where(values > EXACT, EXACT + (values - EXACT) / 10, values)
+
+    def widen(values: Decibels) -> Decibels:
+        return np.where(values > EXACT, EXACT + (values - EXACT) * 10, values)
+
+    low = min(axes.get_ylim()[0], 0.0)
+    axes.set_yscale("function", functions=(narrow, widen))
+    axes.set_ylim(low, 110)
+    axes.set_yticks([0, 10, 20, 30, 40, 50, 100], [*["0", "10", "20", "30", "40", "50"], "exact"])
+    axes.axhspan(EXACT, 110, color=INK, alpha=0.05, linewidth=0)
 
 
 def head(axes: Axes, heading: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from experiments.analysis.findings import THRESHOLDS
 from experiments.analysis.statistics import FEW
-from experiments.report.footer import definition
+from experiments.report.footer import definition, summary
 from experiments.wording.names import title
 from fedsim.metrics.base import Metric
 
@@ -80,6 +80,18 @@ TERMS: tuple[tuple[str, str, str], ...] = (
         "client-level DP.",
     ),
     (
+        "FedSGD",
+        "FedSGD",
+        "Each client sends the gradient of one batch; in FedAvg it sends its weights after one or "
+        "more steps of its own (McMahan et al. 2017).",
+    ),
+    (
+        "Perplexity",
+        "perplexity",
+        "exp of the mean cross-entropy of a held-out token: 1 is certain, the size of the "
+        "vocabulary is a guess. Less is better.",
+    ),
+    (
         "Adaptive",
         "adaptive",
         "An adaptive attack uses what it knows of the defense; an oblivious one ignores it.",
@@ -123,20 +135,12 @@ def glossary(page: str, *, full: bool) -> list[tuple[str, str]]:
 def metric_terms(
     classes: Mapping[str, type[Metric]], measured: Iterable[str], *, full: bool
 ) -> list[tuple[str, str]]:
-    """These metrics with all that there is to say of them in full, else their first sentence."""
+    """These metrics with all that there is to say of them in full, else their summaries."""
     known = set(measured)
     found = []
     for name, kind in classes.items():
         if name in known:
-            text = definition(kind)
             unit = "a ratio" if kind.unit == "1" else kind.unit
             more = f" {kind.attacker_wants.capitalize()} leaks more; unit: {unit}."
-            found.append(
-                (
-                    title(name),
-                    text + more
-                    if full
-                    else re.split(r"\.\s", text, maxsplit=1)[0].rstrip(".") + ".",
-                )
-            )
+            found.append((title(name), definition(kind) + more if full else summary(kind)))
     return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import re
+from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,7 @@ from experiments.report.verdict_tables import null_of, number, reached, rule, to
 from experiments.wording.defense_names import defense_name, family, short_options
 from experiments.wording.names import natural, options, show, title, utility_unit
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE
-from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow
+from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow, shown
 from fedsim.visible import visible
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ TEMPLATES = (
     *("report.html.j2", "chapter.html.j2", "lineup.html.j2", "attacks.html.j2", "full.html.j2"),
     *("macros.html.j2", "report.css"),
 )
+SCRIPT = files("experiments.report").joinpath("report.js").read_text("utf-8")
+"""The one script that the page's security policy lets run, by its hash."""
 
 _NO_ROWS = "No attack tried to rebuild rows; what else was learned stands with each defense."
 _SURE = "Brackets hold 95 % intervals over clients, bounds on epsilon hold with 95 % confidence."
@@ -87,6 +91,8 @@ def render(
         chapters=chapters,
         costing=[(heading, said) for heading, said in costing if said],
         full=full,
+        script=Markup(SCRIPT),  # ours
+        script_hash=b64encode(sha256(SCRIPT.encode()).digest()).decode(),
         attacker=ATTACKER,
         out_of_scope=OUT_OF_SCOPE,
         threats=threats(chapters),
@@ -151,6 +157,7 @@ def _environment() -> Environment:
         "short_options": short_options,
         "shown_metrics": shown_metrics,
         "statuses": STATUSES,
+        "shown": shown,
         "scope": scope,
         "shade": shade,
         "phrases": phrases,

@@ -16,6 +16,7 @@ from experiments.report.figures import (
     Figure,
     family_colour,
     figure,
+    frame_decibels,
     head,
     legend_beside,
 )
@@ -211,6 +212,8 @@ def _draw(
     if unit == "1":
         axes.set_ylim(-0.06, 1.06)
     axes.margins(x=0.1, y=0.1)
+    if unit == "dB":
+        frame_decibels(axes)
     axes.set_xlabel(f"{title(section.utility_name or '')} at the end")
     axes.set_ylabel(f"{title(section.main)}{'' if unit == '1' else f' ({unit})'}")
     axes.grid(color=INK, alpha=0.12, linewidth=0.6)

@@ -12,7 +12,7 @@ from experiments.report.naming import attack_label
 from experiments.report.statements import listed
 from experiments.wording.names import duration, show, title, utility_unit
 from experiments.wording.threat import WHO, ThreatModel, shared_protocol, withheld
-from fedsim.records import PRIOR_ONLY, STATUSES
+from fedsim.records import PRIOR_ONLY, STATUSES, shown
 
 Lines = Sequence[tuple[str, str]]
 
@@ -66,7 +66,7 @@ def scope(section: TaskFindings) -> str:
     undefended = " and none" if any(result.defense == "none" for result in attacked) else ""
     under = _count(len(defended), "defense") + undefended if defended else "no defense"
     jobs = {status: sum(result.jobs[status] for result in attacked) for status in STATUSES}
-    became = ", ".join(f"{count:,} {status}" for status, count in jobs.items() if count)
+    became = ", ".join(f"{count:,} {shown(status)}" for status, count in jobs.items() if count)
     became = "all done" if jobs["done"] == sum(jobs.values()) else became
     return (
         f"{_count(section.victims, 'private example')} of {_count(section.clients, 'client')}, "

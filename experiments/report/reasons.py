@@ -135,7 +135,8 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "wide": _wide,
     "beats_one": _beats_one,
     "recovered": _recovered,
-    "failed": lambda _, one: f"{jobs(one.numbers['jobs'])} failed or ran out of time",
+    "failed": lambda _, one: f"{jobs(one.numbers['jobs'])} failed",
+    "unfinished": lambda _, one: f"{jobs(one.numbers['jobs'])} unfinished: the clock ended them",
     "interrupted": lambda _, one: (
         f"{jobs(one.numbers['jobs'])} were interrupted: fedsim attack runs them again"
     ),

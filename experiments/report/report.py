@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.analysis.findings import Findings
+from experiments.analysis.findings import Findings, Problem, TaskFindings
 from experiments.analysis.summary import summarise
+from experiments.console import Console
 from experiments.plan.folder import read_provenance, read_rules
 from experiments.report.chapter import Chapter, chapter
-from experiments.report.footer import cost, provenance_lines
+from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import render
 from experiments.report.pooled import pooled
 from experiments.report.tables import Table, to_csv, write_table
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import read_gallery
+from experiments.stages.progress import scored_progress
 from experiments.stages.rows import read_rows
 from experiments.stages.updates import UpdateRow
 from fedsim.cell import CellConfig
@@ -26,26 +29,36 @@ from fedsim.plain_files import make_private
 from fedsim.records import ScoreRow, UtilityRow
 from fedsim.redaction import redacted
 
+PAGES = {False: "index.html", True: "full.html"}
+"""In full or not -> the file of the page."""
 
-def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path:
+
+def write_report(
+    run: Path, *, redact: bool = False, full: bool = False, console: Console | None = None
+) -> Path:
     """Write ``summary.json`` and ``report/`` of a run folder; returns the page.
 
     The page holds private rows as the gallery does, and is its owner's alone as well.
 
     Args:
         run: the run folder.
-        redact: write ``redacted/`` instead, which may be passed on: without private examples and
-            without the folders of this machine.
-        full: put every table and guess on the page, and write each task's tables as CSV, Markdown
-            and LaTeX beside the few that pool all tasks.
+        redact: write ``redacted/`` instead, which may be passed on: without private examples, the
+            reasons that attacks gave, and the folders of this machine.
+        full: write ``full.html``, too, with every table and guess, and each task's tables as CSV,
+            Markdown and LaTeX beside the few that pool all tasks; returns that page.
+        console: where progress is shown; nowhere if not given.
 
     Raises:
         StoreError: a file of the run is missing or cannot be read.
     """
+    console = console or Console(quiet=True)
+    console.expect("report", 3)
     provenance = read_provenance(run)
+    partial = str(scored_progress(run))
     footer = {
-        "provenance": [(k, redacted(v)) for k, v in provenance_lines(provenance, full=full)],
         "cost": cost(provenance),
+        "cover": [(k, redacted(v)) for k, v in cover(provenance)],
+        "partial": partial,
         "experiment": redacted(read_text(run / "experiment.toml")),
         "limited": (run / "limits.json").exists(),
     }
@@ -68,27 +81,48 @@ def write_report(run: Path, *, redact: bool = False, full: bool = False) -> Path
         membership=read_rows(membership, ScoreRow) if membership.exists() else (),
     )
     write_bytes(run / "summary.json", canonical(summary))
+    console.advance("report", "numbers")
+    sections = [_unexplained(one) for one in summary.sections] if redact else summary.sections
     shown = [] if redact else read_gallery(run)
-    chapters = [
-        chapter(number, section, run, cells, coverage, updates, shown, full=full)
-        for number, section in enumerate(summary.sections, 1)
-    ]
     folder = run / ("redacted" if redact else "report")
     if not redact:
         make_private(folder)
-    _write_files(folder, chapters, full=full, redact=redact)
-    page = folder / "index.html"
-    body = render(
-        rows,
-        chapters,
-        full=full,
-        redact=redact,
-        name=run.resolve().name,
-        folder=folder.name,
-        **footer,
-    )
-    write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
+    for whole in (False, True) if full else (False,):
+        chapters = [
+            chapter(number, section, run, cells, coverage, updates, shown, full=whole)
+            for number, section in enumerate(sections, 1)
+        ]
+        body = render(
+            rows,
+            chapters,
+            full=whole,
+            redact=redact,
+            name=run.resolve().name,
+            folder=folder.name,
+            provenance=[(k, redacted(v)) for k, v in provenance_lines(provenance, full=whole)],
+            **footer,
+        )
+        page = folder / PAGES[whole]
+        write_bytes(page, (redacted(body) if redact else body).encode(), private=not redact)
+    if not full:
+        (folder / PAGES[True]).unlink(missing_ok=True)  # it would be of an earlier report
+    console.advance("report", "page")
+    _write_files(folder, chapters, partial, full=full, redact=redact)
+    console.advance("report", "tables and figures")
     return page
+
+
+def _unexplained(section: TaskFindings) -> TaskFindings:
+    """Jobs counted by their status alone: an attack may write what it guessed as its reason."""
+    results = []
+    for result in section.results:
+        jobs = Counter[str]()
+        for problem in result.problems:
+            if problem.status != "done":
+                jobs[problem.status] += problem.jobs
+        counts = [Problem(status=name, reason="", jobs=count) for name, count in jobs.items()]
+        results.append(result.model_copy(update={"problems": tuple(counts)}))
+    return section.model_copy(update={"results": tuple(results)})
 
 
 def canonical(summary: Findings) -> bytes:
@@ -99,12 +133,15 @@ def canonical(summary: Findings) -> bytes:
     return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _write_files(folder: Path, chapters: Sequence[Chapter], *, full: bool, redact: bool) -> None:
+def _write_files(
+    folder: Path, chapters: Sequence[Chapter], partial: str, *, full: bool, redact: bool
+) -> None:
     """Tables and figures, and nothing that an earlier report left."""
     for part in ("tables", "figures"):
         shutil.rmtree(folder / part, ignore_errors=True)
 
     def fit(table: Table) -> Table:
+        table = table.marked(partial) if partial else table
         return table.mapped(redacted) if redact else table
 
     for table in pooled([(one.section, one.brief) for one in chapters]):

@@ -7,7 +7,7 @@ from experiments.report.naming import attack_name, named_place, place_of, shown_
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title, utility_unit
-from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES
+from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES, shown
 
 STATISTICS = (
     *("n", "clients", "mean", "low", "high", "median", "worst 10 %"),
@@ -49,7 +49,7 @@ def headline(section: TaskFindings, where: str) -> Table:
     return Table(
         "headline",
         f"Mean leakage with its 95 % interval, clustered by client, and mean utility over the last "
-        f"tenth of the rounds: {where}. Jobs are {'/'.join(STATUSES)}.",
+        f"tenth of the rounds: {where}. Jobs are {'/'.join(map(shown, STATUSES))}.",
         (*WHO, "n", "jobs", *map(title, metrics), *map(title, useful)),
         tuple(rows),
     )
@@ -79,7 +79,7 @@ def leakage(section: TaskFindings, where: str) -> Table:
             "metric",
             *STATISTICS,
             *("prior only", "other client"),
-            *STATUSES,
+            *map(shown, STATUSES),
         ),
         tuple(rows),
     )
@@ -138,7 +138,7 @@ def jobs(section: TaskFindings, where: str) -> Table:
         "jobs",
         "Number of jobs by status, and mean wall time of a job in seconds; the time in which an "
         f"attack learned from auxiliary data is not included: {where}.",
-        (*WHO, *STATUSES, "seconds per job"),
+        (*WHO, *map(shown, STATUSES), "seconds per job"),
         tuple(
             (
                 *_who(section, result),
@@ -152,17 +152,17 @@ def jobs(section: TaskFindings, where: str) -> Table:
 
 
 def problems(section: TaskFindings, where: str) -> Table:
-    """One row per reason for which jobs were skipped, failed, timed out or left a note."""
+    """One row per reason for which jobs were skipped, failed, are unfinished or left a note."""
     return Table(
         "problems",
-        f"Jobs that were skipped, interrupted, failed, timed out or left a note: {where}. Skipped "
+        f"Jobs that were skipped, interrupted, failed, unfinished or left a note: {where}. Skipped "
         "jobs have no score, nor have interrupted ones, which fedsim attack runs again; failed "
-        "jobs, and timed-out jobs without a guess, are scored as a blank guess.",
+        "jobs, and unfinished ones without a guess, are scored as a blank guess.",
         (*WHO, "status", "jobs", "reason"),
         tuple(
             (
                 *_who(section, result),
-                problem.status,
+                shown(problem.status),
                 problem.jobs,
                 problem.reason,
             )

@@ -55,6 +55,12 @@ class Table:
         )
         return Table(self.name, change(self.caption), tuple(map(change, self.columns)), rows)
 
+    def marked(self, remark: str) -> Table:
+        """The table with a remark before its caption and in a last column of its own."""
+        caption = f"{remark[0].upper()}{remark[1:]}. {self.caption}"
+        rows = tuple((*row, remark) for row in self.rows)
+        return Table(self.name, caption, (*self.columns, "jobs run"), rows)
+
 
 def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
     """Kind -> table without its empty columns; ``stem`` is the prefix of each name."""

@@ -13,7 +13,7 @@ from experiments.report.naming import attack_label, named_place, place_of, unit_
 from experiments.report.reasons import phrases
 from experiments.report.tables import Number, Table, Value
 from experiments.wording.names import title, utility_unit
-from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES
+from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES, shown
 
 
 def verdict_tables(section: TaskFindings) -> tuple[Table, ...]:
@@ -65,7 +65,7 @@ def matrix(section: TaskFindings, where: str) -> Table:
             "victims",
             "clients",
             "attacks",
-            *STATUSES,
+            *map(shown, STATUSES),
         ),
         *("oblivious attack", f"oblivious {metric}", "adaptive attack", f"adaptive {metric}"),
         *("refused by the oblivious", "refused by the adaptive", "compared both ways"),

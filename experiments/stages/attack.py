@@ -20,7 +20,7 @@ from experiments.plan.entries import entries
 from experiments.plan.folder import Run
 from experiments.stages.donors import Donor, control_label, donors_of
 from fedsim.capture import CaptureKey
-from fedsim.records import CONTROLS, PRIOR_ONLY
+from fedsim.records import CONTROLS, PRIOR_ONLY, shown
 
 WORK = "attack"
 
@@ -41,6 +41,7 @@ class Attackers:
         self.without_gpu = 0
         self._pool: Any = None
         self._submitted: set[str] = set()
+        self._announced: set[str] = set()
         self._stack = ExitStack()
 
     def start_ray(self, run: Run) -> None:
@@ -63,14 +64,21 @@ class Attackers:
         )
         self._stack.callback(self._pool.close)
 
+    def announce(self, cells: Sequence[Cell]) -> None:
+        """Count the jobs of all cells before the first starts, so that the total does not grow."""
+        names = {spec.name for cell in cells for spec in jobs(cell)} - self._submitted
+        self._console.expect(WORK, len(names))
+        self._announced |= names
+
     def submit(self, cell: Cell, round_: int | None = None) -> None:
         """Attack one round of a cell, or whatever of it has not been attacked."""
         specs = jobs(cell, round_)
         specs = [spec for spec in specs if spec.name not in self._submitted]
         if not specs:
             return
-        self._submitted |= {spec.name for spec in specs}
-        self._console.expect(WORK, len(specs))
+        names = {spec.name for spec in specs}
+        self._submitted |= names
+        self._console.expect(WORK, len(names - self._announced))
         if cell.config.federation.engine == "ray":
             self._pool.submit(specs)
         else:
@@ -93,7 +101,7 @@ class Attackers:
             self.devices |= {record.device for record in event.records if record.device}
             on_cpu = any(record.device == "cpu" for record in event.records)
             self.without_gpu += spec.demand.gpus > 0 and on_cpu
-            statuses = ", ".join(sorted({record.status for record in event.records}))
+            statuses = ", ".join(sorted({shown(record.status) for record in event.records}))
             self._console.advance(WORK, f"{spec.label} {spec.keys[0]}: {statuses}")
         elif event.progress is not None:
             progress = event.progress

@@ -10,11 +10,13 @@ from torch import Tensor
 from experiments.stages.attack import guess_folder
 from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey, batch_from, read_keyed
-from fedsim.errors import StoreError
 from fedsim.files import load_tensors
 from fedsim.metrics.base import Examples
 from fedsim.metrics.match import Assignment, align, match, nothing
 from fedsim.records import JobRecord, Modality
+
+NOT_YET = "not attacked yet"
+"""Reason of a job that the attack stage did not come to."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,10 @@ def read_guess(victims: Victims, label: str, key: CaptureKey) -> Guess:
 
 
 def read_record_of(victims: Victims, label: str, key: CaptureKey) -> tuple[Path, JobRecord]:
-    """The record of one job on one capture, and its path."""
+    """The record of one job on one capture, and its path; a job that never ran is interrupted."""
     path = guess_folder(victims.cell, label) / f"{key}.json"
     if not path.exists():
-        run = victims.cell.folder.parent
-        raise StoreError(f"{path}: not attacked. Run fedsim attack {run} first.")
+        return path, JobRecord(key=key, attack=label, status="interrupted", reason=NOT_YET)
     return path, read_keyed(path, JobRecord, key)
 
 

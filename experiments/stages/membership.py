@@ -19,7 +19,7 @@ from experiments.stages.rows import write_rows
 from experiments.stages.score import Scorer
 from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey
-from fedsim.records import FRESH_ROW, JobRecord, ScoreRow
+from fedsim.records import FRESH_ROW, UNSCORED, JobRecord, ScoreRow
 from fedsim.types import Batch
 
 RATES = {"membership_tpr_1": 0.01, "membership_tpr_01": 0.001}
@@ -73,7 +73,7 @@ class MembershipScorer:
             values: dict[str, float | None] = dict.fromkeys(("membership_auc", *RATES))
             if scores is not None:
                 values = ranked(float(scores[candidate]), scores[others])
-            elif record.status != "skipped":
+            elif record.status not in UNSCORED:
                 values = {"membership_auc": 0.5, **dict.fromkeys(RATES, 0.0)}
             for metric, value in values.items():
                 yield ScoreRow(

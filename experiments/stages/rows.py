@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +17,13 @@ from pydantic import ValidationError
 from fedsim.errors import StoreError
 from fedsim.files import Record, write_bytes
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 R = TypeVar("R")
 
 _AT_ONCE = 65_536
+_SEAL = b"fedsim.seal"
 _TYPES: dict[object, pa.DataType] = {
     str: pa.string(),
     int: pa.int64(),
@@ -39,7 +44,7 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
     """Read the rows of a Parquet file; equal texts are one object.
 
     Raises:
-        StoreError: the file is missing, cut, or holds other columns.
+        StoreError: the file is missing, cut, differs from its seal, or holds other columns.
     """
     if not path.is_file():
         raise StoreError(f"{path}: the file is missing. Run the stage before again.")
@@ -48,8 +53,48 @@ def read_rows(path: Path, kind: type[R]) -> list[R]:
     except (pa.ArrowException, OSError, KeyError, TypeError, ValidationError) as error:
         what = str(error).splitlines()[0]
         raise StoreError(
-            f"{path}: not a table of {kind.__name__} ({what}). Run the stage that wrote it again."
+            f"{path}: not a table of {kind.__name__} ({what}). "
+            f"Run fedsim score {path.parent} again."
         ) from None
+
+
+def read_frame(path: Path, kind: type[Any]) -> pd.DataFrame:
+    """The rows as a data frame; raises as ``read_rows`` does."""
+    return pa.Table.from_batches([_batch(kind, read_rows(path, kind))]).to_pandas()
+
+
+def _batch(kind: type[Any], rows: list[Any]) -> pa.RecordBatch:
+    schema = _schema(kind)
+    values = {name: list(map(attrgetter(name), rows)) for name in schema.names}
+    return pa.RecordBatch.from_pydict(values, schema=schema)
+
+
+class _Seal:
+    """Hash of a table's values, however they are encoded; as in ``Sealed``, it is no signature."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._columns = {name: hashlib.sha256() for name in sorted(names)}
+
+    def add(self, name: str, values: list[Any]) -> None:
+        """Add the next values of a column."""
+        self._columns[name].update("".join(f"{value!r}\n" for value in values).encode())
+
+    def digest(self) -> bytes:
+        """The seal of what was added."""
+        parts = (f"{name!r} {column.hexdigest()}" for name, column in self._columns.items())
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest().encode()
+
+    def check(self, metadata: Mapping[bytes, bytes]) -> None:
+        """Compare with the seal in a footer, which tables of older runs do not have.
+
+        Raises:
+            ArrowInvalid: it is another, or pandas wrote the table, which keeps no seal.
+        """
+        digest = self.digest()
+        if metadata.get(_SEAL, digest) != digest:
+            raise pa.ArrowInvalid("differs from its seal")
+        if _SEAL not in metadata and b"pandas" in metadata:
+            raise pa.ArrowInvalid("written by pandas")
 
 
 def _schema(kind: type[Any]) -> pa.Schema:
@@ -65,11 +110,15 @@ def _read(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any]]:
     texts = [field.name for field in schema if field.type == pa.string()]
     known: dict[str, str] = {}
     with pq.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
+        names = file.schema_arrow.names
+        seal = _Seal(names)
         for batch in file.iter_batches(_AT_ONCE):
-            names = batch.schema.names
             values = [_values(batch[name], schema.field(name), known) for name in names]
+            for name, column in zip(names, values, strict=True):
+                seal.add(name, column)
             for row in zip(*values, strict=True):
                 yield dict(zip(names, row, strict=True))
+        seal.check(file.metadata.metadata or {})
 
 
 def _values(column: pa.Array, field: pa.Field, known: dict[str, str]) -> list[Any]:
@@ -86,10 +135,15 @@ def _values(column: pa.Array, field: pa.Field, known: dict[str, str]) -> list[An
 
 
 def write_rows(path: Path, kind: type[R], rows: Iterable[R]) -> None:
-    """Write rows of one kind as a Parquet file; no rows make an empty table."""
-    schema, left, data = _schema(kind), iter(rows), io.BytesIO()
+    """Write rows of one kind as a sealed Parquet file; no rows make an empty table."""
+    schema, left, batches = _schema(kind), iter(rows), []
+    seal, data = _Seal(schema.names), io.BytesIO()
+    while part := list(islice(left, _AT_ONCE)):
+        batches.append(batch := _batch(kind, part))
+        for name in schema.names:
+            seal.add(name, batch[name].to_pylist())
+    schema = schema.with_metadata({_SEAL: seal.digest()})  # which pyarrow carries on
     with pq.ParquetWriter(data, schema, write_page_checksum=True) as file:
-        while part := list(islice(left, _AT_ONCE)):
-            made = {name: list(map(attrgetter(name), part)) for name in schema.names}
-            file.write_batch(pa.RecordBatch.from_pydict(made, schema=schema))
+        for batch in batches:
+            file.write_batch(batch)
     write_bytes(path, data.getbuffer())

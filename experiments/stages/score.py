@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
+from experiments.console import Console
 from experiments.plan.entries import Entry, entries
 from experiments.plan.folder import Run
 from experiments.plan.levels import level_of
 from experiments.stages.controls import controls
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import gallery, write_gallery
-from experiments.stages.guesses import Guess, matched, read_guess
-from experiments.stages.integrity import check_cell
+from experiments.stages.guesses import NOT_YET, Guess, matched, read_guess
 from experiments.stages.rows import write_rows
 from experiments.stages.signals import SignalRow, signals
 from experiments.stages.updates import UpdateRow, updates
@@ -40,16 +40,18 @@ _KEPT = 256
 """Captures whose examples and guesses stay in memory: more than most rounds have."""
 
 
-def score(run: Run) -> list[str]:
+def score(run: Run, console: Console) -> list[str]:
     """Write scores, coverage, updates, signals and utility, each as a Parquet file.
 
     Beside them the gallery, which alone holds private examples. Returns the reason of each job that
-    was interrupted and is therefore left out.
+    the machine interrupted and that is therefore left out, as are those that were not started.
     """
-    for cell in run.cells:
-        check_cell(cell)
     with one_thread():  # images are small
-        scores = [row for cell in run.cells for row in Scorer(Victims(cell)).rows()]
+        scorers = [
+            Scorer(Victims(cell), lambda note: console.advance("score", note)) for cell in run.cells
+        ]
+        console.expect("score", sum(scorer.comparisons for scorer in scorers))
+        scores = [row for scorer in scorers for row in scorer.rows()]
         shown = list(gallery(run.cells, scores))
     pooled = {cell.name for cell in run.cells if cell.config.federation.cohort > 1}
     norms = [row for cell in run.cells for row in updates(Victims(cell))]
@@ -63,7 +65,7 @@ def score(run: Run) -> list[str]:
         {
             (row.cell, row.attack_key, row.round, row.client): row.reason
             for row in scores
-            if row.status == "interrupted" and row.control == "none"
+            if row.status == "interrupted" and row.control == "none" and row.reason != NOT_YET
         }.values()
     )
 
@@ -73,15 +75,19 @@ class Scorer:
     """Scores every guess on one cell, and each again as a control of somebody else's victim."""
 
     victims: Victims
+    on_scored: Callable[[str], object] = lambda note: None
+
+    @property
+    def comparisons(self) -> int:
+        """Attacks on captures, after each of which ``on_scored`` is called."""
+        return len(self._chosen) * len(self.victims.keys)
 
     def rows(self) -> Iterator[ScoreRow]:
         """All rows of the cell, by attack, capture, control, metric and example."""
         victims = self.victims
         truth = lru_cache(_KEPT)(victims.examples)
         others = controls(victims)
-        for entry in entries(victims.cell.experiment):
-            if entry.infers != "rows":
-                continue
+        for entry in self._chosen:
             guess = lru_cache(_KEPT)(partial(read_guess, victims))
             for key in victims.keys:
                 yield from self._compare(entry, key, guess(entry.label, key), truth(key), "none")
@@ -89,6 +95,11 @@ class Scorer:
                     for control, donor in others[key].items():
                         fed = guess(*donor.source(entry.label, key))
                         yield from self._compare(entry, key, fed, truth(key), control)
+                self.on_scored(f"{entry.label} {key}")
+
+    @property
+    def _chosen(self) -> list[Entry]:
+        return [e for e in entries(self.victims.cell.experiment) if e.infers == "rows"]
 
     def _compare(
         self, entry: Entry, key: CaptureKey, guess: Guess, truth: Examples, control: str

@@ -31,6 +31,8 @@ class Family:
         tied: whether the word table is the output head, unless the configuration says otherwise.
         scaled: whether word embeddings are multiplied by the root of the width (Gemma).
         shared: whether all blocks have the same weights (ALBERT).
+        before: rows of the position table before that of the first token, which are counted from
+            the id of padding; MPNet's is always 1, and None stands for the configuration's.
         settings: values of the configuration without which it is another architecture.
     """
 
@@ -43,6 +45,7 @@ class Family:
     tied: bool = True
     scaled: bool = False
     shared: bool = False
+    before: int | None = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -54,11 +57,11 @@ def _llama(*, tied: bool = False, scaled: bool = False) -> Family:
 
 FAMILIES: dict[str, Family] = {
     "bert": Family(_ENCODER, "learned", settings=_NO_DECODER),
-    "roberta": Family(_ENCODER, "learned", settings=_NO_DECODER),
+    "roberta": Family(_ENCODER, "learned", before=None, settings=_NO_DECODER),
     "distilbert": Family(_ENCODER, "learned"),
     "albert": Family(_ENCODER, "learned", shared=True),
     "electra": Family(_ENCODER, "learned", settings=_NO_DECODER),
-    "mpnet": Family(_ENCODER, "relative"),
+    "mpnet": Family(_ENCODER, "relative", before=2),
     "deberta": Family(_ENCODER, "relative"),
     "deberta-v2": Family(_ENCODER, "relative", settings={"conv_kernel_size": 0}),
     "gpt2": Family(_DECODER, "learned", first=True, settings=_ALONE),

@@ -151,7 +151,11 @@ def padding(tokenizer: PreTrainedTokenizerBase) -> int:
 def most_tokens(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> int:
     """Number of tokens that the model and its tokenizer take."""
     positions = architecture.get("n_positions") or architecture["max_position_embeddings"]
-    return min(int(positions), int(tokenizer.model_max_length))
+    kind = families.FAMILIES.get(architecture["model_type"])
+    before = kind.before if kind else 0
+    if before is None:
+        before = int(architecture["pad_token_id"]) + 1
+    return min(int(positions) - before, int(tokenizer.model_max_length))
 
 
 def special_ids(model: str, kind: TaskKind, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ from flwr.app import Message
 from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 
+from fedsim.errors import Terminated, message_of
+from fedsim.settings import unchanged
 from server.grids.local import LocalGrid, failed, load_app
 
 
@@ -25,7 +27,10 @@ class InProcessGrid(LocalGrid):
         self._app = load_app(app) if isinstance(app, str) else app
 
     def execute(self, messages: list[Message], timeout: float | None) -> list[Message]:
-        """Call the app for each message; an exception becomes an error reply."""
+        """Call the app for each message; an exception, even one that exits, is an error reply.
+
+        A setting of this process that a client changes, such as the working directory, is put back.
+        """
         del timeout  # a call in this process cannot be interrupted
         return [self._reply(message) for message in messages]
 
@@ -39,6 +44,9 @@ class InProcessGrid(LocalGrid):
                 for record in message.content.array_records.values()
                 for array in record.values()
             }
-            return self._app(copy.deepcopy(message, shared), context)
-        except Exception as error:
-            return failed(message, f"{type(error).__name__}: {error}")
+            with unchanged():
+                return self._app(copy.deepcopy(message, shared), context)
+        except (KeyboardInterrupt, Terminated):
+            raise
+        except BaseException as error:
+            return failed(message, f"{type(error).__name__}: {message_of(error)}")

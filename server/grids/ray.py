@@ -10,6 +10,7 @@ import ray
 from flwr.app import Context, Message
 from flwr.app.user_config import UserConfig
 
+from fedsim.settings import unchanged
 from server.grids.local import LocalGrid, failed, load_app
 
 _POLL = 0.2
@@ -23,7 +24,8 @@ class _Worker:
 
     def reply(self, message: Message, context: Context) -> tuple[Message, Context]:
         """Run one client; the returned context carries its state to the next round."""
-        return self.app(message, context), context
+        with unchanged():
+            return self.app(message, context), context
 
 
 @dataclass

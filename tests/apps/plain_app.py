@@ -1,12 +1,16 @@
 """A Flower app of somebody who has never heard of fedsim's clients, for the tests of the server."""
 
 import os
+import sys
 import time
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod
+
+from fedsim.errors import Terminated
 
 app = ClientApp()
 clipped = ClientApp(mods=[adaptiveclipping_mod])
@@ -43,7 +47,7 @@ def start_arrays() -> ArrayRecord:
 
 
 def misbehave(fault: str, client: int, round_: int) -> None:
-    """Client 1 of round 2 raises, dies, hangs, or dies once (``fault`` holds a path)."""
+    """Client 1 of round 2 raises, exits, changes its process, dies, or hangs; once with a path."""
     if (client, round_) != (1, 2) or not fault:
         return
     kind, _, path = fault.partition(":")
@@ -54,6 +58,17 @@ def misbehave(fault: str, client: int, round_: int) -> None:
             pass
     if kind == "raise":
         raise ValueError("no such row: 17")
+    if kind == "leave":
+        sys.exit(0)
+    if kind == "beyond":
+        raise GeneratorExit("all")
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    if kind == "terminated":
+        raise Terminated(143)
+    if kind == "change":
+        os.chdir("/")
+        torch.set_default_dtype(torch.float64)
     if kind == "die":
         os._exit(3)
     if kind == "hang":

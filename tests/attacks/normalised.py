@@ -39,7 +39,7 @@ class NormalisedTask(ImageClassification):
     """Four classes by that network; the momentum is an option of the architecture."""
 
     def build(self) -> nn.Module:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=()):
             torch.manual_seed(1)
             return Normalised(self.spec.architecture["momentum"]).eval()
 

@@ -18,11 +18,14 @@ from click.shell_completion import ShellComplete
 import fedsim
 from experiments import cli
 from experiments.analysis.findings import Findings
+from experiments.pipeline import execute
+from experiments.plan.folder import STAGES
 from experiments.report.headline import headline
 from experiments.stages.rows import read_rows, write_rows
+from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.records import OTHER_CLIENT, ScoreRow
-from tests.apps.cases import files_of
+from tests.apps.cases import IMAGES, Make, files_of
 from tests.apps.mistakes import BASE
 from tests.experiments.conftest import Said
 
@@ -39,6 +42,36 @@ def test_a_run_is_listed_checked_and_loaded(finished: Path, said: Said) -> None:
     frames = fedsim.load(finished)
     assert set(frames.scores.attack) == {"embedding_rows", "prior_only"}
     assert set(frames.utility["round"]) == {0, 1}
+
+
+def test_the_table_of_a_run_is_the_reports(finished: Path, copied: Path) -> None:
+    table = fedsim.load(finished).table()
+    (section,) = read_record(finished / "summary.json", Findings).sections
+    verdicts = section.evidence.verdicts
+    assert len(table) == len(verdicts)
+    assert table.leakage.tolist() == [
+        one.strongest.leakage.mean for one in verdicts if one.strongest is not None
+    ]
+    assert r"\toprule" in table.to_latex()
+    (copied / "report/tables/defenses.csv").unlink(missing_ok=True)
+    with pytest.raises(StoreError, match="Run fedsim report"):
+        fedsim.load(copied).table()
+
+
+def test_leakage_and_utility_are_drawn_by_round(finished: Path, make_run: Make) -> None:
+    with pytest.raises(StoreError, match="two rounds or more"):
+        fedsim.load(finished).plot_rounds()
+    attacks = [{"name": "inverting", "steps": 2}]
+    run = make_run(IMAGES, attacks=attacks, federation={"rounds": 2})
+    execute(run, STAGES, quiet=True)
+    frames = fedsim.load(run.root)
+    leakage, utility = frames.plot_rounds().axes
+    assert (leakage.get_ylabel(), utility.get_xlabel()) == ("PSNR (dB)", "round")
+    scores = frames.scores[frames.scores.metric == "psnr"]
+    means = scores.groupby("round").value.mean().tolist()
+    assert list(leakage.lines[0].get_ydata()) == pytest.approx(means)
+    with pytest.raises(StoreError, match="rouge1 was not measured"):
+        frames.plot_rounds("rouge1")
 
 
 def test_the_documented_means_are_those_of_the_report(finished: Path) -> None:

@@ -1,11 +1,13 @@
 """Image models that another package adds by entry point, as functions of ``num_classes``."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from experiments.pipeline import execute
+from experiments.preview.catalog import CATALOGS
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
@@ -58,3 +60,15 @@ def test_an_added_model_that_does_not_fit_is_refused() -> None:
         )
     with pytest.raises(ConfigError, match=r"'fake_small', a foreign image model"):
         make_task(config("fake_small", kind="language-modelling"), rows)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_added_models_are_listed_and_code_is_not_imported_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "fake_small" in CATALOGS["models"]()
+    (tmp_path / "hospital.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"^task.model: 'hospital:Net' is code.*entry point"):
+        make_task(config("hospital:Net"), load_rows("shapes", "train[:2]", modality="image"))

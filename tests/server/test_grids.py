@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsim.errors import SimulationError
+from fedsim.errors import SimulationError, Terminated
 from server.grids.in_process import InProcessGrid
 from server.grids.local import LocalGrid, load_app, run_server
 from server.grids.ray import RayGrid, Workers
@@ -53,6 +54,28 @@ def train(
 def test_a_client_that_raises_ends_the_run_in_process() -> None:
     with pytest.raises(SimulationError, match=r"round 2, client 1: ValueError: no such row: 17"):
         train(in_process("raise"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("leave", "SystemExit: 0"), ("beyond", "Gen.*: all")]
+)
+def test_a_client_that_exits_ends_the_run_and_not_the_process(fault: str, reason: str) -> None:
+    with pytest.raises(SimulationError, match=rf"round 2, client 1: {reason}\. The run has ended"):
+        train(in_process(fault))
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [("interrupt", KeyboardInterrupt), ("terminated", Terminated)]
+)
+def test_a_user_ends_the_process(fault: str, error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        train(in_process(fault))
+
+
+def test_what_a_client_changes_is_put_back() -> None:
+    before = Path.cwd()
+    assert train(in_process("change"))[0] == train(in_process())[0]
+    assert (Path.cwd(), torch.get_default_dtype()) == (before, torch.float32)
 
 
 def test_participation_is_drawn_from_the_seed() -> None:

@@ -84,7 +84,7 @@ def test_a_covering_guess_has_every_word(gpt2: Victim) -> None:
 
 def test_the_objective_is_the_score_of_what_is_found(gpt2: Victim) -> None:
     seen, _ = gpt2.capture([3])
-    said: list[tuple[int, float, str]] = []
+    said: list[tuple[int, float, str | torch.Tensor]] = []
     job = Job(report=lambda step, objective, text: said.append((step, objective, text)))
     guess = attack(gpt2, seen, replace(QUICK, beta=0.0), job=job)
     labelled = replace(guess.guess, labels=guess.guess.inputs)

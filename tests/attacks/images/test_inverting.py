@@ -81,7 +81,8 @@ def test_guess_does_not_depend_on_the_group(victim: Victim, pictures: Pictures) 
     assert [found.guess.labels.tolist() for found in together] == [[6], [2], [3, 3]]
     for i, found in enumerate(together):
         (alone,) = Inverting(steps=80, restarts=2).reconstruct([seen[i]], task, [rng(i)], Job())
-        torch.testing.assert_close(alone.guess.inputs, found.guess.inputs, atol=1e-3, rtol=0)
+        # Eighty steps multiply what sums in another order round, on some processors to .002.
+        torch.testing.assert_close(alone.guess.inputs, found.guess.inputs, atol=5e-3, rtol=0)
     assert not torch.allclose(together[0].guess.inputs, together[1].guess.inputs, atol=0.1)
 
 

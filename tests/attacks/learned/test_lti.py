@@ -424,7 +424,8 @@ def test_the_budget_ends_the_training(victim: Victim, rows: Batch) -> None:
     attack = replace(QUICK, adaptive=False, epochs=50)
     prepared = attack.prepare(seen, task, owning(rows[:60], deadline=0.0), 0)
     (found,) = attack.reconstruct([seen], task, [rng()], Job(prepared=prepared))
-    assert found.note == "the time budget ended the training, best in epoch 0 of 50"
+    assert found.note == "the clock ended the training, best in epoch 0 of 50"
+    assert found.expired
     assert found.steps == 0
 
 

@@ -19,7 +19,7 @@ from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
 from fedsim.capture import Observation
-from fedsim.errors import StoreError
+from fedsim.errors import StoreError, Terminated
 from fedsim.records import JobRecord
 
 Jobs = Callable[..., list[JobSpec]]
@@ -72,6 +72,20 @@ def test_the_machine_fails_and_not_the_attack(
     spec = jobs()[0]
     (record,) = run_job(spec)
     assert record.status == "interrupted"
+    assert settled(spec) is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Terminated(143)])
+def test_the_user_ends_the_command_and_not_the_attack(
+    error: BaseException, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fake_attacks.Fake.reconstruct", fail)
+    spec = jobs()[0]
+    with pytest.raises(type(error)):
+        run_job(spec)
     assert settled(spec) is None
 
 

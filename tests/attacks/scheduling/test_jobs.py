@@ -19,7 +19,7 @@ from attacks.scheduling.serial import run_serial
 from attacks.scheduling.worker import run_job
 from fedsim.capture import CaptureKey, CaptureStore
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors, read_record
+from fedsim.files import load_tensors, read_record, write_json
 from fedsim.records import JobRecord
 
 Jobs = Callable[..., list[JobSpec]]
@@ -97,7 +97,7 @@ def test_no_guess(jobs: Jobs, act: str, status: str, reason: str) -> None:
 def test_expired_guess_is_kept(jobs: Jobs) -> None:
     spec = jobs(act="expire", demand=Demand(budget=0.2))[0]
     (record,) = run_job(spec)
-    assert (record.status, record.reason) == ("timeout", "the time budget ended the attack")
+    assert (record.status, record.reason) == ("timeout", "unfinished: the clock ended it")
     assert 0.2 <= record.seconds < 1
     assert guess(spec).isfinite().all()
 
@@ -119,8 +119,11 @@ def test_missing_task_interrupts(jobs: Jobs, captures: Path) -> None:
 
 
 def test_withheld_fact_is_skipped(jobs: Jobs, captures: Path) -> None:
-    path = CaptureStore(captures).tensors_path(CaptureKey(round=1, client=0)).with_suffix(".json")
-    path.write_text(re.sub(r'"labels": \[.*?\]', '"labels": null', path.read_text(), flags=re.S))
+    store, key = CaptureStore(captures), CaptureKey(round=1, client=0)
+    known = store.record(key)
+    withheld = known.knowledge.model_copy(update={"labels": None})
+    path = store.tensors_path(key).with_suffix(".json")
+    write_json(path, known.model_copy(update={"knowledge": withheld}))
     records = run_job(jobs("fake_client")[0])
     assert [record.status for record in records] == ["skipped", "done"]
     assert records[0].reason.startswith(
@@ -200,8 +203,12 @@ def test_broken_guess_is_made_anew(jobs: Jobs, tmp_path: Path, runs: Callable[[]
 
 
 def test_auxiliary_needs_the_fact(jobs: Jobs, captures: Path) -> None:
-    for path in captures.glob("round-*/*.json"):
-        path.write_text(path.read_text().replace('"auxiliary": true', '"auxiliary": false'))
+    store = CaptureStore(captures)
+    for key in store.keys():
+        known = store.record(key)
+        withheld = known.knowledge.model_copy(update={"auxiliary": False})
+        path = store.tensors_path(key).with_suffix(".json")
+        write_json(path, known.model_copy(update={"knowledge": withheld}))
     (record,) = run_job(jobs("fake_learner")[0])
     assert record.status == "skipped"
     assert record.reason.startswith("fake_learner: it needs auxiliary rows")

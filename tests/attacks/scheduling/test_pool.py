@@ -6,14 +6,15 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attacks.scheduling.cluster import start_ray
-from attacks.scheduling.jobs import Demand, Event, JobSpec, give_up
+from attacks.scheduling.jobs import Demand, Event, JobSpec, Progress, give_up
 from attacks.scheduling.ledger import Ledger, read_ledger
 from attacks.scheduling.pool import RayPool
 from attacks.scheduling.serial import run_serial
@@ -70,7 +71,7 @@ def test_same_guesses_on_any_engine(run: Run, jobs: Jobs, tmp_path: Path) -> Non
     [
         ("raise", "failed", r"RuntimeError: singular matrix \(fake_attacks\.py:\d+\)"),
         ("nan", "failed", "non-finite guess"),
-        ("expire", "timeout", "the time budget ended the attack"),
+        ("expire", "timeout", "unfinished: the clock ended it"),
     ],
 )
 def test_what_an_attack_does_is_not_retried(
@@ -121,10 +122,67 @@ def test_hang_is_killed(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:
     demand = Demand(budget=4.0, grace=0.5)
     records = run(jobs("fake", act="hang", since=1, round=1, demand=demand))
     assert [r.status for r in records] == ["done", "timeout", "timeout"]
-    assert records[1].reason == "killed after 4 s budget and 0.5 s grace"
+    assert (
+        records[1].reason
+        == "unfinished: the clock ended it, which killed it after 4 s budget and 0.5 s grace"
+    )
     assert records[1].sha256 is None
     assert 4 < records[1].seconds < 15
     assert runs() == 3
+
+
+def works(pid: int | str) -> bool:
+    """Whether a process has neither ended nor waits to be buried."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def fork_and_die(spec: JobSpec, files: None) -> Iterator[str | Progress]:
+    """A task whose child holds the worker's connection to Ray when the worker dies."""
+    yield f"{os.getpid()}@here"
+    yield Progress("reconstruct")
+    time.sleep(1)  # for the report to leave
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    (Path(str(spec.table["folder"])) / "child").write_text(str(child))
+    os._exit(4)
+
+
+def test_a_killed_worker_that_never_answers(
+    run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job is settled without it, and the next one has its CPU."""
+    demand = Demand(budget=4.0, grace=0.5, cpus=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("attacks.scheduling.pool._SILENCE", 0.5)
+        patch.setattr("attacks.scheduling.pool.stream_job", fork_and_die)
+        (record,) = run(jobs(round=1, demand=demand)[:1])
+    child = (tmp_path / "child").read_text()
+    assert works(child)  # and holds the connection
+    os.kill(int(child), signal.SIGKILL)
+    assert (record.status, record.reason) == ("timeout", demand.killed)
+    (after,) = run(jobs(round=1, demand=Demand(cpus=2), cell="after")[:1])
+    assert after.status == "done"
+
+
+def test_a_stopped_worker_is_killed(run: Run, jobs: Jobs, tmp_path: Path) -> None:
+    stopped: list[int] = []
+
+    def stop(event: Event) -> None:
+        if event.progress is not None and event.progress.text == "held" and not stopped:
+            rows = read_ledger(tmp_path / "run" / "jobs.sqlite")
+            stopped.extend(int(r.worker.split("@")[0]) for r in rows if r.state == "running")
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    demand = Demand(budget=1.0, grace=0.5, cpus=2)
+    records = run(jobs(act="hold", since=1, round=1, demand=demand)[:2], workers=1, listen=stop)
+    assert [r.status for r in records] == ["done", "timeout"]
+    deadline = time.monotonic() + 20
+    while works(stopped[0]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not works(stopped[0])
 
 
 def test_resume(run: Run, jobs: Jobs, runs: Callable[[], int]) -> None:

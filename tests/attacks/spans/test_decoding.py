@@ -12,6 +12,7 @@ from attacks.base import Job, Reconstruction
 from attacks.observed.spectrum import Spectrum, spectrum
 from attacks.spans.certificate import batch_of
 from attacks.spans.evidence import Evidence, Normal
+from attacks.spans.exact import ExactSearch
 from attacks.spans.explained import Explained, choose, fitted, less
 from attacks.spans.first_layers import FirstLayers, Layer
 from attacks.spans.prefix_fit import PrefixFit, non_negative
@@ -83,7 +84,7 @@ def test_an_empty_sentence_in_the_span_is_no_answer(
     nothing = batch_of([lines(truth)[0][::25]], gpt2.task, [-1])
     assert not any(gpt2.task.examples(nothing).words)
     found = Reconstruction(nothing, confidence=("in_span",))
-    monkeypatch.setattr(Span, "_exact", lambda *_: found)
+    monkeypatch.setattr(ExactSearch, "run", lambda _: found)
     (guess,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())
     assert overlap(guess, lines(truth)) > 0.5
 

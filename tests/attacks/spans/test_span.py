@@ -72,6 +72,34 @@ def test_sentences_of_an_encoder(bert: Victim, rows: list[int], known: bool) -> 
     assert guess.objective < 1e-5
 
 
+def test_a_work_budget_ends_the_search_at_the_same_guess_on_any_machine(
+    bert: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, _ = bert.capture([20, 21], FROZEN)
+    attack = Span(work=8_000)
+    quick = run(bert, seen, attack)
+    forward = BertForSequenceClassification.forward
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.002)
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(BertForSequenceClassification, "forward", slow)
+    delayed = run(bert, seen, attack, Job(deadline=time.monotonic() + 600))
+    for guess in (quick, delayed):
+        assert guess.note.endswith("its work budget of 8,000 tokens ended the search")
+        assert not guess.expired
+    assert lines(quick.guess) == lines(delayed.guess) != []
+    assert (quick.objective, quick.confidence) == (delayed.objective, delayed.confidence)
+
+
+def test_the_clock_ends_a_search_within_its_work_budget_unfinished(bert: Victim) -> None:
+    seen, _ = bert.capture([20, 21], FROZEN)
+    guess = run(bert, seen, Span(work=8_000), Job(deadline=0.0))
+    assert guess.expired
+    assert "work budget" not in guess.note
+
+
 @pytest.mark.parametrize("defenses", [(FROZEN,), ()])
 @pytest.mark.parametrize("rows", [[0], [7], [3, 4], [20, 21, 22, 23]])
 def test_sentences_of_a_causal_model(

@@ -14,6 +14,7 @@ from attacks import ATTACKS
 from attacks.base import Attack, Job, Reconstruction
 from attacks.observed.prior import usual_text
 from experiments.analysis.summary import summarise
+from experiments.console import Console
 from experiments.pipeline import execute
 from experiments.stages.donors import Donor, donors
 from experiments.stages.rows import read_rows
@@ -181,7 +182,7 @@ def test_a_blind_attack_of_a_run_is_not_called(
         attacks=[{"name": "blind"}, {"name": "prior_only"}],
     )
     execute(run, ("simulate", "attack"), quiet=True)
-    score(run)
+    score(run, Console(quiet=True))
     rows = read_rows(run.root / "scores.parquet", ScoreRow)
     blind = [r for r in rows if r.attack == "blind" and r.metric in ("psnr", "rougeL")]
     own = {r.client: r.value for r in blind if r.control == "none"}

@@ -179,6 +179,9 @@ def test_no_leak_needs_a_narrow_interval_and_whole_jobs() -> None:
     broken = verdict_of(failed, works(**ADAPTED))
     assert (broken.word, kinds(broken)) == ("not decided", ["failed"])
     assert broken.jobs == {"done": 10, "skipped": 0, "failed": 2, "timeout": 0, "interrupted": 0}
+    cut = [replace(one, status="timeout") if one.client == 0 else one for one in tried()]
+    unfinished = verdict_of(cut, works(**ADAPTED))
+    assert (unfinished.word, kinds(unfinished)) == ("not decided", ["unfinished"])
     lost = [
         replace(one, value=None, status="interrupted")
         if (one.client, one.control, one.attack) == (0, "none", "lamp")

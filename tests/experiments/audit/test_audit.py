@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import doctest
 import subprocess
 import sys
 import time
@@ -93,6 +94,50 @@ def test_any_network_of_images_with_a_loss() -> None:
         fedsim.score(guess, image).mean("rouge1")
 
 
+def test_images_are_as_many_as_claimed_or_the_missing_fact_is_named() -> None:
+    torch.manual_seed(0)
+    net, batch = Net(), Batch(torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 3, 0, 1]))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    gradients = torch.autograd.grad(loss(net, batch), list(net.parameters()))
+    after = {
+        name: value - 0.1 * gradient
+        for (name, value), gradient in zip(before.items(), gradients, strict=True)
+    }
+    given: Any = {"loss": loss, "image_shape": (1, 8, 8), "before": before, "after": after}
+    unknown = fedsim.Update.of(net, lr=0.1, **given)
+    with pytest.raises(CannotAttack, match="needs local_steps"):
+        fedsim.attack(
+            dataclasses.replace(unknown, claimed_examples=6), "inverting", steps=2, quiet=True
+        )
+    known = fedsim.Update.of(net, lr=0.1, local_steps=1, **given)
+    guess = fedsim.attack(
+        dataclasses.replace(known, claimed_examples=6), "inverting", steps=2, quiet=True
+    )
+    assert len(guess.labels) == 6
+    assert "the client's claim" in guess.note
+
+
+@pytest.mark.parametrize(("name", "options"), [("dlg", {"restarts": 2}), ("inverting", {})])
+def test_a_picture_forms_while_its_attack_runs(name: str, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    net, image = Net(), torch.rand(1, 1, 8, 8)
+    gradients = torch.autograd.grad(
+        loss(net, Batch(image, torch.tensor([3]))), list(net.parameters())
+    )
+    seen: list[tuple[int, float, Any]] = []
+    victim = fedsim.Update.of(
+        net, gradients=gradients, loss=loss, image_shape=(1, 8, 8), num_examples=1
+    )
+    guess = fedsim.attack(
+        victim, name, steps=40, quiet=True, on_step=lambda *step: seen.append(step), **options
+    )
+    assert {tuple(picture.shape) for _, _, picture in seen} == {(1, 1, 8, 8)}
+    assert len({float(picture.sum()) for _, _, picture in seen}) > 1
+    assert seen[-1][1] <= seen[0][1]
+    if name == "dlg":  # which smooths nothing at its end
+        assert torch.allclose(seen[-1][2].clamp(0, 1).float(), guess.images, atol=1e-5)
+
+
 def test_the_import_is_light_and_offers_the_interface() -> None:
     program = "import fedsim, sys; print('torch' in sys.modules, 'attack' in dir(fedsim))"
     start = time.monotonic()
@@ -103,3 +148,16 @@ def test_the_import_is_light_and_offers_the_interface() -> None:
     assert time.monotonic() - start < 30
     with pytest.raises(AttributeError, match="no_such"):
         _ = fedsim.no_such
+
+
+def test_a_sentence_forms_while_its_attack_runs(victim: Any) -> None:
+    steps: list[tuple[int, float, Any]] = []
+    fedsim.attack(victim, "film", quiet=True, on_step=lambda *step: steps.append(step))
+    assert steps
+    assert all(isinstance(text, str) and text for _, _, text in steps)
+
+
+def test_the_example_of_the_step_callback_runs() -> None:
+    from experiments.audit import attacking
+
+    assert doctest.testmod(attacking) == (0, 11)

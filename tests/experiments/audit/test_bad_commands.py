@@ -11,7 +11,7 @@ import torch
 
 from experiments import cli
 from fedsim.capture import CaptureStore
-from fedsim.files import load_tensors, save_tensors
+from fedsim.files import load_tensors, save_tensors, write_json
 from fedsim.models import TEXT_MODELS, transformer
 from tests.experiments.audit.conftest import Held
 from tests.experiments.audit.test_captured import by_name, federate, numbered
@@ -84,7 +84,7 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
             spoil(ordered)
             sha256 = save_tensors(store.tensors_path(key), ordered)
             record = record.model_copy(update={"sha256": sha256, "order": tuple(ordered)})
-            store.tensors_path(key).with_suffix(".json").write_text(record.model_dump_json())
+            write_json(store.tensors_path(key).with_suffix(".json"), record)
 
     def swap(tensors: dict[str, torch.Tensor]) -> None:
         values = list(tensors.values())[::-1]
@@ -109,9 +109,9 @@ def folders(held: Held, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     sha256 = save_tensors(store.root / "models" / "few.safetensors", few)
     (store.root / "models" / "few.safetensors").rename(store.sent_path(sha256))
     for key in store.keys():
-        path = store.tensors_path(key).with_suffix(".json")
-        changed = json.loads(path.read_text()) | {"sent_sha256": sha256, "sent_order": list(few)}
-        path.write_text(json.dumps(changed))
+        sent = {"sent_sha256": sha256, "sent_order": tuple(few)}
+        record = store.record(key).model_copy(update=sent)
+        write_json(store.tensors_path(key).with_suffix(".json"), record)
     for name in ("t5", "mamba"):
         found[name.upper()] = root / name
         shutil.copytree(TEXT_MODELS["tiny-gpt2"], root / name)

@@ -220,8 +220,7 @@ def test_a_row_sums_up() -> None:
     assert 0 <= row.low <= 0.5 <= row.high <= 1
     assert (row.exact, row.certified, row.consistent, row.false) == (1 / 3, 1 / 3, 1 / 3, 1)
     assert (row.words, row.seconds) == (0.5, 2.0)
-    assert row.words_low is not None
-    assert row.words_low <= 0.5
+    assert row.words_low is None  # three batches are too few for an interval
     told = "shortlist only; span refuses 1 of 3: too full; span is wrong on 1 of 3"
     assert row.fails == told
     assert told in row.text()

@@ -83,3 +83,24 @@ def test_show_says_where_train_mode_changes_nothing(
     assert description.parts[0].modeless == ((model,) if told else ())
     line = f"train mode has no effect on {model}, which has neither dropout nor batch statistics"
     assert (line in description.text()) == told
+
+
+@pytest.mark.parametrize(
+    ("base", "federation", "attack", "told"),
+    [
+        (IMAGES, {"optimizer": "adam"}, "inverting", 'federation.optimizer = "adam" has no effect'),
+        (IMAGES, {"local_steps": 4}, "inverting", "federation.local_steps = 4 has no effect"),
+        (IMAGES, {"protocol": "fedavg", "optimizer": "adam"}, "inverting", ""),
+        (IMAGES, {}, "span", "span reconstructs text, and is skipped on this task, which is image"),
+        (TEXT, {}, "dlg", "dlg reconstructs image, and is skipped on this task, which is text"),
+        (TEXT, {}, "prior_only", ""),
+    ],
+)
+def test_show_says_what_has_no_effect(
+    base: dict[str, Any], federation: dict[str, Any], attack: str, told: str, make_run: Make
+) -> None:
+    run = make_run(base, federation=federation, attacks=[{"name": attack}])
+    description = describe(run.plan)
+    said = description.parts[0].idle
+    assert len(said) == bool(told)
+    assert all(line.startswith(told) and line in description.text() for line in said)

@@ -397,7 +397,8 @@ WIDE: dict[str, Any] = {
             reason("no_null"),
             "there is no blind guess to compare with: add the attack prior_only.",
         ),
-        (reason("failed", jobs=1), "1 job failed or ran out of time."),
+        (reason("failed", jobs=1), "1 job failed."),
+        (reason("unfinished", jobs=2), "2 jobs unfinished: the clock ended them."),
         (
             reason("wide", DLG, needed=72, **WIDE),
             "the lead of DLG over prior only is 0.5 [\N{MINUS SIGN}1.0, 2.0] dB, and about 72 "

@@ -5,8 +5,10 @@ import json
 import random
 import re
 import shutil
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from matplotlib.figure import Figure as Canvas
 
 from experiments.analysis.summary import summarise
-from experiments.report.report import canonical, write_report
+from experiments.report.figures import frame_decibels
+from experiments.report.footer import provenance_lines, summary
+from experiments.report.report import PAGES, canonical, write_report
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.gallery import Shown, png, ranks, write_gallery
 from experiments.stages.rows import read_rows, write_rows
@@ -28,6 +33,7 @@ from fedsim.errors import ConfigError, StoreError
 from fedsim.federation import FederationConfig
 from fedsim.files import write_json
 from fedsim.metrics import METRICS
+from fedsim.metrics.base import Metric
 from fedsim.records import ScoreRow, UtilityRow
 from fedsim.server_knows import ServerKnows
 
@@ -264,7 +270,7 @@ class Page(HTMLParser):
     """Tags, attributes and text of a page, and whether every element is closed."""
 
     VOID = frozenset({"meta", "img", "br", "path", "use", "rect"})
-    UNSEEN = frozenset({"title", "style"})
+    UNSEEN = frozenset({"title", "style", "script"})
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -315,30 +321,35 @@ def full(run: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def full_page(full: Path) -> Page:
-    return Page((full / "report" / "index.html").read_text("utf-8"))
+    return Page((full / "report" / "full.html").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("kind", ["run", "full"])
 def test_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.FixtureRequest) -> None:
-    source = (request.getfixturevalue(kind) / "report" / "index.html").read_text("utf-8")
+    source = (request.getfixturevalue(kind) / "report" / PAGES[kind == "full"]).read_text("utf-8")
     page = Page(source)
     assert page.open == []
-    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
+    assert not {"link", "iframe", "object"} & {tag for tag, _ in page.tags}
     sources = [attrs.get("src") or attrs.get("href") for _, attrs in page.tags]
     assert all(s.startswith(("data:image/png;base64,", "#")) for s in sources if s)
     assert not re.search(r"url\((?!#)|@import", source)
     anchors = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
-    assert anchors == {"#1-cifar10-lenet-fedsgd", "#2-glue-cola-bert-base-uncased-fedavg"}
+    chapters = {"#1-cifar10-lenet-fedsgd", "#2-glue-cola-bert-base-uncased-fedavg"}
+    assert anchors == chapters | {f"{chapter}-victims-1" for chapter in chapters}
     assert {f"#{attrs.get('id')}" for _, attrs in page.tags} >= anchors
 
 
 @pytest.mark.parametrize("kind", ["run", "full"])
 def test_hostile_text_is_shown_and_never_run(kind: str, request: pytest.FixtureRequest) -> None:
-    source = (request.getfixturevalue(kind) / "report" / "index.html").read_text("utf-8")
+    source = (request.getfixturevalue(kind) / "report" / PAGES[kind == "full"]).read_text("utf-8")
     text = " ".join(Page(source).text.split())
     assert f'1 failed: RuntimeError: {HOSTILE} | "bad"' in text  # entities are text again
     assert f"fedsim run quickstart --out {HOSTILE}" in text
-    assert "<script" not in source
+    (script,) = re.findall(r"<script>(.*?)</script>", source, flags=re.DOTALL)
+    assert source.count("<script") == 1
+    allowed = b64encode(sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{allowed}'\">" in source  # no other script runs
+    assert not re.search("innerHTML|insertAdjacent|eval|Function|fetch|document.write", script)
 
 
 def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
@@ -361,10 +372,11 @@ def test_page_says_all_that_a_reader_has_to_know(page: Page) -> None:
         "3 clients are too few for an interval of a mean.",
         "LAMP (adaptive)",
         f"9 skipped: {FROZEN}",
-        "1 timeout",
+        "1 unfinished",
         "Wall time of each stage, including resumed work: simulate 12 s, attack 61 s, on 2 CPUs",
         "10 log10(1 / mse) of each image, in decibels",
-        "fedsim report --full adds every table",
+        "fedsim report --full writes full.html beside it",
+        "Run started not noted fedsim 0.1.0 Commit 4f2a9c1d0b7e Read by Date Signature",
         "fedsim limits, then fedsim report, adds how far any attack can get",
         "packages flwr 1.41.0, torch 2.9.0",
     ):
@@ -428,7 +440,7 @@ def test_full_adds_every_number(full_page: Page) -> None:
         "Gaussian noise (std=0.01) · at the end, round 3: accuracy 0.200, loss 2.20",
         "freezing embeddings (position=true) head=false, position=true, word=true",
         "8 done 1 failed",
-        "8 done 1 timeout",
+        "8 done 1 unfinished",
         "↳ other client's update",
         "prior only",
         "Best of portfolio",
@@ -517,7 +529,7 @@ def test_summary_has_the_same_bytes_whatever_the_order(run: Path, tmp_path: Path
 
 def test_a_run_without_attacks_still_has_its_utility(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "training")
-    pq.write_table(pq.read_table(folder / "scores.parquet").slice(0, 0), folder / "scores.parquet")
+    write_rows(folder / "scores.parquet", ScoreRow, [])
     text = " ".join(Page(write_report(folder).read_text("utf-8")).text.split())
     assert "Training without attacks: nyu-mll/glue:cola, bert-base-uncased, FedAvg" in text
     assert "No attack was run." in text
@@ -568,3 +580,33 @@ def test_an_unknown_metric_is_named() -> None:
     row = replace(next(scores(task)), metric="semsim")
     with pytest.raises(ConfigError, match=r"scores\.parquet: the metric 'semsim' is not known"):
         summarise([row], [], {row.cell: cell_of(task, DEFENSES[0])})
+
+
+def test_full_is_written_beside_the_page(run: Path, full: Path) -> None:
+    page = (full / "report" / "index.html").read_text("utf-8")
+    assert page == (run / "report" / "index.html").read_text("utf-8").replace(
+        "quickstart: what", "full: what"
+    )
+
+
+@pytest.mark.parametrize("kind", METRICS.values(), ids=METRICS)
+def test_a_short_definition_ends_where_its_paragraph_does(kind: type[Metric]) -> None:
+    said = summary(kind)
+    assert said.endswith(".")
+    assert not re.search(r"al\.$|\n", said)
+    assert said.count("(") == said.count(")")
+
+
+def test_thresholds_are_left_to_the_file() -> None:
+    provenance = {"cpus": 2, "cuts": {"film": {"tried": 2}}}
+    for full in (False, True):
+        assert provenance_lines(provenance, full=full) == [("cpus", "2")]
+
+
+def test_the_cap_of_psnr_does_not_flatten_the_scale() -> None:
+    axes = Canvas().add_subplot()
+    axes.plot([1, 2, 3], [12, 25, 100])
+    frame_decibels(axes)
+    low, middle, cap = (axes.transData.transform((1, y))[1] for y in (12, 25, 100))
+    assert middle - low > 0.2 * (cap - low)
+    assert [label.get_text() for label in axes.get_yticklabels()][-1] == "exact"

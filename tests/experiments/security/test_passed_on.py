@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attacks.scheduling.ledger import read_ledger
+from experiments.stages.rows import read_rows, write_rows
 from fedsim.data.sentences import Sentences
 from fedsim.devices import machine
+from fedsim.records import ScoreRow
 from tests.apps.cases import files_of
 from tests.experiments.conftest import Said
 from tests.experiments.security.test_hostile_folder import cell_of, state
+
+GUESS = "the guess 4471"
+
+
+def scored(path: Path) -> list[ScoreRow]:
+    return [row for row in read_rows(path, ScoreRow) if row.attack != "prior_only"]
 
 
 def mode(path: Path) -> int:
@@ -32,6 +41,24 @@ def test_a_redacted_report(copied: Path, said: Said) -> None:
     found = {name: content.decode(errors="replace") for name, content in files.items()}
     assert not [name for name, text in found.items() if str(copied.parent) in text]
     assert not [name for name, text in found.items() if any(row in text for row in private)]
+
+
+@pytest.mark.parametrize("status", ["done", "failed", "timeout", "skipped", "interrupted"])
+def test_a_redacted_report_holds_no_reason(status: str, copied: Path, said: Said) -> None:
+    """An attack may write what it guessed as the reason of its failure."""
+    path = copied / "scores.parquet"
+    rows = [
+        replace(row, status=status, reason=f"{GUESS} {n}") for n, row in enumerate(scored(path))
+    ]
+    write_rows(path, ScoreRow, rows)
+    pages = {}
+    for option in ("--quiet", "--redact"):
+        assert said("report", copied, "--full", option)[0] == 0
+        folder = copied / ("redacted" if option == "--redact" else "report")
+        pages[option] = b"".join(files_of(folder).values()).decode(errors="replace")
+    assert (GUESS in pages["--quiet"], GUESS in pages["--redact"]) == (True, False)
+    word = "Every job is done." if status == "done" else f" {status}</span></p>"
+    assert word in pages["--redact"]
 
 
 @pytest.mark.parametrize("name", ["report", "gallery"])

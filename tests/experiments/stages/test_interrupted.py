@@ -26,3 +26,30 @@ def test_a_job_without_its_model_is_not_a_zero(make_run: Make) -> None:
     assert (whole.failed, whole.interrupted, dict(whole.statuses)) == (False, [], {"done": 3})
     assert {row["status"] for row in scores(run.root)} == {"done"}
     assert all(row["value"] is not None for row in scores(run.root))
+
+
+def test_an_attack_stage_that_was_stopped_gives_a_partial_report(make_run: Make) -> None:
+    attacks = [{"name": "inverting", "steps": 2}, {"name": "prior_only"}]
+    run = make_run(IMAGES, attacks=attacks, federation={"rounds": 1})
+    execute(run, STAGES[:2], quiet=True)
+    lost = sorted(run.root.glob("*/guesses/*/*.json"))[1:]
+    for path in lost:  # as after Ctrl-C in the second job
+        path.rename(path.with_suffix(".away"))
+
+    said = f"partial: 1 of {1 + len(lost)} jobs"
+    assert said in execute(run, ("score",), quiet=True).line()
+    values = {row["status"]: row["value"] is None for row in scores(run.root)}
+    assert values == {"done": False, "interrupted": True}
+    reported = execute(run, ("report",), quiet=True, full=True)
+    assert (said in reported.line(), reported.table()["partial"]) == (True, said)
+    assert f"{said.capitalize()}." in (run.root / "report/index.html").read_text()
+    tables = list((run.root / "report/tables").iterdir())
+    assert {path.suffix for path in tables} == {".csv", ".md", ".tex"}
+    texts = {path.name: path.read_text().lower() for path in tables}
+    # A CSV file without rows is its header.
+    assert [n for n, t in texts.items() if said not in t and not t.endswith(",jobs run\n")] == []
+
+    whole = execute(run, STAGES, quiet=True)
+    assert "partial" not in whole.line()
+    assert "Partial: " not in (run.root / "report/index.html").read_text()
+    assert {row["status"] for row in scores(run.root)} == {"done"}

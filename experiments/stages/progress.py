@@ -1,0 +1,55 @@
+"""How many of a run's jobs are settled: a run that was interrupted is scored as far as it got."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.plan.folder import Run, read_provenance
+from experiments.stages.attack import jobs
+from experiments.stages.integrity import check_cell
+from fedsim.capture import read_keyed
+from fedsim.errors import StoreError
+from fedsim.records import JobRecord
+
+
+class Progress(NamedTuple):
+    """Jobs, one for each attack or control on a capture.
+
+    Attributes:
+        settled: those that ended and are not to be run again.
+        planned: all of the experiment's.
+    """
+
+    settled: int
+    planned: int
+
+    def __str__(self) -> str:
+        if self.settled == self.planned:
+            return ""
+        return f"partial: {self.settled} of {self.planned} jobs"
+
+
+def progress(run: Run) -> Progress:
+    """Check the files of a run, and count its jobs by their records.
+
+    Raises:
+        StoreError: none was ever attacked, or a file was altered.
+    """
+    settled = planned = 0
+    for cell in run.cells:
+        check_cell(cell)
+        for spec in jobs(cell):
+            planned += len(spec.keys)
+            paths = [(key, spec.record_path(key)) for key in spec.keys]
+            records = [read_keyed(path, JobRecord, key) for key, path in paths if path.exists()]
+            settled += sum(record.status != "interrupted" for record in records)
+    if planned and not settled and not any(run.root.glob("*/guesses/*/*.json")):
+        where = run.cells[0].folder / "guesses"
+        raise StoreError(f"{where}: not attacked. Run fedsim attack {run.root} first.")
+    return Progress(settled, planned)
+
+
+def scored_progress(root: Path) -> Progress:
+    """As it was when the run was scored; older runs were scored whole."""
+    return Progress(**(read_provenance(root).get("jobs") or {"settled": 0, "planned": 0}))

@@ -1,0 +1,102 @@
+"""An edited table of a run is named in one line by every command that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fedsim
+from experiments.stages.coverage import Coverage
+from experiments.stages.gallery import Shown
+from experiments.stages.rows import read_frame, read_rows, write_rows
+from experiments.stages.updates import UpdateRow
+from fedsim.errors import StoreError
+from fedsim.records import ScoreRow, UtilityRow
+from tests.experiments.conftest import Said
+
+TABLES: dict[str, type[Any]] = {
+    "scores.parquet": ScoreRow,
+    "utility.parquet": UtilityRow,
+    "coverage.parquet": Coverage,
+    "updates.parquet": UpdateRow,
+    "gallery/examples.parquet": Shown,
+}
+KINDS = {kind: name for name, kind in TABLES.items()}
+
+
+def edit(path: Path) -> pa.Table:
+    """The table with its last cell's name changed by pandas, without metadata of the file."""
+    table = pq.read_table(path)
+    rows = table.to_pandas()
+    rows.loc[len(rows) - 1, "cell"] += "x"
+    return pa.Table.from_pandas(rows, schema=table.schema.remove_metadata())
+
+
+def keep_metadata(path: Path) -> None:
+    metadata = pq.read_schema(path).metadata
+    pq.write_table(edit(path).replace_schema_metadata(metadata), path)
+
+
+def drop_a_row(path: Path) -> None:
+    table = pq.read_table(path)
+    pq.write_table(table.slice(1), path)
+
+
+def lose_metadata(path: Path) -> None:
+    edit(path).to_pandas().to_parquet(path)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("change", [keep_metadata, drop_a_row, lose_metadata])
+def test_an_edited_table_is_refused(
+    change: Callable[[Path], None], name: str, copied: Path, said: Said
+) -> None:
+    change(copied / name)
+    code, _, line = said("report", copied)
+    assert (code, line.count("\n")) == (2, 1)
+    assert line.startswith(f"fedsim: {copied / name}: not a table of {TABLES[name].__name__} (")
+    assert ("written by pandas" if change is lose_metadata else "differs from its seal") in line
+    if name in ("scores.parquet", "utility.parquet"):
+        with pytest.raises(StoreError, match=name):
+            fedsim.load(copied)
+    if name == "scores.parquet":
+        code, _, line = said("check", copied, "--max", "rouge1=1")
+        assert (code, line.startswith(f"fedsim: {copied / name}: ")) == (2, True), line
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_the_same_however_it_is_encoded(name: str, copied: Path) -> None:
+    path, kind = copied / name, TABLES[name]
+    rows = read_rows(path, kind)
+    assert rows
+    pd.testing.assert_frame_equal(read_frame(path, kind), pd.read_parquet(path))
+    table = pq.read_table(path)
+    pq.write_table(table, path, row_group_size=2, use_dictionary=False, compression="none")
+    assert read_rows(path, kind) == rows
+    write_rows(path, kind, rows)
+    assert read_rows(path, kind) == rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rows_have_a_seal_too(kind: type[Any], copied: Path) -> None:
+    path = copied / KINDS[kind]
+    full = pq.read_schema(path).metadata
+    write_rows(path, kind, [])
+    assert read_rows(path, kind) == []
+    pq.write_table(pq.read_table(path).replace_schema_metadata(full), path)
+    with pytest.raises(StoreError, match="differs from its seal"):
+        read_rows(path, kind)
+
+
+def test_tables_of_older_runs_have_no_seal(copied: Path, said: Said) -> None:
+    for name in TABLES:
+        table = pq.read_table(copied / name)
+        pq.write_table(table.replace_schema_metadata(None), copied / name)
+    assert said("report", copied)[0] == 0
+    assert len(fedsim.load(copied).utility) > 0
