@@ -15,7 +15,8 @@ def sentence(words: Tensor, positions: Tensor) -> tuple[list[int], float]:
 
     Solves ``words = X^T positions`` for one-hot ``X`` by least squares. The miss is the largest
     residual norm of a word row, divided by the smallest singular value of ``positions``; infinite
-    if there are more positions than dimensions. A row whose position noise or pruning has hidden
+    if that is 0, as where two positions have the same signs or there are more positions than
+    dimensions: then several sentences fit alike. A row whose position noise or pruning has hidden
     comes last.
 
     Args:
@@ -33,8 +34,11 @@ def sentence(words: Tensor, positions: Tensor) -> tuple[list[int], float]:
     if not 0 < len(positions) <= positions.shape[1]:
         return order, float("inf")
     residual = words - one_hot(choice, len(words)).T.to(words) @ positions
-    smallest = float(torch.linalg.svdvals(positions)[-1])
-    return order, float(residual.norm(dim=1).max()) / max(smallest, 1e-300)
+    values = torch.linalg.svdvals(positions)
+    rounding = torch.finfo(positions.dtype).eps * max(positions.shape) * float(values[0])
+    if (smallest := float(values[-1])) <= rounding:
+        return order, float("inf")
+    return order, float(residual.norm(dim=1).max()) / smallest
 
 
 def arrangement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.analysis.evidence import Clients
 from experiments.analysis.findings import THRESHOLDS
@@ -16,6 +16,11 @@ from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, Modality
 EXACT_METRIC: dict[Modality, str] = {"image": "mse", "text": "exact_match"}
 _EXACT_MAIN = {"psnr": 54.151, "rougeL": 1.0 - 1e-9}
 """Exact by the main metric, where the metric of exactness was not scored: half a byte in dB."""
+_CLOSE = {"psnr": 25.0, "rougeL": 0.6}
+"""A null baseline that comes so close to any victim may hit another exactly by chance, as short
+texts of frequent words are hit. Halved, blind guesses at ordinary sentences (.3) count as close,
+and a single exact sentence decides nothing; doubled, none do, and 2.5 % of the blind guesses at
+texts of three to six words are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +31,14 @@ class Hits:
         hit: victims on which the attack passed.
         blind: victims on which a null baseline of the attack passed.
         certified: victims whose guess the attack certified.
+        guessable: whether a null baseline comes close to exactness on some victim.
     """
 
     attacker: AttackKey
     hit: frozenset[VictimKey]
     blind: frozenset[VictimKey]
     certified: frozenset[VictimKey]
+    guessable: bool = False
 
     @property
     def gained(self) -> frozenset[VictimKey]:
@@ -65,8 +72,11 @@ def exact_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> lis
     metric, main = EXACT_METRIC[modality], MAIN[modality]
     if known.get(metric):
         sign = -1.0 if metric == "mse" else 1.0
-        return _hits(known[metric], sign * EXACT[metric], sign)
-    return _hits(known.get(main, ()), _EXACT_MAIN[main], 1.0)
+        exact = _hits(known[metric], sign * EXACT[metric], sign)
+    else:
+        exact = _hits(known.get(main, ()), _EXACT_MAIN[main], 1.0)
+    close = {one.attacker: bool(one.blind) for one in _hits(known.get(main, ()), _CLOSE[main], 1.0)}
+    return [replace(one, guessable=close.get(one.attacker, False)) for one in exact]
 
 
 def recovered_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> list[Hits]:
@@ -79,9 +89,9 @@ def verbatim(hits: Hits, comparisons: int) -> frozenset[VictimKey]:
     """Victims of ``exact_hits`` that count as verbatim leaks.
 
     A certificate that is true is a proof. Without one, an exact example counts if no null baseline
-    has any, or if the attack has more of them than chance explains.
+    comes close to any, or if the attack has more of them than chance explains.
     """
-    if not hits.blind or hits.shown(comparisons):
+    if not (hits.blind or hits.guessable) or hits.shown(comparisons):
         return hits.gained | (hits.hit & hits.certified)
     return hits.hit & hits.certified
 

@@ -2,7 +2,7 @@
 
 ``docs/reference/verdicts.md`` has the rule in full. In short, the first that holds:
 
-``leaks``: private examples came back exactly, certified or where no null baseline is exact
+``leaks``: private examples came back exactly, certified or where no null baseline comes near
 (*verbatim*); or more clients than chance explains have an example that passes the threshold where
 no baseline does (*recognisable*); or the mean is above every baseline by more than the smallest
 effect, surely (*better than guessing*); or so are precision and recall of the words of the batch

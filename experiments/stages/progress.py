@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from attacks.scheduling.ledger import read_ledger
 from experiments.plan.folder import Run, read_provenance
 from experiments.stages.attack import jobs
 from experiments.stages.integrity import check_cell
 from fedsim.capture import read_keyed
 from fedsim.errors import StoreError
-from fedsim.records import JobRecord
+from fedsim.records import STATUSES, JobRecord
 
 
 class Progress(NamedTuple):
@@ -34,14 +35,28 @@ def progress(run: Run) -> Progress:
     """Check the files of a run, and count its jobs by their records.
 
     Raises:
-        StoreError: none was ever attacked, or a file was altered.
+        StoreError: none was ever attacked, a file was altered, or the record of a job that ended
+            is missing.
     """
     settled = planned = 0
+    ledger = run.root / "jobs.sqlite"
+    ended = {
+        (row.cell, row.label, row.round, row.client)
+        for row in (read_ledger(ledger) if ledger.exists() else ())
+        if row.state in STATUSES
+    }
     for cell in run.cells:
         check_cell(cell)
         for spec in jobs(cell):
             planned += len(spec.keys)
             paths = [(key, spec.record_path(key)) for key in spec.keys]
+            for key, path in paths:
+                job = (spec.cell, spec.label, key.round, key.client)
+                if job in ended and not path.exists():
+                    raise StoreError(
+                        f"{path}: the record of a job that ended is missing. "
+                        f"Run fedsim attack {run.root} to make it again."
+                    )
             records = [read_keyed(path, JobRecord, key) for key, path in paths if path.exists()]
             settled += sum(record.status != "interrupted" for record in records)
     if planned and not settled and not any(run.root.glob("*/guesses/*/*.json")):

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
+import pytest
+
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
+from fedsim.capture import CaptureKey
+from fedsim.errors import StoreError
 from tests.apps.cases import IMAGES, Make
 from tests.experiments.stages.test_determinism import scores
 
@@ -33,8 +40,17 @@ def test_an_attack_stage_that_was_stopped_gives_a_partial_report(make_run: Make)
     run = make_run(IMAGES, attacks=attacks, federation={"rounds": 1})
     execute(run, STAGES[:2], quiet=True)
     lost = sorted(run.root.glob("*/guesses/*/*.json"))[1:]
-    for path in lost:  # as after Ctrl-C in the second job
+    for path in lost:
         path.rename(path.with_suffix(".away"))
+    with pytest.raises(StoreError, match="the record of a job that ended is missing"):
+        execute(run, ("score",), quiet=True)
+    with closing(sqlite3.connect(run.root / "jobs.sqlite")) as ledger, ledger:
+        # As after Ctrl-C in the second job.
+        for path in lost:
+            keys = (path.parent.name, *CaptureKey.parse(path.stem).model_dump().values())
+            ledger.execute(
+                "UPDATE job SET state = 'queued' WHERE label = ? AND round = ? AND client = ?", keys
+            )
 
     said = f"partial: 1 of {1 + len(lost)} jobs"
     assert said in execute(run, ("score",), quiet=True).line()
