@@ -65,7 +65,8 @@ class Row(Strict):
             parts.append(f"{round(self.mean * self.n)} of {self.n}")
         elif self.mean is not None:
             parts.append(self._number(self.mean, digits))
-        if self.low is not None and self.high is not None:
+        # Without width it says that all victims score alike, and nothing of others.
+        if self.low is not None and self.high is not None and self.low < self.high:
             low, high = self._number(self.low, digits), self._number(self.high, digits)
             parts.append(f"{low} to {high}" if self.mean is None else f"[{low}, {high}]")
         if self.outcome:
