@@ -50,10 +50,10 @@ def check_path(root: Path) -> None:
 def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
     """Everything below a folder but the folders themselves; no link is followed."""
     try:
-        found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except (PermissionError, FileNotFoundError):
         return
-    for entry in found:
+    for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             yield from _entries(entry.path)
         else:

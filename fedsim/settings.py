@@ -113,8 +113,8 @@ def _set_filters(filters: list[Any]) -> None:
 
 def _handlers() -> dict[signal.Signals, Any]:
     """Empty outside the main thread, which alone may change them."""
-    here = threading.current_thread() is threading.main_thread()
-    return {name: signal.getsignal(name) for name in _SIGNALS} if here else {}
+    alone = threading.current_thread() is threading.main_thread()
+    return {name: signal.getsignal(name) for name in _SIGNALS} if alone else {}
 
 
 def _set_handlers(handlers: dict[signal.Signals, Any]) -> None:

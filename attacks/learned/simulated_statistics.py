@@ -64,8 +64,8 @@ class SimulatedStatistics:
         count, shares = len(spread.batches), {}
         for name, layer in layers.items():
             weights = broadcast_and_steps(observation, name, layer, spread.steps)[1:]
-            own = torch.stack([weights[number::count].sum() for number in range(count)])
-            shares[name] = (own / own.sum()).float().to(device)
+            sums = torch.stack([weights[number::count].sum() for number in range(count)])
+            shares[name] = (sums / sums.sum()).float().to(device)
         network = copy.deepcopy(broadcast).train().requires_grad_(False)
         for name in layers:
             network.get_submodule(name).momentum = 1.0  # type: ignore[assignment]
@@ -113,8 +113,8 @@ class SimulatedStatistics:
 
         parts = []
         for batches in images.split(max(1, _AT_ONCE // images.shape[1])):
-            own = {k: v.expand(len(batches), *v.shape).clone() for k, v in blank.items()}
-            parts.append(vmap(passed, randomness="different")(batches, own))
+            buffers_of = {k: v.expand(len(batches), *v.shape).clone() for k, v in blank.items()}
+            parts.append(vmap(passed, randomness="different")(batches, buffers_of))
         return {
             prefix + layer: torch.cat([part[f"{layer}.{kind}"] for part in parts])
             for layer in self.layers

@@ -54,9 +54,9 @@ def seen_input(network: nn.Module, task: Task, layer: str) -> SeenInput:
     pixels = torch.rand(_PROBES, *task.spec.input_shape, generator=rng)
     pixels[0], pixels[1] = 0, 1
     pixels = pixels.to(like)
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
     hook = network.get_submodule(layer).register_forward_pre_hook(
-        lambda module, args: seen.append(args[0].detach())
+        lambda module, args: inputs.append(args[0].detach())
     )
     try:
         with torch.no_grad():
@@ -64,12 +64,14 @@ def seen_input(network: nn.Module, task: Task, layer: str) -> SeenInput:
     finally:
         hook.remove()
     flat = pixels.flatten(1).double()
-    if seen and seen[0].numel() == flat.numel() and len(seen[0]) == _PROBES:
-        values = seen[0].flatten(1).double()
-        found = SeenInput(values[1] - values[0], values[0])
-        error = (found.scale * flat + found.shift - values).abs().max()
-        if bool((found.scale != 0).all()) and float(error) <= _ROUNDING * float(values.abs().max()):
-            return found
+    if inputs and inputs[0].numel() == flat.numel() and len(inputs[0]) == _PROBES:
+        values = inputs[0].flatten(1).double()
+        affine = SeenInput(values[1] - values[0], values[0])
+        error = (affine.scale * flat + affine.shift - values).abs().max()
+        if bool((affine.scale != 0).all()) and float(error) <= _ROUNDING * float(
+            values.abs().max()
+        ):
+            return affine
     raise CannotAttack(
         f"{layer!r} of {type(network).__name__} is not given the pixels one by one",
         "Choose a model whose first layer takes the image, or an attack that searches.",

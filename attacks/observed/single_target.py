@@ -134,15 +134,15 @@ def _solved(
     target = start.detach()
     for _ in range(_STEPS):
         target = target.detach().requires_grad_()
-        made = slopes(target)
-        rest = (bias - made).detach()
-        if rest.norm() <= 1e-12 * bias.norm() or not made.requires_grad:
+        reached = slopes(target)
+        rest = (bias - reached).detach()
+        if rest.norm() <= 1e-12 * bias.norm() or not reached.requires_grad:
             break
         rows = [
             torch.autograd.grad(
                 one, target, retain_graph=True, allow_unused=True, materialize_grads=True
             )[0][0]
-            for one in made
+            for one in reached
         ]
         step = torch.linalg.lstsq(torch.stack(rows), rest[:, None], driver="gelsd").solution
         target = target + step.T
@@ -163,8 +163,10 @@ def unscaled(observation: Observation, model: Replay) -> tuple[Tensors, float]:
     try:
         head = find_head(model.network)
         device = next(iter(model.parameters.values())).device
-        own = {k: gradient[k].to(device) for k in (head.weight, str(head.bias)) if k in gradient}
-        factor = single_target(model.network, model.task, own, head).trusted
+        of_head = {
+            k: gradient[k].to(device) for k in (head.weight, str(head.bias)) if k in gradient
+        }
+        factor = single_target(model.network, model.task, of_head, head).trusted
     except CannotAttack:  # without a last layer to read, nothing speaks for a factor
         return gradient, 1.0
     return {name: value / factor for name, value in gradient.items()}, factor
@@ -172,8 +174,10 @@ def unscaled(observation: Observation, model: Replay) -> tuple[Tensors, float]:
 
 def single_error(model: Replay, image: Tensor, target: SingleTarget, gradient: Tensors) -> float:
     """Relative error of the gradient that an image and its target have, times the factor."""
-    made = model.gradient(Batch(image.double(), target.target.to(image.device)))
-    return relative_error({name: target.factor * value for name, value in made.items()}, gradient)
+    explained = model.gradient(Batch(image.double(), target.target.to(image.device)))
+    return relative_error(
+        {name: target.factor * value for name, value in explained.items()}, gradient
+    )
 
 
 def relative_error(gradient: Tensors, observed: Tensors) -> float:

@@ -182,7 +182,7 @@ class _Server:
             self._watched = [self._status]
         *lines, rest = (self._rest + part).split(b"\n")
         self._rest = rest if len(rest) < _LINE else b""
-        found = []
+        reports = []
         for line in lines:
             with suppress(ValueError, TypeError):  # an attack may write anything anywhere
                 phase, step, objective, text = json.loads(line)
@@ -190,8 +190,8 @@ class _Server:
                     self._fault = str(text)
                 elif phase in get_args(Phase):
                     text = str(text).encode(errors="replace").decode()
-                    found.append(Progress(phase, int(step), float(objective), text))
-        return found
+                    reports.append(Progress(phase, int(step), float(objective), text))
+        return reports
 
     def close(self) -> None:
         """End the server, which kills its job."""

@@ -25,12 +25,12 @@ def run_serial(
     """
     records: list[JobRecord] = []
     for spec in specs:
-        found = ledger.claim(spec, retry_failed=retry_failed)
-        made = found or _run(spec, ledger, on_event)
-        if found is None:
-            ledger.finish(spec, made)
-        on_event(Event(spec, "settled", None, tuple(made), found is not None))
-        records += made
+        settled = ledger.claim(spec, retry_failed=retry_failed)
+        ended = settled or _run(spec, ledger, on_event)
+        if settled is None:
+            ledger.finish(spec, ended)
+        on_event(Event(spec, "settled", None, tuple(ended), settled is not None))
+        records += ended
     return records
 
 

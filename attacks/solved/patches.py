@@ -142,8 +142,10 @@ def _targets(task: Task, like: Tensor) -> Tensor:
 def _unfolded(values: Tensor, layer: nn.Conv2d) -> Tensor:
     """``(channel, height, width)`` as the patches ``(patch, value)`` that a convolution takes."""
     padding = layer.padding if not isinstance(layer.padding, str) else 0
-    found: Tensor = F.unfold(values[None], layer.kernel_size, layer.dilation, padding, layer.stride)
-    return found[0].T
+    patches: Tensor = F.unfold(
+        values[None], layer.kernel_size, layer.dilation, padding, layer.stride
+    )
+    return patches[0].T
 
 
 def _added(slopes: Tensor, gradients: Tensors) -> tuple[str, int] | None:

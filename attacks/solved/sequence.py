@@ -51,12 +51,16 @@ class Sequence:
         """
         head = find_head(network)
         calls = _trace(network, task, head)
-        one = calls[0]
-        seen = seen_input(network, task, one.name)
-        if isinstance(one.part, nn.Linear) and one.part.bias is not None and one.input.dim() == 2:
-            first = Head(one.name, *(_parameter(one.name, name) for name in ("weight", "bias")))
-            return cls(head, seen, first, ())
-        return cls(head, seen, None, tuple(_convolutions(type(network).__name__, calls)))
+        call = calls[0]
+        entry = seen_input(network, task, call.name)
+        if (
+            isinstance(call.part, nn.Linear)
+            and call.part.bias is not None
+            and call.input.dim() == 2
+        ):
+            first = Head(call.name, *(_parameter(call.name, name) for name in ("weight", "bias")))
+            return cls(head, entry, first, ())
+        return cls(head, entry, None, tuple(_convolutions(type(network).__name__, calls)))
 
     @property
     def needed(self) -> list[str]:
@@ -131,7 +135,7 @@ def _convolutions(network: str, calls: list[_Call]) -> list[Convolution]:
             raise CannotAttack(
                 f"{call.name!r} is {call.part}, and only convolutions, each followed by a "
                 f"{' or '.join(kind.__name__ for kind in ACTIVATIONS)}, and a final linear layer "
-                "can be inverted",
+                "can be solved",
                 _SEARCH,
             )
     if not all(_equal(before.output, after.input) for before, after in pairwise(calls)):
@@ -152,12 +156,12 @@ def _convolution(call: _Call, activation: Activation) -> Convolution:
             f"{call.name!r} has groups, or padding other than zeros of a fixed size: {layer}",
             _SEARCH,
         )
-    found = Convolution.of(call.name, layer, activation, tuple(call.input.shape[1:]))
-    if not found.size <= min(found.equations, CUTS.closed_form_values):
+    solved = Convolution.of(call.name, layer, activation, tuple(call.input.shape[1:]))
+    if not solved.size <= min(solved.equations, CUTS.closed_form_values):
         raise CannotAttack(
-            f"{call.name!r} gives {found.equations} equations for the {found.size} values of its "
+            f"{call.name!r} gives {solved.equations} equations for the {solved.size} values of its "
             f"input; at least as many equations as values are needed, and at most "
             f"{CUTS.closed_form_values} values can be solved for",
             "Choose smaller images, a wider layer, or an attack that searches.",
         )
-    return found
+    return solved

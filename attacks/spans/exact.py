@@ -112,17 +112,17 @@ class ExactSearch:
         self, judge: Judge, shortlist: Candidates, limit: float
     ) -> tuple[list[SpanSentence], bool]:
         """Sentences of a causal model; padding on the left lets each begin at another place."""
-        tokens, found = shortlist.tokens, list[SpanSentence]()
+        tokens, sentences = shortlist.tokens, list[SpanSentence]()
         alone = shortlist.everywhere or shortlist.public
         for place in range(1 if alone else len(tokens)):
-            own = judge.behind(shortlist.begin + place)
+            placed = judge.behind(shortlist.begin + place)
             more, expired = grow(
-                own, tokens[place:], limit, self.beam, self.job, public=shortlist.public
+                placed, tokens[place:], limit, self.beam, self.job, public=shortlist.public
             )
-            found += more
-            if expired or (found and self._filled(judge, found)):
+            sentences += more
+            if expired or (sentences and self._filled(judge, sentences)):
                 break
-        return found, self.job.expired
+        return sentences, self.job.expired
 
     def _descended(self, judge: Judge, shortlist: Candidates) -> tuple[list[SpanSentence], bool]:
         """Sentences of an encoder."""

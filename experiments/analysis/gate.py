@@ -46,14 +46,14 @@ def broken(
         verbatim: number of examples under each defense that may come back exactly, by any attack.
     """
     places = [DefenseInSetting(*key) for key, _ in scores.groupby(PLACE)]
-    lines = []
+    lines = [] if places else ["no attack was run, so that nothing was tested"]
     for limit in limits:
         attacks = _tried(scores, limit.metric)
         for place in places:
-            own = [one for one in attacks if one.place == place]
-            if not own:
+            tried = [one for one in attacks if one.place == place]
+            if not tried:
                 lines.append(f"{_where(place)}: no finished attack has a score of {limit.metric}")
-            lines += [line for one in own if (line := _over(one, limit, compare))]
+            lines += [line for one in tried if (line := _over(one, limit, compare))]
     if verbatim is not None:
         lines += _returned(scores, places, verbatim)
     return lines

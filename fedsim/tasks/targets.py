@@ -174,18 +174,18 @@ class _Probe:
         count = len(self._images)
         shape = (count,) if form.form in ("index", "flat") else (count, max(1, form.size))
         dtype = torch.int64 if form.form == "index" else torch.float32
-        found = []
+        sides = []
         for value in (0, 1):
             batch = Batch(self._images, torch.full(shape, value, dtype=dtype))
             try:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("error", "Using a target size")
-                    found.append(torch.cat([self._slopes(far, batch) for far in _OUTPUTS]))
+                    sides.append(torch.cat([self._slopes(far, batch) for far in _OUTPUTS]))
             except Exception as error:  # the loss is foreign code
                 self._error = self._error or error
                 return None
         self._works = True
-        return found[0], found[1]
+        return sides[0], sides[1]
 
     def _slopes(self, far: float, batch: Batch) -> Tensor:
         outputs = far * self._outputs

@@ -204,6 +204,15 @@ def test_nothing_measured_is_no_pass(copied: Path, said: Said) -> None:
     assert f"Run fedsim score {copied} again" in said("check", copied, "--max", "rouge1=1")[2]
 
 
+@pytest.mark.parametrize("asked", [("--max", "rouge1=1"), ("--max-verbatim", "0")])
+def test_a_run_without_an_attack_is_no_pass(
+    copied: Path, said: Said, asked: tuple[str, ...]
+) -> None:
+    write_rows(copied / "scores.parquet", ScoreRow, [])
+    code, out, _ = said("check", copied, *asked)
+    assert (code, "no attack was run" in out) == (1, True)
+
+
 def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> None:
     code, out, _ = said("diff", finished, finished)
     assert code == 0

@@ -189,4 +189,5 @@ def test_a_blind_attack_of_a_run_is_not_called(
     other = {r.client: r.value for r in blind if r.control == "other_client"}
     assert own == other  # its guess depends on what the victim grants alone
     (section,) = summarise(rows, [], {cell.name: cell.config for cell in run.cells}).sections
-    assert [verdict.word for verdict in section.evidence.verdicts] != ["leaks"]
+    (verdict,) = section.evidence.verdicts
+    assert "leak" not in verdict.word.replace("no leak found", "")
