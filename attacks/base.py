@@ -40,6 +40,14 @@ class Reconstruction:
         scores: of an attack that infers membership, one for each candidate ``(candidate,)``, the
             higher the likelier it was used; of one that infers properties, the share of each class
             ``(class,)`` or the probability of each word ``(token,)``. Its guess holds no examples.
+
+    Example:
+        >>> import torch
+        >>> from attacks.base import Reconstruction
+        >>> from fedsim.types import Batch
+        >>> grey = Batch(torch.full((1, 3, 8, 8), 0.5), torch.tensor([2]))
+        >>> Reconstruction(grey, confidence=("guess",)).confidence
+        ('guess',)
     """
 
     guess: Batch
@@ -76,6 +84,16 @@ class Job:
         predicted: predictions that ``attacks.observed.labels`` computes once for each set of
             weights.
         prepared: the tensors that ``Attack.prepare`` returned.
+
+    Example:
+        Call an attack without a run:
+
+        >>> import torch
+        >>> from attacks import ATTACKS
+        >>> from attacks.base import Job
+        >>> attack, job = ATTACKS["closed_form"](), Job()
+        >>> job.device
+        device(type='cpu')
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -153,6 +171,29 @@ class Attack:
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
             single one, all of one broadcast model, or all of one client by round.
         adaptive: whether it uses the surrogate of the declared defense.
+
+    Example:
+        Guess grey, whatever was received:
+
+        >>> from dataclasses import dataclass
+        >>> import torch
+        >>> from attacks.base import Attack, Reconstruction
+        >>> from fedsim.types import Batch
+        >>> @dataclass(frozen=True)
+        ... class Grey(Attack):
+        ...     level: float = 0.5
+        ...     def guess(self, observation, task, rng, job):
+        ...         count = observation.knowledge.num_examples or 1
+        ...         images = torch.full((count, *task.spec.input_shape), self.level)
+        ...         return Reconstruction(Batch(images, torch.full((count,), -1)))
+        >>> import fedsim
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> def loss(network, batch):
+        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
+        >>> gradients = [torch.ones_like(value) for value in net.parameters()]
+        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        >>> fedsim.attack(victim, Grey(), quiet=True).images.mean().item()
+        0.5
     """
 
     title: ClassVar[str] = ""

@@ -36,6 +36,12 @@ def truth_mod(
     Args:
         folder: where to write, in the format of ``fedsim.truth``; readable by its owner alone.
         pixels: from the network's images to [0, 1], the inverse of the application's normalisation.
+
+    Example:
+        >>> import tempfile
+        >>> from flwr.clientapp import ClientApp
+        >>> from clients.truth_mod import truth_mod
+        >>> app = ClientApp(mods=[truth_mod(tempfile.mkdtemp())])
     """
     store = TruthStore(Path(folder).absolute())
 

@@ -127,6 +127,20 @@ class Observation:
             of it; frozen parameters are absent.
         kind: what ``received`` holds.
         knowledge: the facts that the threat model grants.
+
+    Example:
+        >>> import torch
+        >>> from fedsim.capture import CaptureKey, Observation
+        >>> from fedsim.knowledge import Knowledge
+        >>> seen = Observation(
+        ...     key=CaptureKey(round=1, client=3),
+        ...     sent={"weight": torch.tensor([1.0, 2.0])},
+        ...     received={"weight": torch.tensor([0.5, 2.5])},
+        ...     kind="weights",
+        ...     knowledge=Knowledge(num_examples=1),
+        ... )
+        >>> seen.update()["weight"].tolist()
+        [0.5, -0.5]
     """
 
     key: CaptureKey
@@ -188,6 +202,13 @@ class CaptureStore:
     - ``candidates.safetensors``, if a membership attack is to choose among rows.
     - ``run.json``, ``base.safetensors`` and ``left_out.json``, of another application: which run it
       was, the weights that never cross the wire, and why how many replies could not be read.
+
+    Example:
+        List what a folder holds, ``runs/quickstart/<cell>/captures`` for one:
+
+        >>> from fedsim.capture import CaptureStore
+        >>> list(CaptureStore("captures").keys())
+        []
     """
 
     BASE: ClassVar[str] = "base.safetensors"

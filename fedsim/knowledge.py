@@ -48,6 +48,14 @@ class Knowledge(Record):
         auxiliary: whether the server owns the rows stored beside the captures.
         cohort: number of clients whose updates the reply averages, weighted by their numbers of
             examples; 1 without secure aggregation.
+
+    Example:
+        A server that knows how many examples there are, and nothing else:
+
+        >>> from fedsim.knowledge import Knowledge
+        >>> facts = Knowledge(num_examples=8)
+        >>> facts.num_examples, facts.labels
+        (8, None)
     """
 
     labels: tuple[int, ...] | None = None

@@ -23,6 +23,16 @@ class Batch:
         labels: classes int64 ``(batch,)``, soft classes float32 ``(batch, class)``, or token
             targets int64 ``(batch, token)``, -100 where nothing is predicted.
         mask: int64 ``(batch, token)``, 1 for real tokens and 0 for padding; None for images.
+
+    Example:
+        Two texts of three and two tokens:
+
+        >>> import torch
+        >>> from fedsim.types import Batch
+        >>> ids = torch.tensor([[5, 8, 2], [7, 2, 0]])
+        >>> batch = Batch(ids, torch.tensor([0, 1]), mask=torch.tensor([[1, 1, 1], [1, 1, 0]]))
+        >>> len(batch), batch[1].inputs.tolist()
+        (2, [[7, 2, 0]])
     """
 
     inputs: Tensor

@@ -71,6 +71,14 @@ class Eavesdropper(Wrapper):
 
     Raises:
         ConfigError: the model is described incompletely, or there is no such kind.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> from server.eavesdropper import Eavesdropper
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> strategy = Eavesdropper(FedAvg(), tempfile.mkdtemp())
     """
 
     def __init__(

@@ -127,6 +127,13 @@ def captured(
         ConfigError: the folder holds no captures, ``check_folder`` refuses it, or the model is
             missing or does not fit.
         StoreError: a file is missing, cut or altered.
+
+    Example:
+        After a run of an application whose strategy was wrapped:
+
+        >>> import fedsim
+        >>> for victim in fedsim.captured("captures"):  # doctest: +SKIP
+        ...     print(fedsim.attack(victim, "span"))
     """
     if kind not in (None, *get_args(Kind)):
         raise ConfigError(f"kind: {kind!r} is none. {suggest(str(kind), get_args(Kind))}")

@@ -85,6 +85,11 @@ def load(folder: Path | str, *, controls: bool = False) -> Frames:
     Raises:
         StoreError: the folder is no run, it is not scored, or a table is cut or altered.
         ConfigError: ``check_folder`` refuses it.
+
+    Example:
+        >>> import fedsim
+        >>> run = fedsim.load("runs/quickstart")  # doctest: +SKIP
+        >>> print(run.table().to_latex())  # doctest: +SKIP
     """
     from experiments.stages.rows import read_frame  # imports torch, and the command line this
     from fedsim.records import ScoreRow, UtilityRow

@@ -38,6 +38,19 @@ class Scores:
         attack: name of the attack.
         values: metric -> one value for each private example; see ``fedsim list metrics``.
         certified: whether the guess at each example is certified.
+
+    Example:
+        >>> import fedsim, torch
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> def loss(network, batch):
+        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
+        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
+        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
+        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
+        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        >>> guess = fedsim.attack(victim, "closed_form", quiet=True)
+        >>> fedsim.score(guess, truth=picture).certified
+        (True,)
     """
 
     attack: str
@@ -92,6 +105,19 @@ def score(guess: Guess, truth: Any) -> Scores:  # noqa: ANN401
 
     Raises:
         ConfigError: the truth is of another kind or shape.
+
+    Example:
+        >>> import fedsim, torch
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> def loss(network, batch):
+        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
+        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
+        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
+        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
+        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        >>> guess = fedsim.attack(victim, "closed_form", quiet=True)
+        >>> fedsim.score(guess, truth=picture).mean("psnr") > 60
+        True
     """
     if not isinstance(guess, Guess):
         raise ConfigError(

@@ -56,6 +56,18 @@ def suited(victim: Update) -> Suitability:
 
     Each is started with its time already over, so it makes its checks and its first step alone;
     that an attack runs does not say that it succeeds.
+
+    Example:
+        >>> import fedsim, torch
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> def loss(network, batch):
+        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
+        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
+        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
+        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
+        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        >>> "closed_form" in fedsim.suited(victim).attacks
+        True
     """
     reasons: dict[str, str] = {}
     known, modality = attack_classes(), victim.task.modality

@@ -42,6 +42,20 @@ class Update:
             attacks try where the number is not known; None if it says nothing.
         difference: the same reply read as a difference, which attacks try as well; None where it
             can be no scaled difference.
+
+    Example:
+        The gradient of one picture:
+
+        >>> import fedsim, torch
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> def loss(network, batch):
+        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
+        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
+        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
+        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
+        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        >>> print(victim)  # doctest: +ELLIPSIS
+        gradient of ...
     """
 
     observation: Observation

@@ -34,6 +34,18 @@ class Defense:
 
     Attributes:
         title: its name in tables and figures; empty for its name in experiment files, with spaces.
+
+    Example:
+        A chain of one defense, by the name and the options of an experiment file:
+
+        >>> import torch
+        >>> from fedsim.defenses import DEFENSES
+        >>> prune = DEFENSES["prune"](fraction=0.5)
+        >>> update = {"weight": torch.tensor([3.0, -1.0, 0.5, 2.0])}
+        >>> prune.on_update(update, torch.Generator())["weight"].tolist()
+        [3.0, 0.0, 0.0, 2.0]
+        >>> sorted(prune.distortions)
+        ['sparsity']
     """
 
     title: ClassVar[str] = ""
@@ -127,6 +139,16 @@ class StagedDefense(Defense):
     Attributes:
         stage: ``sample`` transforms the gradient of each example before the mean is taken, as in
             Learning To Invert; ``client`` transforms what the client sends, as in DLG and LAMP.
+
+    Example:
+        >>> import torch
+        >>> from fedsim.defenses import DEFENSES
+        >>> sign, rng = DEFENSES["sign"](stage="sample"), torch.Generator()
+        >>> update = {"weight": torch.tensor([3.0, -1.0])}
+        >>> sign.on_gradient(update, rng)["weight"].tolist()
+        [1.0, -1.0]
+        >>> sign.on_update(update, rng)["weight"].tolist()
+        [3.0, -1.0]
     """
 
     stage: DefenseStage = "client"

@@ -24,6 +24,19 @@ class Examples:
         listed: for an aligned guess, all guessed texts without special tokens in the order in which
             the attack listed them, including those not assigned to an example; None if nothing was
             aligned.
+
+    Example:
+        A text as text metrics see it:
+
+        >>> import torch
+        >>> from fedsim.metrics import METRICS
+        >>> from fedsim.metrics.base import Examples
+        >>> from fedsim.types import Batch
+        >>> def text(words):
+        ...     ids = torch.ones(1, 3, dtype=torch.int64)
+        ...     return Examples(Batch(ids, torch.tensor([0]), mask=ids), words=(words,))
+        >>> METRICS["rouge1"]().score(text("call me now"), text("call me later")).round(decimals=2)
+        tensor([0.6700], dtype=torch.float64)
     """
 
     batch: Batch
@@ -49,6 +62,16 @@ class Metric(ABC):
         unit: ``1`` for a ratio in [0, 1], ``dB``, ``squared pixel``, ``points``.
         attacker_wants: the direction in which more leaks.
         modality: the inputs that the metric applies to.
+
+    Example:
+        >>> import torch
+        >>> from fedsim.metrics import METRICS
+        >>> from fedsim.metrics.base import Examples
+        >>> from fedsim.types import Batch
+        >>> grey = Examples(Batch(torch.full((1, 3, 8, 8), 0.5), torch.tensor([0])))
+        >>> black = Examples(Batch(torch.zeros(1, 3, 8, 8), torch.tensor([0])))
+        >>> METRICS["mse"]().score(grey, black).tolist()
+        [0.25]
     """
 
     name: ClassVar[str]

@@ -45,6 +45,20 @@ class TaskSpec(Record):
         owner_shape: of an input as the network takes it, where that is no image; else empty.
         low: of inputs whose owner has them in another range than [0, 1]; of all channels or each.
         high: as ``low``.
+
+    Example:
+        Eight-pixel images of four classes for the built-in LeNet:
+
+        >>> from fedsim.tasks.base import TaskSpec
+        >>> spec = TaskSpec(
+        ...     kind="image-classification",
+        ...     model="lenet",
+        ...     architecture={},
+        ...     num_classes=4,
+        ...     input_shape=(1, 8, 8),
+        ... )
+        >>> spec.input_shape
+        (1, 8, 8)
     """
 
     kind: TaskKind
@@ -72,6 +86,18 @@ class Task(ABC):
     Attributes:
         spec: the public facts, from which the model can be rebuilt.
         modality: type of the inputs.
+
+    Example:
+        The task of a network that fedsim does not know:
+
+        >>> import torch
+        >>> from fedsim.tasks.given import task_of
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> def loss(network, batch):
+        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
+        >>> task = task_of(net, loss=loss, image_shape=(1, 8, 8))
+        >>> task.modality, task.spec.num_classes
+        ('image', 4)
     """
 
     spec: TaskSpec
