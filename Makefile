@@ -42,7 +42,7 @@ results: $(READY)
 	$(BIN)/python -m docs.campaign
 
 bench: $(READY)
-	$(BIN)/fedsim bench
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

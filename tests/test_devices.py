@@ -14,8 +14,8 @@ from attacks import attack_classes
 from attacks.base import Attack, Job
 from attacks.scheduling import worker
 from attacks.scheduling.worker import run_job
+from benchmarks.bench_text import victim_of
 from clients.train import LocalTrainer
-from experiments.benchmarks.bench_text import victim_of
 from fedsim.build import build
 from fedsim.capture import Observation
 from fedsim.cell import TaskConfig

@@ -32,9 +32,7 @@ BORDERS = {
         "server/grids/ray.py",
     },
     "datasets": {
-        "experiments/benchmarks/public_code.py",
-        "experiments/benchmarks/public_lamp.py",
-        "experiments/exports.py",
+        "experiments/commands/export.py",
         "fedsim/data/tables.py",
     },
     "peft": {"fedsim/models/lora.py"},

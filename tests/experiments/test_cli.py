@@ -10,7 +10,7 @@ import typer.main
 
 from attacks import ATTACKS
 from experiments import cli
-from experiments.help_page import CHAPTERS
+from experiments.commands.help_page import CHAPTERS
 from experiments.plan.config import shipped
 from experiments.preview.catalog import CATALOGS
 from fedsim.models import MODELS
@@ -32,7 +32,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
-@pytest.mark.parametrize("command", ["run", "simulate", "attack", "prior", "bench", "describe"])
+@pytest.mark.parametrize("command", ["run", "simulate", "attack", "prior", "check", "describe"])
 def test_help_escapes_nothing(command: str, said: Said) -> None:
     """Brackets of a help text are for people, not for rich."""
     assert "\\" not in said(command, "--help")
@@ -43,7 +43,6 @@ def test_help_names_what_is_needed_and_where_gpus_are_given(said: Said) -> None:
     assert "[required]" in text
     assert "--gpus" in text
     assert "default: 30" in said("prior", "--help")
-    assert "images" in next(line for line in said("--help").splitlines() if " bench " in line)
 
 
 def test_a_stage_takes_the_options_that_concern_it(said: Said) -> None:

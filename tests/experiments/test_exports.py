@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fedsim
-from experiments.exports import logs
+from experiments.commands.export import logs
 from fedsim.data import DATASETS
 from tests.experiments.conftest import Said
 

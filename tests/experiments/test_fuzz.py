@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from experiments import cli
-from experiments.invocation import Invocation
+from experiments.commands.invocation import Invocation
 from tests.apps.cases import IMAGES, files_of, merge
 from tests.experiments.stages.test_determinism import scores
 

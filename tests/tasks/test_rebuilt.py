@@ -15,8 +15,8 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+from benchmarks.family_cases import SHAPES
 from experiments.audit.update import Update
-from experiments.benchmarks.family_cases import SHAPES
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer

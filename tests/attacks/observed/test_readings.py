@@ -10,7 +10,7 @@ from attacks.observed.distortion import read_distortion
 from attacks.observed.labels import Head
 from attacks.observed.readings import read
 from attacks.spans.brackets import Bracket, _bracket
-from experiments.benchmarks.treatments import int8
+from benchmarks.treatments import int8
 
 
 def drawn(seed: int = 0, rows: int = 16, columns: int = 32) -> Tensor:

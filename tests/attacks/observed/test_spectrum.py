@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import completed, spectrum
-from experiments.benchmarks.treatments import int8
+from benchmarks.treatments import int8
 
 RANK = 6
 

@@ -12,8 +12,8 @@ import torch
 
 from attacks.spans.consistency import Consistency, consistent
 from attacks.spans.whiteness import edge
-from experiments.benchmarks.bench_ranks import BenchVictims
-from experiments.benchmarks.treatments import TREATMENTS
+from benchmarks.bench_ranks import BenchVictims
+from benchmarks.treatments import TREATMENTS
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.overrides import override

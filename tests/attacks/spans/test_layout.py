@@ -15,8 +15,8 @@ from transformers import (
 )
 
 import fedsim
+from benchmarks.family_cases import SHAPES
 from experiments.audit.update import Update
-from experiments.benchmarks.family_cases import SHAPES
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer
 

@@ -9,8 +9,8 @@ import torch
 import transformers
 
 import fedsim
+from benchmarks.family_cases import SHAPES
 from experiments.audit.update import Update
-from experiments.benchmarks.family_cases import SHAPES
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 

@@ -1,4 +1,4 @@
-"""The rows that ``fedsim bench ranks`` prints, one per treatment and matrix."""
+"""The rows that ``python -m benchmarks ranks`` prints, one per treatment and matrix."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.ranking import MATRICES
 from experiments.analysis.statistics import summary
-from experiments.benchmarks.ranking import MATRICES
 
 TOP = 50
 _READ, _LISTED = 0.95, 0.5  # least shares of words that are first, and that are in the top

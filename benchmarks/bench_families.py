@@ -25,7 +25,7 @@ from attacks.spans.span import Span
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG
-from experiments.benchmarks.family_cases import SHAPES, FamilyCase
+from benchmarks.family_cases import SHAPES, FamilyCase
 from fedsim.capture import Observation
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack

@@ -1,6 +1,6 @@
 """Speed-up of the image attacks over a literal implementation of their formulas.
 
-Both sides run on one thread, in turn; see ``experiments.benchmarks.stopwatch``. LeNet at its random
+Both sides run on one thread, in turn; see ``benchmarks.stopwatch``. LeNet at its random
 weights, built-in pictures of 32 x 32 pixels, one picture a client.
 """
 
@@ -24,8 +24,8 @@ from attacks.images.image_losses import matching_loss, total_variation
 from attacks.images.inverting import pixel_objective
 from attacks.observed.replay import replay
 from attacks.solved.closed_form import ClosedForm
-from experiments.benchmarks.measure import Measure
-from experiments.benchmarks.stopwatch import in_turn, ratio, timed
+from benchmarks.measure import Measure
+from benchmarks.stopwatch import in_turn, ratio, timed
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows

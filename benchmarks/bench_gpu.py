@@ -19,8 +19,8 @@ from attacks.scheduling.groups import HALVED, reconstruct
 from attacks.scheduling.jobs import Demand, JobSpec, plan
 from attacks.scheduling.worker import run_job
 from attacks.texts.lamp import LAMP
-from experiments.benchmarks.family_cases import FamilyCase
-from experiments.benchmarks.measure import Measure
+from benchmarks.family_cases import FamilyCase
+from benchmarks.measure import Measure
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
 from experiments.stages.simulate import Simulator
@@ -109,7 +109,7 @@ def check_gpu() -> None:
     """Raise ``ConfigError`` if there is no GPU."""
     if not torch.cuda.is_available():
         raise ConfigError(
-            "bench gpu: torch finds no GPU, so nothing was measured. Run it where "
+            "benchmarks gpu: torch finds no GPU, so nothing was measured. Run it where "
             "torch.cuda.is_available() is true."
         )
 

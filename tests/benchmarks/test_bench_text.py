@@ -14,16 +14,16 @@ from attacks.observed.replay import Replay
 from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
 from attacks.texts.matching import Distance, Matching, TextObjective
-from experiments.benchmarks.bench import BENCHES
-from experiments.benchmarks.bench_text import (
+from benchmarks.bench import BENCHES
+from benchmarks.bench_text import (
     CANDIDATES,
     RESTARTS,
     BenchVictim,
     matching_speed,
     victim_of,
 )
-from experiments.benchmarks.measure import PARTS
-from experiments.benchmarks.naive_lamp import NaiveLAMP, NaiveMatching
+from benchmarks.measure import PARTS
+from benchmarks.naive_lamp import NaiveLAMP, NaiveMatching
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer

@@ -1,4 +1,4 @@
-"""``fedsim bench``: overhead of capturing, speed-up by workers, and the other benchmarks."""
+"""The first benchmarks: overhead of capturing and speed-up by workers; and all by name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from attacks.scheduling.cluster import start_ray
 from attacks.scheduling.jobs import plan
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.pool import RayPool
-from experiments.benchmarks.bench_families import family_table
-from experiments.benchmarks.bench_gpu import check_gpu, each_attack, together
-from experiments.benchmarks.bench_images import image_speed
-from experiments.benchmarks.bench_ranks import rank_tables
-from experiments.benchmarks.bench_reference import reference_speed
-from experiments.benchmarks.bench_text import text_speed
-from experiments.benchmarks.measure import PARTS, Measure
+from benchmarks.bench_families import family_table
+from benchmarks.bench_gpu import check_gpu, each_attack, together
+from benchmarks.bench_images import image_speed
+from benchmarks.bench_ranks import rank_tables
+from benchmarks.bench_reference import reference_speed
+from benchmarks.bench_text import text_speed
+from benchmarks.measure import PARTS, Measure
 from experiments.plan.cells import Cell
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
@@ -67,14 +67,14 @@ def bench(
     """
     if (part == PARTS[-1]) != (checkout is not None):
         raise ConfigError(
-            "bench reference: measures beside the public code of a paper. Pass its checkout to "
-            "this benchmark alone: fedsim bench reference --path FOLDER"
+            "benchmarks reference: measures beside public code of a paper. Pass its checkout to "
+            "this benchmark alone: python -m benchmarks reference --path FOLDER"
         )
     if checkout is not None:
         yield from reference_speed(checkout)
         return
     if sets and part != "ranks":
-        raise ConfigError(f"--set {sets[0]!r}: only bench ranks takes overrides. Remove it.")
+        raise ConfigError(f"--set {sets[0]!r}: only ranks takes overrides. Remove it.")
     if part == "gpu":
         check_gpu()
     for name in (part,) if part else BENCHES:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from attacks.observed.word_rows import is_tied
 from attacks.spans.span import Span
-from experiments.benchmarks.bench_families import attacked, family_table, oracle
-from experiments.benchmarks.family_cases import SHAPES, FamilyCase
+from benchmarks.bench_families import attacked, family_table, oracle
+from benchmarks.family_cases import SHAPES, FamilyCase
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.families import FAMILIES
 from fedsim.models.norms import is_norm

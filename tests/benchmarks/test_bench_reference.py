@@ -10,12 +10,12 @@ import torch
 import transformers
 
 from attacks.texts.lamp import LAMP
-from experiments.benchmarks.bench import bench
-from experiments.benchmarks.bench_reference import inverting_speed, span_speed
-from experiments.benchmarks.bench_text import victim_of
-from experiments.benchmarks.measure import Measure
-from experiments.benchmarks.public_code import project_of
-from experiments.benchmarks.public_lamp import PublicLAMP
+from benchmarks.bench import bench
+from benchmarks.bench_reference import inverting_speed, span_speed
+from benchmarks.bench_text import victim_of
+from benchmarks.measure import Measure
+from benchmarks.public_code import project_of
+from benchmarks.public_lamp import PublicLAMP
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import ConfigError
@@ -36,7 +36,7 @@ class GradientReconstructor:
         self.model, self.config, (self.mean, self.std) = model, config, mean_std
 
     def reconstruct(self, gradient, labels, img_shape):
-        from tests.experiments.benchmarks import test_bench_reference as test
+        from tests.benchmarks import test_bench_reference as test
 
         for image in test.pictures():
             logits = self.model((image - self.mean) / self.std)
@@ -71,7 +71,7 @@ def filter_l1(args, wrapper, spans):
 
 
 def filter_decoder(args, wrapper, spans, ids):
-    from tests.experiments.benchmarks import test_bench_reference as test
+    from tests.benchmarks import test_bench_reference as test
 
     return test.truth(int(args[-1].split("=")[1])), [], [], []
 """
@@ -104,7 +104,7 @@ def reconstruct(args, device, sample, metric, tokenizer, lm, model):
 
 
 def pictures() -> list[torch.Tensor]:
-    from experiments.benchmarks.bench_reference import PICTURES
+    from benchmarks.bench_reference import PICTURES
     from fedsim.data.rows import load_rows
     from fedsim.tasks import make_task
 
@@ -115,7 +115,7 @@ def pictures() -> list[torch.Tensor]:
 
 def truth(size: int) -> list[list[int]]:
     """The sentences of the first batch."""
-    from experiments.benchmarks.bench_reference import sentences
+    from benchmarks.bench_reference import sentences
     from fedsim.data.rows import load_rows
     from fedsim.tasks import make_task
 
@@ -181,5 +181,5 @@ def test_what_cannot_be_measured_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a checkout of neither"):
         list(bench("reference", (), tmp_path))
     for part, path in (("reference", None), ("text", tmp_path)):
-        with pytest.raises(ConfigError, match="bench reference --path FOLDER"):
+        with pytest.raises(ConfigError, match="benchmarks reference --path FOLDER"):
             list(bench(part, (), path))

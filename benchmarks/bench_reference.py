@@ -1,6 +1,6 @@
 """The public code of a paper and ours, in turn, on the same weights, rows and update.
 
-Both run on one thread; see ``experiments.benchmarks.stopwatch``. The client's own step is in
+Both run on one thread; see ``benchmarks.stopwatch``. The client's own step is in
 neither's time.
 """
 
@@ -20,11 +20,11 @@ from attacks.images.inverting import DEVIATION, Inverting
 from attacks.spans.span import Span
 from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
-from experiments.benchmarks.bench_text import SCHEDULE, cola_sentences, reconstructed
-from experiments.benchmarks.measure import Measure
-from experiments.benchmarks.public_code import PublicDAGER, PublicInverting, project_of
-from experiments.benchmarks.public_lamp import PROPOSALS, PublicLAMP
-from experiments.benchmarks.stopwatch import timed
+from benchmarks.bench_text import SCHEDULE, cola_sentences, reconstructed
+from benchmarks.measure import Measure
+from benchmarks.public_code import PublicDAGER, PublicInverting, project_of
+from benchmarks.public_lamp import PROPOSALS, PublicLAMP
+from benchmarks.stopwatch import timed
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows

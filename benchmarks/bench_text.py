@@ -23,10 +23,10 @@ from attacks.observed.replay import Replay
 from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
 from attacks.texts.matching import Distance, Matching, TextObjective
+from benchmarks.measure import Measure
+from benchmarks.naive_lamp import NaiveLAMP, NaiveMatching
+from benchmarks.stopwatch import in_turn, ratio, timed
 from experiments.analysis.statistics import paired_difference
-from experiments.benchmarks.measure import Measure
-from experiments.benchmarks.naive_lamp import NaiveLAMP, NaiveMatching
-from experiments.benchmarks.stopwatch import in_turn, ratio, timed
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows

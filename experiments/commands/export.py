@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.audit.runs import Frames, load
-from experiments.options import RunFolder
+from experiments.commands.parameters import RunFolder
 from fedsim.build import suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say

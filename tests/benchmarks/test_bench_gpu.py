@@ -1,4 +1,4 @@
-"""``bench gpu`` without a GPU: its parts on the CPU, and a device that computes something else."""
+"""``benchmarks gpu`` without one: its parts on the CPU, and a device that computes otherwise."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from attacks.base import Reconstruction
 from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.worker import run_job
 from attacks.texts.lamp import LAMP
-from experiments.benchmarks import bench_gpu
-from experiments.benchmarks.bench import BENCHES, bench
-from experiments.benchmarks.bench_gpu import ATTACKS, BERT_BASE, each_attack, together
+from benchmarks import bench_gpu
+from benchmarks.bench import BENCHES, bench
+from benchmarks.bench_gpu import ATTACKS, BERT_BASE, each_attack, together
 from fedsim.build import build
 from fedsim.capture import Observation
 from fedsim.errors import ConfigError

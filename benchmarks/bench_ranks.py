@@ -5,8 +5,9 @@ vocabulary, by its distance to the span of the first layer's gradient: of the qu
 choice, Petrov et al. 2024), of the values, and of queries, keys and values side by side. Beside it
 what the span attack makes of the same observation. A model from the hub is given as
 
-    fedsim bench ranks --set task.model=fedsim/gpt2-8k --set task.dataset=film/enron-sentences
-    fedsim bench ranks --set task.model=sentence-transformers/all-MiniLM-L6-v2 \
+    python -m benchmarks ranks --set task.model=fedsim/gpt2-8k \
+        --set task.dataset=film/enron-sentences
+    python -m benchmarks ranks --set task.model=sentence-transformers/all-MiniLM-L6-v2 \
         --set task.dataset=nyu-mll/glue:cola
 
 and further as any experiment: ``task.split`` says which sentences, ``federation.batch_size`` how
@@ -28,10 +29,10 @@ import torch
 
 from attacks.base import Job
 from attacks.spans.span import Span
+from benchmarks.rank_rows import RankOutcome, RankRow, Subject, rank_row, reason
+from benchmarks.ranking import MATRICES, Ranking
+from benchmarks.treatments import TREATMENTS, TreatedClient, Treatment
 from clients.train import LocalTrainer
-from experiments.benchmarks.rank_rows import RankOutcome, RankRow, Subject, rank_row, reason
-from experiments.benchmarks.ranking import MATRICES, Ranking
-from experiments.benchmarks.treatments import TREATMENTS, TreatedClient, Treatment
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.overrides import override

@@ -1,40 +1,26 @@
-"""``fedsim limits`` and ``fedsim bench``: numbers beside those of the attacks on a run."""
+"""``python -m benchmarks``: measurements of fedsim itself, in a checkout."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.invocation import Invocation
-from experiments.options import Json, Sets, Target
+from benchmarks.bench import bench
+from benchmarks.measure import PARTS
+from experiments.commands.parameters import Json, Sets
 from fedsim.build import suggest
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, FedsimError
 from fedsim.visible import say
 
-
-def limits(
-    experiment: Target,
-    victims: Annotated[
-        int, typer.Option(min=0, help="images per cell to compute a PSNR ceiling for")
-    ] = 3,
-    as_json: Json = False,
-) -> None:
-    """Compute upper limits on any attack: rank, differential privacy, information.
-
-    The next fedsim report adds these tables to the page, next to what the attacks achieved.
-    """
-    run = Invocation(experiment).run(())
-    from experiments.bounds.limits import limits as examine
-    from experiments.report.limit_tables import limit_tables
-
-    found = limit_tables(run, examine(run, victims))
-    say(json.dumps(found.table()) if as_json else found.text())
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def bench(
+@app.command()
+def measure(
     what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False)] = "",
     sets: Sets = None,
     path: Annotated[
@@ -51,16 +37,20 @@ def bench(
     sentences (task.split) and federation.batch_size. "reference" runs the public code of Inverting
     Gradients or DAGER beside ours, on the same weights, rows and update.
     """
-    from experiments.benchmarks.measure import PARTS
-
     if what and what not in PARTS:
-        raise ConfigError(f"bench {what!r}: there is no such benchmark. {suggest(what, PARTS)}")
-    from experiments.benchmarks.bench import bench as measure
-
+        raise ConfigError(f"{what!r}: no such benchmark. {suggest(what, PARTS)}")
     measures = []
-    for each in measure(what, sets or [], path):
+    for each in bench(what, sets or [], path):
         measures.append(vars(each))
         if not as_json:
             say(each.text(), flush=True)
     if as_json:
         say(json.dumps(measures))
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except FedsimError as error:
+        say(f"benchmarks: {error}", error=True)
+        sys.exit(2)

@@ -11,10 +11,9 @@ import torch
 from torch.nn.functional import normalize
 
 from attacks.spans.subspace import Subspace
-from clients.train import LocalTrainer
-from experiments.benchmarks.bench import bench
-from experiments.benchmarks.bench_ranks import BenchVictims, overlap, rank_tables
-from experiments.benchmarks.rank_rows import (
+from benchmarks.bench import bench
+from benchmarks.bench_ranks import BenchVictims, overlap, rank_tables
+from benchmarks.rank_rows import (
     TOP,
     RankOutcome,
     RankRow,
@@ -23,8 +22,9 @@ from experiments.benchmarks.rank_rows import (
     rank_row,
     reason,
 )
-from experiments.benchmarks.ranking import MATRICES, Ranking, ranks_at
-from experiments.benchmarks.treatments import CLIP, TREATMENTS, Treatment, int8
+from benchmarks.ranking import MATRICES, Ranking, ranks_at
+from benchmarks.treatments import CLIP, TREATMENTS, Treatment, int8
+from clients.train import LocalTrainer
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
 from fedsim.capture import Observation
@@ -289,5 +289,5 @@ def test_a_layer_without_keys_is_refused() -> None:
 
 
 def test_other_parts_take_no_options() -> None:
-    with pytest.raises(ConfigError, match=r"--set 'a=1': only bench ranks takes overrides"):
+    with pytest.raises(ConfigError, match=r"--set 'a=1': only ranks takes overrides"):
         next(bench("text", ["a=1"]))

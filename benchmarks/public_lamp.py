@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.texts.lamp import LAMP
-from experiments.benchmarks.public_code import importing
+from benchmarks.public_code import importing
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 

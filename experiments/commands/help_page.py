@@ -12,7 +12,7 @@ CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Attack": ("attack", "score", "report", "open"),
     "Judge": ("check", "diff", "doctor", "limits", "audit"),
     "Manage": ("ls", "rm", "export"),
-    "Look up": ("list", "describe", "schema", "bench"),
+    "Look up": ("list", "describe", "schema"),
 }
 
 

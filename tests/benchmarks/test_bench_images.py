@@ -9,7 +9,7 @@ from torch.func import grad_and_value
 from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import pixel_objective
 from attacks.observed.replay import replay
-from experiments.benchmarks.bench_images import (
+from benchmarks.bench_images import (
     RESTARTS,
     WEIGHT,
     BenchSetting,
@@ -19,7 +19,7 @@ from experiments.benchmarks.bench_images import (
     restart_speed,
     sample_speed,
 )
-from experiments.benchmarks.stopwatch import in_turn, ratio, timed
+from benchmarks.stopwatch import in_turn, ratio, timed
 from fedsim.cell import TaskConfig
 
 

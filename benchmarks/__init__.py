@@ -1,0 +1,1 @@
+"""Measurements of fedsim itself: ``python -m benchmarks`` in a checkout."""

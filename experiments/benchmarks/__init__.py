@@ -1,1 +1,0 @@
-"""The benchmarks of ``fedsim bench``, and the reference implementations they compare with."""

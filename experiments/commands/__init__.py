@@ -1,0 +1,1 @@
+"""The commands of ``fedsim``, a file for each; ``experiments.cli`` assembles them."""

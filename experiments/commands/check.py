@@ -1,0 +1,101 @@
+"""``fedsim check``: a gate for continuous integration."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.audit.runs import load
+from experiments.commands.parameters import Json, RunFolder
+from experiments.plan.folder import Run
+from fedsim.build import suggest
+from fedsim.errors import ConfigError
+from fedsim.visible import say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Compare(Enum):
+    """What ``fedsim check`` holds to a limit."""
+
+    BOUND = "bound"
+    MEAN = "mean"
+    CLIENT = "client"
+
+
+def check(
+    run: RunFolder,
+    most: Annotated[
+        list[str] | None,
+        typer.Option("--max", metavar="METRIC=VALUE", help="the most that is allowed"),
+    ] = None,
+    least: Annotated[
+        list[str] | None,
+        typer.Option("--min", metavar="METRIC=VALUE", help="the least that is allowed"),
+    ] = None,
+    verbatim: Annotated[
+        int | None,
+        typer.Option("--max-verbatim", min=0, help="examples that may come back exactly"),
+    ] = None,
+    compare: Annotated[
+        Compare, typer.Option(help="what is held to a limit: the 95 % bound, mean or worst client")
+    ] = Compare.BOUND,
+    defense: Annotated[str | None, typer.Option(help="check the cells of this defense")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fail if an attack reaches more than is allowed: a gate for continuous integration.
+
+    Each attack under each defense is held to the limits, and what was not tested fails. A limit
+    holds where it holds at 95 %, so that few clients pass none; --compare mean asks less.
+    """
+    from experiments.analysis.gate import Limit, broken
+    from experiments.analysis.summary import metric_classes
+
+    limits = [Limit(*_limit(text), most=True) for text in most or []]
+    limits += [Limit(*_limit(text), most=False) for text in least or []]
+    if not limits and verbatim is None:
+        raise ConfigError("check: there is nothing to check. Pass --max rouge1=0.3, for example.")
+    for limit in limits:
+        if limit.metric not in (known := metric_classes()):
+            raise ConfigError(f"{limit.metric!r}: is no metric. {suggest(limit.metric, known)}")
+    scores = _scores(run)
+    if count := int((scores.status == "interrupted").sum()):
+        raise ConfigError(f"{run}: {count} values are missing. Run fedsim run {run} to finish it.")
+    if defense is not None:
+        if defense not in set(scores.defense):
+            raise ConfigError(f"--defense {defense!r}: {suggest(defense, set(scores.defense))}")
+        scores = scores[scores.defense == defense]
+    lines = broken(scores, limits, compare=compare.value, verbatim=verbatim)
+    if as_json:
+        say(json.dumps({"passed": not lines, "broken": lines}))
+    else:
+        count = len(limits) + (verbatim is not None)
+        held = "1 limit holds" if count == 1 else f"{count} limits hold"
+        say("\n".join(lines) or f"passed: {held}")
+    raise typer.Exit(1 if lines else 0)
+
+
+def _scores(run: Path) -> pd.DataFrame:
+    """All rows of a run, told apart by setting."""
+    from experiments.analysis.frames import score_frame
+    from experiments.stages.rows import read_rows
+    from experiments.wording.names import settings
+    from fedsim.records import ScoreRow
+
+    load(run)  # says what is wrong with the folder
+    rows = read_rows(run / "scores.parquet", ScoreRow)
+    cells = {cell.name: cell.config for cell in Run.open(run).cells}
+    return score_frame(rows, settings(cells, {row.cell: row.run for row in rows}))
+
+
+def _limit(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ConfigError(f"{text!r}: no limit. Write metric=value, e.g. rouge1=0.3.") from None

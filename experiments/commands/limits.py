@@ -1,0 +1,31 @@
+"""``fedsim limits``: upper limits on any attack on a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from experiments.commands.invocation import Invocation
+from experiments.commands.parameters import Json, Target
+from fedsim.visible import say
+
+
+def limits(
+    experiment: Target,
+    victims: Annotated[
+        int, typer.Option(min=0, help="images per cell to compute a PSNR ceiling for")
+    ] = 3,
+    as_json: Json = False,
+) -> None:
+    """Compute upper limits on any attack: rank, differential privacy, information.
+
+    The next fedsim report adds these tables to the page, next to what the attacks achieved.
+    """
+    run = Invocation(experiment).run(())
+    from experiments.bounds.limits import limits as examine
+    from experiments.report.limit_tables import limit_tables
+
+    found = limit_tables(run, examine(run, victims))
+    say(json.dumps(found.table()) if as_json else found.text())

@@ -1,0 +1,44 @@
+"""``fedsim ls``: the runs of a folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from experiments.commands.parameters import Json
+from fedsim.errors import ConfigError
+from fedsim.visible import say
+
+_STAGES = (("summary.json", "reported"), ("scores.parquet", "scored"), ("jobs.sqlite", "attacked"))
+
+
+def ls(
+    folder: Annotated[Path, typer.Argument(help="folder of runs")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs of a folder with their state, age and size."""
+    found = [_row(path.parent) for path in sorted(folder.glob("*/experiment.toml"))]
+    if as_json:
+        say(json.dumps(found))
+        return
+    if not found:
+        raise ConfigError(f"{folder}: holds no run. Run fedsim run quickstart, or name its folder.")
+    width = max(len(row["run"]) for row in found)
+    for row in found:
+        age, size = f"{row['hours']:.0f} h", f"{row['megabytes']:.0f} MB"
+        say(f"{row['run']:<{width}}  {row['state']:<9}  {age:>7}  {size:>8}")
+
+
+def _row(run: Path) -> dict[str, Any]:
+    files = [path.lstat() for path in run.rglob("*") if not path.is_dir()]
+    state = next((word for name, word in _STAGES if (run / name).exists()), "planned")
+    return {
+        "run": str(run),
+        "state": state,
+        "hours": (time.time() - max(file.st_mtime for file in files)) / 3600,
+        "megabytes": sum(file.st_size for file in files) / 1e6,
+    }

@@ -1,0 +1,24 @@
+"""``fedsim open``: the report of a run in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+
+from experiments.commands.parameters import RunFolder
+from experiments.plan.folder import check_version
+from fedsim.errors import StoreError
+from fedsim.visible import say
+
+
+def open_(run: RunFolder) -> None:
+    """Open the report in a browser, and print its path."""
+    check_version(run)
+    page = run / "report" / "index.html"
+    if not page.exists():
+        raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
+    say(page)
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    if sys.platform != "linux" or any(os.environ.get(name) for name in screens):
+        webbrowser.open(page.resolve().as_uri())

@@ -1,0 +1,111 @@
+"""``fedsim run``, and its four stages alone: simulate, attack, score and report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from experiments.audit.options import attack_foreign, is_captures, report_foreign, score_foreign
+from experiments.commands.invocation import Invocation
+from experiments.commands.parameters import (
+    Address,
+    DryRun,
+    Engine,
+    Full,
+    Gpus,
+    Json,
+    Out,
+    Quiet,
+    Redact,
+    Retry,
+    Seed,
+    Sets,
+    Target,
+    Workers,
+)
+from experiments.commands.show import show
+from experiments.mirror import working_folder
+from experiments.plan.folder import STAGES, RunStage
+from fedsim.errors import ConfigError
+from fedsim.visible import say
+
+_FOREIGN: dict[str, Callable[..., int]] = {
+    "attack": attack_foreign,
+    "score": score_foreign,
+    "report": report_foreign,
+}
+
+
+def command(name: str) -> Callable[..., None]:
+    """One stage, or for ``run`` all of them, with the options that make sense there."""
+    return _command(STAGES if name == "run" else (STAGES[STAGES.index(name)],), _FOREIGN.get(name))
+
+
+def _command(
+    stages: tuple[RunStage, ...], foreign: Callable[..., int] | None = None
+) -> Callable[..., None]:
+    def command(
+        experiment: Target,
+        sets: Sets = None,
+        out: Out = None,
+        seed: Seed = None,
+        workers: Workers = None,
+        gpus: Gpus = None,
+        engine: Engine = None,
+        address: Address = None,
+        quiet: Quiet = False,
+        full: Full = False,
+        redact: Redact = False,
+        retry_failed: Retry = False,
+        dry_run: DryRun = False,
+        as_json: Json = False,
+        **described: Any,  # noqa: ANN401
+    ) -> None:
+        if foreign is not None and is_captures(experiment):
+            if redact:
+                raise ConfigError(
+                    "--redact: of another application's captures the page is guesses alone. Pass "
+                    "on what the command prints."
+                )
+            raise typer.Exit(foreign(Path(experiment), quiet, as_json, **described))
+        if extra := [name for name, value in described.items() if value]:
+            raise ConfigError(
+                f"--{extra[0].replace('_', '-')}: is for the captures of another application, and "
+                f"{experiment!r} is none. Leave it out."
+            )
+        if dry_run:
+            show(experiment, sets, seed, workers, as_json)
+            return
+        with working_folder(experiment, out, stages) as (target, folder):
+            given = Invocation(target, sets or [], folder, seed, workers, engine, gpus, address)
+            run = given.run(stages)
+            from experiments.pipeline import execute
+
+            outcome = execute(
+                run,
+                stages,
+                quiet=quiet or as_json,
+                full=full,
+                redact=redact,
+                retry_failed=retry_failed,
+            )
+        say(json.dumps(outcome.table()) if as_json else outcome.line())
+        raise typer.Exit(1 if outcome.failed else 0)
+
+    of_stage = {"full": "report", "retry_failed": "attack"}
+    unfit = {"described", *(name for name, stage in of_stage.items() if stage not in stages)}
+    unfit |= set() if stages == STAGES else {"dry_run"}
+    unfit |= set() if stages == ("report",) else {"redact"}
+    unfit |= set() if {"simulate", "attack"} & {*stages} else {"address"}
+    own = signature(command, eval_str=True).parameters.items()
+    kept = [one for name, one in own if name not in unfit]
+    if foreign is not None:
+        more = signature(foreign, eval_str=True).parameters.values()
+        kept += [one for one in more if one.kind is Parameter.KEYWORD_ONLY]
+    vars(command)["__signature__"] = Signature(kept)
+    return command

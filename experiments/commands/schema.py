@@ -1,0 +1,14 @@
+"""``fedsim schema``: the JSON Schema of an experiment file."""
+
+from __future__ import annotations
+
+import json
+
+from fedsim.visible import say
+
+
+def schema() -> None:
+    """Print the JSON Schema of an experiment file, with which editors complete and check it."""
+    from experiments.preview.schema import schema as of_experiments
+
+    say(json.dumps(of_experiments(), indent=1))
