@@ -26,13 +26,13 @@ from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.patch_rows import PatchRows
 from attacks.solved.ratio import Ratio
 from attacks.solved.spear import Spear
-from attacks.spans.april import APRIL
-from attacks.spans.cuts import CUTS as SPAN_CUTS
-from attacks.spans.span import Span
+from attacks.span.april import APRIL
+from attacks.span.span import Span
 from attacks.texts.cuts import CUTS as TEXT_CUTS
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG
+from attacks.tokens.cuts import CUTS as TOKEN_CUTS
 from fedsim.build import registry
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -77,7 +77,7 @@ def cuts() -> dict[str, dict[str, float]]:
         "observed": asdict(OBSERVED_CUTS),
         "images": asdict(IMAGE_CUTS),
         "solved": asdict(SOLVED_CUTS),
-        "spans": asdict(SPAN_CUTS),
+        "tokens": asdict(TOKEN_CUTS),
         "film": asdict(FILM_CUTS),
         "texts": asdict(TEXT_CUTS),
     }

@@ -75,8 +75,6 @@ class Job:
         report: called from time to time with (step, objective, guess so far): a text, or images
             ``(image, channel, height, width)``; an empty text where the attack has none.
         auxiliary: reads the attacker's own rows; raises ``CannotAttack`` if there are none.
-        likely_words: token ids ``(token,)``, ascending, that the first layer's gradient makes
-            likely to occur; raises ``CannotAttack`` if it says nothing.
         keep: stores a checkpoint of the preparation and replaces the previous one.
         resume: the checkpoint of an interrupted preparation; empty if there is none.
         candidates: reads the rows among which membership is inferred; raises ``CannotAttack`` if
@@ -103,7 +101,6 @@ class Job:
     done: int = 0
     report: Callable[[int, float, str | Tensor], object] = lambda step, objective, guess: None
     auxiliary: Callable[[], Batch] = lambda: _no_auxiliary()
-    likely_words: Callable[[Observation, Task], Tensor] = lambda seen, task: _no_words()
     candidates: Callable[[], Batch] = lambda: _no_candidates()
     keep: Callable[[Tensors], object] = lambda tensors: None
     resume: Callable[[], Tensors] = dict
@@ -138,13 +135,6 @@ def _no_auxiliary() -> Batch:
     raise CannotAttack(
         "it needs auxiliary rows, which this threat model does not grant",
         "Name them under [auxiliary], and leave server_knows.auxiliary on.",
-    )
-
-
-def _no_words() -> Tensor:
-    raise CannotAttack(
-        "it needs the words that an update makes likely, and this job cannot read them",
-        "Pass Job(likely_words=attacks.spans.bag.words_of_update).",
     )
 
 

@@ -20,8 +20,8 @@ from attacks.learned.lti import LTI
 from attacks.observed.factored import Factored
 from attacks.observed.factors import Products
 from attacks.observed.replay import replay
-from attacks.spans.april import APRIL
-from attacks.spans.span import Span
+from attacks.span.april import APRIL
+from attacks.span.span import Span
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from attacks.base import Job
-from attacks.spans.span import Span
+from attacks.span.span import Span
 from benchmarks.rank_rows import RankOutcome, RankRow, Subject, rank_row, reason
 from benchmarks.ranking import MATRICES, Ranking
 from benchmarks.treatments import TREATMENTS, TreatedClient, Treatment

@@ -17,7 +17,7 @@ import torch
 
 from attacks.base import Job, Reconstruction
 from attacks.images.inverting import DEVIATION, Inverting
-from attacks.spans.span import Span
+from attacks.span.span import Span
 from attacks.texts.lamp import LAMP
 from attacks.texts.language_prior import load_prior
 from benchmarks.bench_text import SCHEDULE, cola_sentences, reconstructed

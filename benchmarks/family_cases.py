@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attacks.spans.first_layers import FirstLayers
+from attacks.tokens.first_layers import FirstLayers
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows

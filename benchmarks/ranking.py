@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attacks.spans.first_layers import FirstLayers
-from attacks.spans.subspace import Subspace, span
+from attacks.tokens.first_layers import FirstLayers
+from attacks.tokens.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import ConfigError
 from fedsim.tasks.text import TextTask

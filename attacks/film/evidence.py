@@ -15,9 +15,10 @@ from torch.nn.utils.rnn import pad_sequence
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
 from attacks.film.cuts import CUTS
-from attacks.spans.certificate import Prover
-from attacks.spans.judges import best_judge, read_traces
-from attacks.spans.sentences import Judge, SpanSentence, proven
+from attacks.proofs.certificate import Prover, proven
+from attacks.tokens.exact_traces import read_traces
+from attacks.tokens.sentences import SpanSentence
+from attacks.tokens.span_test import SpanTest, best_test
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.text import TextTask
@@ -37,14 +38,14 @@ class SpanEvidence:
     more than one word in five, end the prefix.
 
     Attributes:
-        judge: measures tokens after prefixes.
+        test: measures tokens after prefixes.
         tokens: candidates by position.
         limit: largest sine of a token in the span.
         first: names of the first block's weights that were sent.
         strays: prefixes tried whose last word is not in the span.
     """
 
-    judge: Judge
+    test: SpanTest
     tokens: Sequence[Tensor]
     limit: float
     first: Sequence[str]
@@ -77,7 +78,7 @@ class SpanEvidence:
         columns = torch.nonzero(torch.isin(words, possible))[:, 0]
         if not going or not len(columns):
             return nats
-        sines = self.judge.extensions(sentences[rows], words[columns])
+        sines = self.test.extensions(sentences[rows], words[columns])
         fits = sines <= self.limit
         stuck = ~fits.any(1, keepdim=True)
         nearest = sines <= sines.kthvalue(min(CUTS.tried, len(columns)), 1, keepdim=True).values
@@ -101,9 +102,9 @@ class SpanEvidence:
         if not ended:
             return [], []
         leaves = [torch.tensor(line[:-1]) for line in _leaves(ended)]
-        device = self.judge.subspace.basis.device
+        device = self.test.subspace.basis.device
         lengths = torch.tensor([len(leaf) for leaf in leaves], device=device)
-        sines = self.judge.sines(pad_sequence(leaves, batch_first=True).to(device), lengths)
+        sines = self.test.sines(pad_sequence(leaves, batch_first=True).to(device), lengths)
         seen: dict[Line, Tensor] = {}
         for leaf, sine in zip(leaves, sines, strict=True):
             line = tuple(leaf.tolist())
@@ -148,7 +149,7 @@ def read_evidence(
             "Choose a tokenizer that has one.",
         )
     traces = read_traces(observation, task, network)
-    judge = best_judge(traces.layers, traces.before, observation)
+    test = best_test(traces.layers, traces.before, observation)
     shortlist = traces.shortlist(observation, task, job)
     if job.expired:
         raise CannotAttack(
@@ -156,7 +157,7 @@ def read_evidence(
             "Give the attack a larger budget.",
         )
     limit = shortlist.limit if shortlist.clear else CUTS.unclear_sine
-    return SpanEvidence(judge, shortlist.tokens, limit, traces.weights(observation))
+    return SpanEvidence(test, shortlist.tokens, limit, traces.weights(observation))
 
 
 def recover(

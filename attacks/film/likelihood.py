@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
 from attacks.film.cuts import CUTS
-from attacks.spans.bag import shortlist
-from attacks.spans.certificate import batch_of
-from attacks.spans.evidence import Evidence, total_ratio
-from attacks.spans.explained import choose
-from attacks.spans.prefix_search import Scored
-from attacks.spans.rematch import Rematch
-from attacks.spans.soft_traces import SoftTraces, soft_traces
-from attacks.spans.tree import varied
+from attacks.proofs.certificate import batch_of
+from attacks.proofs.gradient_match import GradientMatcher
+from attacks.proofs.gradient_pursuit import choose
+from attacks.tokens.evidence import Evidence, total_ratio
+from attacks.tokens.prefix_search import ScoredPrefix, varied
+from attacks.tokens.soft_traces import SoftTraces, soft_traces
+from attacks.tokens.word_posterior import shortlist
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
@@ -40,7 +39,7 @@ class SoftEvidence:
 
     traces: SoftTraces
     words: Tensor
-    match: Rematch
+    match: GradientMatcher
     count: int
 
     def of(self, ratios: Tensor, sentences: Tensor, words: Tensor) -> Tensor:
@@ -99,7 +98,7 @@ def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftE
     usable = traces.first is not None and traces.shown and traces.layers.causal and len(words)
     if not usable:
         return None
-    match = Rematch.of(observation, task, words.device, signs=traces.signs)
+    match = GradientMatcher.of(observation, task, words.device, signs=traces.signs)
     return SoftEvidence(traces, words, match, count)
 
 
@@ -134,14 +133,14 @@ def likeliest(
     evidence.traces.grow(grammar.starts[0].tolist() if len(few) == 1 else [], count, rng)
     guess: Certificate = "guess"
     trace, begin = [], time.monotonic()
-    scored: list[Scored] = []
+    scored: list[ScoredPrefix] = []
     for step in (1, 2):
         nats = partial(evidence.of, evidence.traces.ratios, words=grammar.words)
         found = search(
             network, grammar, width, whole=True, evidence=nats, expired=lambda: job.expired
         )
         # The evidence of a whole sentence counts, not that of its mean word.
-        scored += [Scored(one.tokens, one.score * (len(one.tokens) - start)) for one in found]
+        scored += [ScoredPrefix(one.tokens, one.score * (len(one.tokens) - start)) for one in found]
         scored.sort(key=lambda one: -one.score)
         # Evidence against the later words ends a sentence early; the whole gradient tells lengths.
         tried = [one.ids for one in varied(scored, start, count)]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from attacks.spans.subspace import Subspace, span
+from attacks.tokens.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.linear import is_transposed

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attacks.base import Attack, Grouping, Inferred, Job, Reconstruction
 from attacks.observed.known_labels import known_labels
-from attacks.spans.bag import occurrence
-from attacks.spans.soft_traces import soft_traces
+from attacks.tokens.soft_traces import soft_traces
+from attacks.tokens.word_posterior import posterior
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
@@ -81,6 +81,6 @@ def _words(by_round: Sequence[tuple[Observation, torch.Generator]], task: Task) 
             )
         count = seen.knowledge.num_examples or 1
         held = torch.zeros(traces.statistics.shape[1], dtype=torch.float64)
-        held[traces.words] = occurrence(traces.statistics[:, traces.words], count).double()
+        held[traces.words] = posterior(traces.statistics[:, traces.words], count).double()
         missing = missing * (1 - held.clamp(0, 1))
         yield 1 - missing

@@ -16,7 +16,6 @@ import torch
 
 from attacks.base import Attack, Job
 from attacks.scheduling.jobs import JobSpec, Progress
-from attacks.spans.bag import words_of_update
 from fedsim.capture import CaptureRecord, CaptureStore, Observation
 from fedsim.errors import StoreError
 from fedsim.files import Sealed, digest, load_tensors, read_record, save_tensors, write_json
@@ -108,7 +107,6 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
         report=lambda step, objective, guess: report(
             Progress("reconstruct", step, objective, guess if isinstance(guess, str) else "")
         ),
-        likely_words=words_of_update,
     )
     store = CaptureStore(spec.captures)
     if seen.knowledge.auxiliary:

@@ -23,6 +23,7 @@ from attacks.texts.surrogate_model import SurrogateModel
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search
 from attacks.texts.vocabulary import Vocabulary, frame, words_of
+from attacks.tokens.word_posterior import words_of_update
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.text import TextTask
@@ -124,7 +125,7 @@ class TextGroup:
     def _words(self, seen: Observation, network: nn.Module) -> Tensor:
         """Ids of the tokens that the update shows."""
         if self.options.tokens == "span":
-            return self.job.likely_words(seen, self.task)
+            return words_of_update(seen, self.task)
         rows, _ = tables(seen, network, torch.device("cpu"))
         return standing_out(rows, noise_variance(rows))
 

@@ -64,4 +64,4 @@ def test_provenance_holds_the_cuts_of_the_attack_stage(make_run: Make) -> None:
         execute(run, stages, quiet=True)
         noted = json.loads((run.root / "provenance.json").read_text())
         assert noted["cuts"] == attacks.cuts()
-        assert noted["cuts"]["spans"]["token_sine"] == 0.1
+        assert noted["cuts"]["tokens"]["token_sine"] == 0.1

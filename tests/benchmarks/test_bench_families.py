@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observed.word_rows import is_tied
-from attacks.spans.span import Span
+from attacks.span.span import Span
 from benchmarks.bench_families import attacked, family_table, oracle
 from benchmarks.family_cases import SHAPES, FamilyCase
 from fedsim.models.embeddings import embedding_names

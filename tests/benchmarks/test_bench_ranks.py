@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from attacks.spans.subspace import Subspace
+from attacks.tokens.subspace import Subspace
 from benchmarks.bench import bench
 from benchmarks.bench_ranks import BenchVictims, overlap, rank_tables
 from benchmarks.rank_rows import (

@@ -8,7 +8,7 @@ from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting
 from attacks.observed.replay import replay
 from attacks.solved.embedding_rows import EmbeddingRows
-from attacks.spans.span import Span
+from attacks.span.span import Span
 from fedsim.capture import Observation
 from fedsim.defenses.clip import Clip, squared_norm
 from fedsim.tasks import load_task

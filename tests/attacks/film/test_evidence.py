@@ -26,7 +26,7 @@ from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
 from tests.attacks.film.test_film import QUICK, attack, task_of
 from tests.attacks.solved.test_embedding_rows import Victim, lines, tokens, trained
-from tests.attacks.spans.test_decoding import overlap
+from tests.attacks.span.test_decoding import overlap
 
 SPAN = replace(QUICK, evidence="span")
 BARE: dict[str, object] = {"name": "freeze_embeddings", "position": True}

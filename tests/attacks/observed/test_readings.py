@@ -9,7 +9,7 @@ from torch import Tensor
 from attacks.observed.distortion import read_distortion
 from attacks.observed.labels import Head
 from attacks.observed.readings import read
-from attacks.spans.brackets import Bracket, _bracket
+from attacks.proofs.entry_bounds import EntryBounds, bounds_of
 from benchmarks.treatments import int8
 
 
@@ -61,8 +61,8 @@ def test_what_was_sent() -> None:
     assert read(value, "adam").signs
 
 
-def bracket(value: Tensor) -> Bracket:
-    return _bracket(value, value, None)
+def bracket(value: Tensor) -> EntryBounds:
+    return bounds_of(value, value, None)
 
 
 def test_brackets_hold_the_truth() -> None:

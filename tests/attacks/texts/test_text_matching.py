@@ -17,13 +17,13 @@ from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction, check_facts
 from attacks.prior_only import PriorOnly
-from attacks.spans.bag import words_of_update
-from attacks.spans.span import Span
+from attacks.span.span import Span
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.matching import Matching
 from attacks.texts.tag import TAG
 from attacks.texts.text_matching import TextMatching
+from attacks.tokens.word_posterior import words_of_update
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
@@ -436,7 +436,7 @@ def test_words_that_the_first_layer_makes_likely(bert: Victim) -> None:
     frozen: DEFENSE = {"name": "freeze_embeddings"}
     seen, truths = several(bert, SINGLE[:2], frozen, {"name": "gaussian_noise", "std": 1e-4})
     search = replace(LAMP_COS, tokens="span")
-    guesses = attack(bert, search, seen, Job(likely_words=words_of_update))
+    guesses = attack(bert, search, seen, Job())
     for one, guess, truth in zip(seen, guesses, truths, strict=True):
         likely = set(words_of_update(one, bert.task).tolist())
         inner = {token for line in lines(guess.guess) for token in line[1:-1]}

@@ -7,7 +7,8 @@ import pytest
 from attacks import ATTACKS
 from attacks.base import Attack
 from attacks.feasibility import Feasibility, Prospect
-from attacks.spans.judges import best_judge, read_traces
+from attacks.tokens.exact_traces import read_traces
+from attacks.tokens.span_test import best_test
 from experiments.plan.cells import Cell
 from experiments.plan.rehearsal import rehearse
 from experiments.preview.feasibility import feasible
@@ -123,7 +124,7 @@ def test_more_words_than_the_width_leave_no_room_for_a_proof(make_run: Make) -> 
         assert isinstance(task, TextTask)
         try:
             traces = read_traces(seen, task, task.model(seen.sent))
-            best_judge(traces.layers, traces.before, seen)
+            best_test(traces.layers, traces.before, seen)
             refused = False
         except CannotAttack as error:
             refused = "rank" in str(error)

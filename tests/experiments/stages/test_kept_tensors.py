@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacks.base import Job
-from attacks.spans.span import Span
+from attacks.span.span import Span
 from experiments.checks.capture_check import examine
 from experiments.plan.rehearsal import rehearse
 from experiments.preview.show import describe

@@ -1,0 +1,1 @@
+"""What proves or supports a guessed batch: its gradient, or what it leaves of the update."""

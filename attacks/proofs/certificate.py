@@ -1,0 +1,278 @@
+"""Proof by gradient that a guessed batch is the client's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from attacks.base import Reconstruction
+from attacks.observed.cuts import CUTS as OBSERVED
+from attacks.observed.labels import find_head
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.layout import RIGHT, Layout
+from attacks.tokens.sentences import SpanSentence
+from fedsim.capture import Observation
+from fedsim.records import Certificate
+from fedsim.tasks.base import Task
+from fedsim.tasks.language_modelling import IGNORED
+from fedsim.types import Batch, Tensors
+
+
+@dataclass(frozen=True)
+class GradientMatch:
+    """Sentences with their classes, and the error of their gradient.
+
+    Attributes:
+        lines: sentences, repeated as often as they occur in the batch.
+        labels: classes, -1 if unknown; always -1 for a language model.
+        error: ``||G - a g|| / ||G||`` for the observed ``G`` and the best scale ``a > 0``: the
+            larger of the errors over all parameters and over the first layers, which are the most
+            sensitive to a single token; 1 without labels.
+        bound: largest error that rounding explains.
+    """
+
+    lines: list[tuple[int, ...]]
+    labels: list[int]
+    error: float
+    bound: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether rounding explains the whole difference."""
+        return self.error <= self.bound <= OBSERVED.loosest_proof
+
+
+@dataclass(frozen=True)
+class Prover:
+    """Compares the gradients of guesses with the observed one.
+
+    Attributes:
+        observation: holds the observed gradient.
+        task: defines the loss.
+        network: as broadcast, in float32 and eval mode.
+        first: names of the first layers' weights.
+        tolerance: relative error of a float32 gradient that counts as rounding.
+        layout: how the client set its texts into the batch.
+    """
+
+    observation: Observation
+    task: Task
+    network: nn.Module = field(repr=False)
+    first: Sequence[str]
+    tolerance: float
+    layout: Layout = RIGHT
+
+    def match(
+        self, sentences: Sequence[tuple[int, ...]], known: GradientMatch | None = None
+    ) -> GradientMatch:
+        """Give the sentences their labels and multiplicities, and compare gradients.
+
+        Args:
+            sentences: distinct sentences, the likeliest first.
+            known: what ``compare`` said of some sentences of a language model.
+        """
+        count = self.observation.knowledge.num_examples
+        sentences = list(sentences)[: CUTS.proof_sentences]
+        likely = sentences[:count]
+        labels = [-1] * len(likely)
+        if self.task.spec.target != "class":
+            return self._by_slopes(likely)
+        if self.task.spec.num_classes:
+            shares = self._shares(likely)
+            if shares is None:
+                return GradientMatch(likely, labels, 1.0, self.tolerance)
+            labels = [label for label, _ in shares]
+        if known is not None and sorted(known.lines) == sorted(likely):
+            found = replace(known, lines=likely)
+        else:
+            found = self.compare(likely, labels)
+        if not found.exact:
+            if self.task.spec.num_classes:
+                shares = self._shares(sentences) or []
+            else:
+                shares = [(-1, weight) for weight in self._weights(sentences)]
+            counts = _counts([weight for _, weight in shares])
+            rows = [row for row, times in enumerate(counts) for _ in range(times)]
+            lines, labels = [sentences[row] for row in rows], [shares[row][0] for row in rows]
+            again = self.compare(lines, labels)
+            found = again if again.exact else found
+        if found.exact and count and len(found.lines) < count and count % len(found.lines) == 0:
+            # Repeating the whole batch does not change its mean gradient.
+            times = count // len(found.lines)
+            found = replace(found, lines=found.lines * times, labels=found.labels * times)
+        return found
+
+    def compare(self, lines: list[tuple[int, ...]], labels: list[int] | Tensor) -> GradientMatch:
+        """Compare the gradient of labelled sentences, in the multiplicities given."""
+        shown = [-1] * len(lines) if isinstance(labels, Tensor) else labels
+        if not lines:
+            return GradientMatch(lines, shown, 1.0, self.tolerance)
+        for name, parameter in self.network.named_parameters():
+            parameter.requires_grad_(name in self.observation.received)
+        guessed = self._gradient(lines, labels)
+        sums = {False: [0.0] * 4, True: [0.0] * 4}
+        for name, gradient in guessed.items():
+            observed = self.observation.update((name,))[name].to(gradient.device)
+            guess = gradient.double()
+            rounding = _rounding(self.observation, name)
+            for key in {False, name in self.first}:
+                sums[key][0] += float(observed.square().sum())
+                sums[key][1] += float(guess.square().sum())
+                sums[key][2] += float((observed * guess).sum())
+                sums[key][3] += rounding
+        errors, bounds = [], []
+        for seen, made, both, rounding in sums.values():
+            if both <= 0:
+                return GradientMatch(lines, shown, 1.0, self.tolerance)
+            errors.append(max(0.0, 1 - both**2 / (seen * made)) ** 0.5)
+            bounds.append(self.tolerance + 2 * (rounding / seen) ** 0.5)
+        worst = max(range(2), key=lambda i: errors[i] / bounds[i])
+        return GradientMatch(lines, shown, errors[worst], bounds[worst])
+
+    def batch(self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor) -> Batch:
+        """The batch as the client's, on the network's device."""
+        device = next(self.network.parameters()).device
+        return batch_of(lines, self.task, labels, self.layout).to(device)
+
+    def _gradient(
+        self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor
+    ) -> Tensors:
+        with self.layout.told(self.network):
+            return self.task.gradient(self.network, self.batch(lines, labels))
+
+    def _by_slopes(self, lines: list[tuple[int, ...]]) -> GradientMatch:
+        """Compare the gradient of sentences under a loss that is known by its slopes alone."""
+        slopes = self._slopes(lines) if lines else None
+        if slopes is None:
+            return GradientMatch(lines, [-1] * len(lines), 1.0, self.tolerance)
+        return self.compare(lines, slopes[0].float())
+
+    def _shares(self, lines: Sequence[tuple[int, ...]]) -> list[tuple[int, float]] | None:
+        """The class of each sentence and its weight in the batch; None if the head was not sent.
+
+        Of the slopes ``w_i (p_i - one_hot_i)`` the only negative entry is the class, so that no
+        assignment of classes has to be tried.
+        """
+        found = self._slopes(lines)
+        if found is None:
+            return None
+        slopes, logits = found
+        classes = slopes.argmin(1)
+        once = logits.softmax(1) - one_hot(classes, logits.shape[1])
+        weights = (slopes * once).sum(1) / once.square().sum(1).clamp(min=1e-30)
+        return list(zip(classes.tolist(), weights.tolist(), strict=True))
+
+    def _slopes(self, lines: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor] | None:
+        """Slopes of the loss at each sentence's logits, and the logits ``(sentence, output)``.
+
+        The head's gradient is ``sum_i c_i f_i^T`` with the features ``f_i``, which the sentences
+        determine, and the slopes ``c_i``, which follow by least squares. None if the head was not
+        sent.
+        """
+        head = find_head(self.network)
+        if head.weight not in self.observation.received:
+            return None
+        batch = self.batch(lines, [0] * len(lines))
+        seen: list[tuple[Tensor, Tensor]] = []
+        hook = self.network.get_submodule(head.layer).register_forward_hook(
+            lambda module, args, output: seen.append((args[0].double(), output.double()))
+        )
+        with torch.no_grad():
+            self.task.loss(self.network, batch)
+        hook.remove()
+        features, logits = seen[-1]
+        assert batch.mask is not None
+        if features.dim() == 3:  # GPT-2 classifies the last real token
+            last = torch.arange(len(lines)), batch.mask.sum(1) - 1
+            features, logits = features[last], logits[last]
+        update = self.observation.update((head.weight, head.bias))
+        gradient = update[head.weight].to(features)
+        if head.bias in update:
+            features = torch.cat([features, features.new_ones(len(lines), 1)], 1)
+            gradient = torch.cat([gradient, update[head.bias].to(features)[:, None]], 1)
+        return (gradient @ torch.linalg.pinv(features)).T, logits
+
+    def _weights(self, lines: Sequence[tuple[int, ...]]) -> list[float]:
+        """The weight of each sentence in a language model's batch, by the first layers' gradient.
+
+        The loss is the mean over predicted tokens, so each gradient is scaled by the sentence's
+        length.
+        """
+        columns = []
+        for line in lines:
+            gradient = self._gradient([line], [-1])
+            columns.append(
+                (len(line) - 1) * torch.cat([gradient[name].flatten() for name in self.first])
+            )
+        observed = self.observation.update(self.first)
+        goal = torch.cat([observed[name].flatten() for name in self.first]).to(columns[0].device)
+        # Normal equations suffice: the gradients of different sentences are far from parallel.
+        # On the CPU, as CUDA's only solver assumes full rank, which equal sentences have not.
+        table = torch.stack(columns, 1).double()
+        square, right = (table.T @ table).cpu(), (table.T @ goal[:, None]).cpu()
+        solution = torch.linalg.lstsq(square, right).solution
+        weights: list[float] = solution[:, 0].tolist()
+        return weights
+
+
+def proven(
+    prover: Prover, found: Sequence[SpanSentence], known: GradientMatch | None = None
+) -> Reconstruction:
+    """The sentences with their confidence, those in the span first.
+
+    Args:
+        prover: compares gradients.
+        found: distinct, complete sentences.
+        known: see ``Prover.match``.
+    """
+    count = prover.observation.knowledge.num_examples
+    found = sorted(found, key=lambda one: (not one.in_span, one.sine))
+    good = [one.ids for one in found if one.in_span]
+    rest = [one.ids for one in found if not one.in_span]
+    lines, labels, objective = [], [], None
+    level: Certificate = "in_span"
+    if good:
+        proof = prover.match(good, known)
+        level = "certified" if proof.exact else "in_span"
+        lines, labels, objective = proof.lines, proof.labels, proof.error
+    more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
+    confidence: list[Certificate] = [level] * len(lines)
+    confidence += ["guess"] * len(more)
+    return Reconstruction(
+        batch_of([*lines, *more], prover.task, [*labels, *[-1] * len(more)]),
+        objective=objective,
+        confidence=tuple(confidence),
+    )
+
+
+def batch_of(
+    sentences: Sequence[Sequence[int]],
+    task: Task,
+    labels: Sequence[int] | Tensor,
+    layout: Layout = RIGHT,
+) -> Batch:
+    """The sentences in a layout, with classes or next-token targets."""
+    inputs, mask = layout.place(sentences, task.spec.pad_id or 0)
+    if task.spec.kind == "text-classification":
+        return Batch(inputs, torch.as_tensor(labels), mask)
+    return Batch(inputs, inputs.where(layout.predicted(mask), IGNORED), mask)
+
+
+def _counts(weights: Sequence[float]) -> list[int]:
+    """Multiplicity of each sentence, on the assumption that the rarest occurs once."""
+    real = [weight for weight in weights if weight > CUTS.absent_weight * max(weights)]
+    most = CUTS.proof_sentences
+    return [min(most, max(0, round(weight / min(real)))) if real else 1 for weight in weights]
+
+
+def _rounding(observation: Observation, name: str) -> float:
+    """The largest squared error that rounding to the wire's dtype can cause."""
+    value = observation.received[name]
+    if observation.kind == "gradient" and value.dtype in {torch.float32, torch.float64}:
+        return 0.0
+    half = torch.finfo(value.dtype).eps / 2
+    return half**2 * float(value.double().square().sum())

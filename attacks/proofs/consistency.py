@@ -1,0 +1,219 @@
+"""Whether the declared or estimated noise explains what a guess leaves of the update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import binom
+from torch import Tensor, nn
+
+from attacks.observed.declared import declared, granted_noise
+from attacks.proofs.certificate import batch_of
+from attacks.proofs.entry_bounds import EntryBounds, entry_bounds, scale_of
+from attacks.proofs.whiteness import chance, edge, shares
+from attacks.tokens.cuts import CUTS
+from fedsim.capture import Observation
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.text import TextTask
+from fedsim.types import Tensors
+
+Lines = Sequence[Sequence[int]]
+
+
+def consistent(
+    observation: Observation,
+    task: TextTask,
+    network: nn.Module,
+    lines: Lines,
+    labels: Sequence[int],
+) -> bool:
+    """Whether the update is what a client with these sentences would send, and no near other.
+
+    The guess passes if its p-value is at least ``CUTS.consistency_level``. Noise may be so strong
+    that wrong words pass as well, hence sentences that differ from the guess in one word, each
+    the nearest in embedding, have to fail by far.
+
+    Args:
+        observation: of any optimizer and defense.
+        task: defines the loss.
+        network: as broadcast, in float32 and eval mode.
+        lines: the sentences of the whole batch.
+        labels: their classes, -1 where not known; always -1 for a language model.
+    """
+    test = Consistency.of(observation, task, network)
+    if test is None or not lines or min(map(len, lines)) < 2:
+        return False
+    count = observation.knowledge.num_examples
+    if count is not None and count != len(lines):
+        return False
+    given = _known(labels, task)
+    best = max(given, key=lambda own: test.p_value(lines, own), default=None)
+    if best is None or test.p_value(lines, best) < CUTS.consistency_level:
+        return False
+    rivals = list(_rivals(lines, task, network))
+    return bool(rivals) and all(
+        test.p_value(other, best, rival=True) < CUTS.rival_level for other in rivals
+    )
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """Compares gradients of guesses with an update.
+
+    Entries that were rounded, pruned or reduced to signs bound those of the gradient, and next to
+    none may be out of bounds. Entries under noise leave a residual that must be white where a wrong
+    word would show. The word table, the largest tensor by far, is left out.
+
+    Attributes:
+        task: defines the loss.
+        network: as broadcast; its parameters that were not sent need no gradient.
+        found: what is known of each tensor.
+        noise: granted standard deviation, which rounding may exceed; None if not known.
+        step: known scale of a gradient in the update; None if not known.
+        separate: whether each example has a scale of its own, since its gradient was clipped.
+    """
+
+    task: TextTask
+    network: nn.Module
+    found: dict[str, EntryBounds]
+    noise: float | None
+    step: float | None
+    separate: bool
+
+    @classmethod
+    def of(cls, observation: Observation, task: TextTask, network: nn.Module) -> Consistency | None:
+        """None where no guess reproduces the update: several steps, dropout, a cohort."""
+        known = observation.knowledge
+        weights = observation.kind != "gradient"
+        if known.cohort > 1 or known.train_mode or (weights and known.local_steps != 1):
+            return None
+        word = embedding_names(network).word
+        names = []
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(name in observation.received)
+            if name in observation.received and name != word:
+                names.append(name)
+        found = entry_bounds(observation, names)
+        if not found:
+            return None
+        chain = None if known.defense is None else declared(observation)
+        adam = weights and known.optimizer in {"adam", "adamw"}
+        return cls(
+            task,
+            network,
+            found,
+            None if adam else granted_noise(observation),
+            known.learning_rate if weights else 1.0,
+            chain is not None and chain.per_example,
+        )
+
+    def p_value(self, lines: Lines, labels: Sequence[int], *, rival: bool = False) -> float:
+        """Of the hypothesis that the batch holds these sentences.
+
+        Args:
+            lines: the sentences of the whole batch.
+            labels: their classes; -1 for a language model.
+            rival: leave out the tests that are slow and add little against a wrong word.
+        """
+        parts = [[i] for i in range(len(lines))] if self.separate else [range(len(lines))]
+        own = [self._gradient([lines[i] for i in k], [labels[i] for i in k]) for k in parts]
+        guess = own[0] if len(own) == 1 else self._combined(own)
+        if guess is None:
+            return 0.0
+        noisy = self.noise != 0 and all(one.complete for one in self.found.values())
+        exact = 0.0 if rival and noisy else self._bounded(guess)
+        if exact >= CUTS.consistency_level or not noisy:
+            return exact
+        return self._white(guess, sum(map(len, lines)), rival)
+
+    def _gradient(self, lines: Lines, labels: Sequence[int]) -> Tensors:
+        device = next(self.network.parameters()).device
+        batch = batch_of(lines, self.task, labels).to(device)
+        found = self.task.gradient(self.network, batch)
+        return {name: found[name].float().cpu() for name in self.found}
+
+    def _combined(self, own: list[Tensors]) -> Tensors | None:
+        """The gradients of the examples at their best scales; None if one is not positive."""
+        flat = torch.stack([torch.cat([one[n].flatten() for n in self.found]) for one in own])
+        seen = torch.cat([one.value.flatten() for one in self.found.values()])
+        # On the CPU, as CUDA's only solver assumes full rank, which equal sentences have not.
+        table, right = (flat @ flat.T).double().cpu(), (flat @ seen).double()[:, None].cpu()
+        scales = torch.linalg.lstsq(table, right).solution[:, 0]
+        if bool((scales <= 0).any()):
+            return None
+        pairs = [(float(s), one) for s, one in zip(scales, own, strict=True)]
+        return {
+            name: torch.stack([s * one[name] for s, one in pairs]).sum(0) for name in self.found
+        }
+
+    def _bounded(self, guess: Tensors) -> float:
+        """The p-value of the number of entries out of bounds, at the better of two scales."""
+        living = self._living(guess)
+        fitted = scale_of({name: self.found[name] for name in living}, guess)
+        most = 0.0
+        for scale in {self.step, fitted} - {None}:
+            if scale is None or (scale <= 0 and not all(b.signs for b in self.found.values())):
+                continue
+            pairs = [self.found[name].compare(guess[name], scale) for name in living]
+            wrong, total = (sum(part) for part in zip(*pairs, strict=True))
+            if total:
+                most = max(most, float(binom.sf(wrong - 1, total, CUTS.stray_entries)))
+        return most
+
+    def _white(self, guess: Tensors, tokens: int, rival: bool) -> float:
+        """The p-value of the residual as white noise, at the best scale."""
+        names = self._living(guess)
+        seen = {name: self.found[name].value for name in names}
+        both = sum(float((guess[n] * seen[n]).sum(dtype=torch.float64)) for n in names)
+        own = sum(float(guess[n].square().sum(dtype=torch.float64)) for n in names)
+        if both <= 0:
+            return 0.0
+        parts, edges = [], []
+        for name in names:
+            made = both / own * guess[name]
+            residual = seen[name] - made
+            part = shares(residual, made, tokens)
+            if part is None:
+                continue
+            if self.noise and abs(part.noise / self.noise - 1) > CUTS.granted_noise:
+                return 0.0
+            parts.append(part)
+            if not rival:
+                edges.append(edge(residual, part.noise))
+        return chance(parts, edges)
+
+    def _living(self, guess: Tensors) -> list[str]:
+        """Names of the tensors whose gradient exceeds rounding."""
+        sizes = {name: float(value.square().mean().sqrt()) for name, value in guess.items()}
+        middle = float(torch.tensor(list(sizes.values())).median())
+        return [name for name, size in sizes.items() if size > CUTS.living_tensor * middle]
+
+
+def _known(labels: Sequence[int], task: TextTask) -> Iterator[list[int]]:
+    """The labels; for a single example of unknown class, each class in turn."""
+    classes = task.spec.num_classes
+    if not classes or min(labels) >= 0:
+        yield list(labels)
+    elif len(labels) == 1:
+        yield from ([label] for label in range(classes))
+
+
+def _rivals(lines: Lines, task: TextTask, network: nn.Module) -> Iterator[list[list[int]]]:
+    """Batches with one word replaced by the nearest other, at places spread over all lines."""
+    table: Tensor = network.get_input_embeddings().weight.detach()  # type: ignore[operator]
+    special = set(task.spec.special_ids)
+    places = [
+        (row, place)
+        for row, line in enumerate(lines)
+        for place, token in enumerate(line)
+        if token not in special and (place + 1 < len(line) or task.spec.num_classes)
+    ]
+    for index in torch.linspace(0, len(places) - 1, min(CUTS.consistency_rivals, len(places))):
+        row, place = places[round(float(index))]
+        distance = (table - table[lines[row][place]]).norm(dim=1)
+        distance[[lines[row][place], *special]] = torch.inf
+        other = [list(line) for line in lines]
+        other[row][place] = int(distance.argmin())
+        yield other

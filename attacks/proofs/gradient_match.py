@@ -1,0 +1,250 @@
+"""A decoded sentence improved word by word, by the gradient of the whole model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job
+from attacks.observed.factored import Factored
+from attacks.observed.factors import Products, Vectors
+from attacks.observed.readings import read
+from attacks.observed.replay import Replay, replay
+from attacks.observed.word_rows import is_tied
+from attacks.proofs.line_gradients import Beside, entries, inner_products, products
+from fedsim.capture import Observation
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.text import TextTask
+from fedsim.types import Batch, Tensors
+
+Measure: TypeAlias = Literal["whole", "positive", "each"]
+
+_RIDGE = 1e-6  # of the inner products of lines, which may be alike
+_TOKENS = 1024  # in one forward and backward pass
+
+
+@dataclass(frozen=True)
+class GradientMatcher:
+    """Compares the gradient of a batch of one sentence with the update.
+
+    Attributes:
+        model: the broadcast model.
+        update: as received, in float32.
+        measure: "whole" is the root of the part of the update that the gradient explains at its
+            best scale; each line of a classifier has its own, as it may have been clipped. With
+            "positive" none of them is negative: of two classes, the gradient of the wrong one
+            points away from that of the right one. "each" normalises every tensor first, since
+            signs have lost their scale.
+        sent: masks of the entries that were sent, of tensors that were pruned.
+    """
+
+    model: Replay
+    update: Tensors
+    measure: Measure
+    sent: Tensors = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, observation: Observation, task: TextTask, device: torch.device, *, signs: bool
+    ) -> GradientMatcher:
+        """Of an observation; ``signs`` if the update has lost its scale."""
+        update = {name: value.float().to(device) for name, value in observation.update().items()}
+        sent = {} if signs else {n: v != 0 for n, v in update.items() if not read(v).complete}
+        return cls(replay(observation, task, device), update, "each" if signs else "whole", sent)
+
+    def __post_init__(self) -> None:
+        """Prepare the factored gradient."""
+        network = self.model.network
+        table = embedding_names(network).word
+        assert table is not None
+        object.__setattr__(self, "table", network.get_parameter(table).detach())
+        object.__setattr__(self, "factored", Factored(self.model))
+        sends = table in self.update and not is_tied(network)
+        object.__setattr__(self, "_word", table if sends else "")
+        object.__setattr__(self, "_norms", _norms(self.update))
+
+    table: Tensor = None  # type: ignore[assignment]
+    factored: Factored = None  # type: ignore[assignment]
+    _word: str = ""  # the word table, if its rows are to be compared
+    _norms: dict[str, float] = None  # type: ignore[assignment]
+
+    def against(self, update: Tensors) -> GradientMatcher:
+        """The same comparison, of whole gradients, with another update."""
+        return self._with(update=update, measure="whole")
+
+    def each_of(self, update: Tensors) -> GradientMatcher:
+        """The comparison of normalised tensors, with another update."""
+        return self._with(update=update, measure="each", _norms=_norms(update))
+
+    def positive(self) -> GradientMatcher:
+        """The same comparison without negative scales."""
+        return self._with(measure="positive") if self.measure == "whole" else self
+
+    def _with(self, **changes: object) -> GradientMatcher:
+        other = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(other, name, value)
+        return other
+
+    def gradient(self, line: Tensor, label: int | None = None) -> Tensors:
+        """The gradient of a batch of one line, of all received weights.
+
+        ``label`` is its class; None for a language model.
+        """
+        network = self.model.network
+        for name, own in network.named_parameters():
+            own.requires_grad_(name in self.model.parameters)
+        target = line[None] if label is None else line.new_tensor([label])
+        batch = Batch(line[None], target, torch.ones_like(line[None]))
+        found = self.model.task.gradient(network, batch)
+        network.requires_grad_(False)
+        return found
+
+    def shown(self, gradient: Tensors) -> Tensors:
+        """The gradient as far as its entries were sent."""
+        return {n: v * self.sent[n] if n in self.sent else v for n, v in gradient.items()}
+
+    def similarities(self, lines: Sequence[Tensor]) -> Tensor:
+        """Similarity of lines of a language model of any lengths, ``(line,)``."""
+        found = self.table.new_zeros(len(lines))
+        for length in {len(line) for line in lines}:
+            places = [i for i, line in enumerate(lines) if len(line) == length]
+            own = torch.stack([lines[i] for i in places])
+            found[places] = self.similarity(own, own)
+        return found
+
+    def similarity(self, lines: Tensor, labels: Tensor) -> Tensor:
+        """Similarity ``(line,)`` of each line ``(line, token)`` alone in its batch.
+
+        ``labels`` are classes ``(line,)`` or next-token targets ``(line, token)``.
+        """
+        return self.of_batches(lines[:, None], labels[:, None], torch.ones_like(lines)[:, None])
+
+    def beside(self, gradient: Tensors) -> Beside:
+        """Further lines that batches share, by their summed gradient."""
+        inner = {name: float((own * self.update[name]).sum()) for name, own in gradient.items()}
+        square = {n: float(own.square().sum()) for n, own in self.shown(gradient).items()}
+        return Beside(gradient, inner, square)
+
+    def of_batches(
+        self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Beside | None = None
+    ) -> Tensor:
+        """Similarity ``(batch,)`` of each batch ``(batch, line, token)`` with its classes.
+
+        Args:
+            lines: token ids.
+            labels: a class ``(batch, line)``, or next-token targets, for each line.
+            mask: 1 for tokens and 0 for padding.
+            rest: further lines that all batches share.
+        """
+        size = max(1, _TOKENS // lines[0].numel())
+        parts = zip(lines.split(size), labels.split(size), mask.split(size), strict=True)
+        return torch.cat([self._similarity(*part, rest) for part in parts])
+
+    def _similarity(
+        self, lines: Tensor, labels: Tensor, mask: Tensor, rest: Beside | None
+    ) -> Tensor:
+        batch = Batch(lines.flatten(0, 1), labels.flatten(0, 1), mask.flatten(0, 1))
+        # Each line is a lane of its own, unless the loss is a mean over the tokens of all of them.
+        lanes = lines.flatten(0, 1)[:, None] if labels.dim() == 2 else lines
+        words, table = lanes if self._word else None, self.table[lanes]
+        groups = self.factored(table, batch, create_graph=False, words=words)
+        return self._compared(groups, lines, rest, masked=labels.dim() == 2)
+
+    def _compared(
+        self, groups: Sequence[Products | Vectors], lines: Tensor, rest: Beside | None, masked: bool
+    ) -> Tensor:
+        """Similarity ``(batch,)`` of gradients in factored form, ``masked`` where entries lack."""
+        words, batches = lines.unique(), len(lines)
+        total, inner, table = lines.new_zeros(batches, dtype=torch.float32), [], []
+        for group in groups:
+            for index, made in enumerate(group.names):
+                name, rows = made or self._word, slice(None) if made else words
+                if name not in self.update or (made and made not in self.factored.names):
+                    continue
+                one, at, seen = group, index, self.update[name][rows]
+                beside = None if rest is None else rest.value.get(name)
+                beside = None if beside is None else beside[rows]
+                if masked and name in self.sent:
+                    where = self.sent[name][rows]
+                    one, at = entries(group, index, where), 0
+                    seen, beside = seen[where], None if beside is None else beside[where]
+                both = inner_products(one, at, seen).view(batches, -1)
+                own = products(one, at, batches)
+                if rest is not None and beside is not None:
+                    more = inner_products(one, at, beside).view(batches, -1)
+                    both, own = rest.bordered(name, both, more, own)
+                if self.measure == "each":
+                    size = own.sum((1, 2)).clamp(min=1e-30).sqrt()
+                    total = total + both.sum(1) / size * self._norms[name]
+                inner.append(both)
+                table.append(own)
+        if self.measure == "each":
+            return total
+        both, own = torch.stack(inner).sum(0).double(), torch.stack(table).sum(0).double()
+        return _explained(both, own, positive=self.measure == "positive").to(total)
+
+    def improve(
+        self, line: Tensor, label: int | None, rivals: Tensor, sweeps: int, job: Job
+    ) -> tuple[Tensor, float]:
+        """The line after rounds of exchanging one token, and its similarity.
+
+        Args:
+            line: ``(token,)``.
+            label: its class; None for a language model.
+            rivals: tokens to try at each place ``(token, rival)``, the likeliest first.
+            sweeps: most rounds.
+            job: ends them when its time is up.
+        """
+
+        def measure(lines: Tensor) -> Tensor:
+            labels = lines if label is None else lines.new_full((len(lines),), label)
+            return self.similarity(lines, labels)
+
+        best = float(measure(line[None])[0])
+        for _ in range(sweeps):
+            before = line
+            for place in range(len(line)):
+                tokens = rivals[place][rivals[place] != line[place]]
+                tokens = tokens[tokens >= 0]
+                if not len(tokens) or job.expired:
+                    continue
+                lines = line.repeat(len(tokens), 1)
+                lines[:, place] = tokens
+                scores = measure(lines)
+                if float(scores.max()) > best:
+                    best, line = float(scores.max()), lines[int(scores.argmax())]
+            if torch.equal(before, line):
+                break
+        return line, best
+
+
+def _norms(update: Tensors) -> dict[str, float]:
+    return {name: max(float(own.norm()), 1e-30) for name, own in update.items()}
+
+
+def _explained(both: Tensor, own: Tensor, *, positive: bool) -> Tensor:
+    """The root of what lanes at their best scales explain of the update ``(batch,)``.
+
+    Args:
+        both: inner products with the update ``(batch, lane)``.
+        own: with each other ``(batch, lane, lane)``.
+        positive: leave out lanes whose scale would be negative.
+    """
+    own.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE).add_(1e-30)
+    kept = torch.ones_like(both, dtype=torch.bool)
+    for _ in range(both.shape[1]):
+        table = torch.where(kept[:, :, None] & kept[:, None], own, 0)
+        table.diagonal(dim1=1, dim2=2).add_((~kept).double())
+        scales = torch.linalg.solve(table, both * kept)
+        negative = positive & (scales < 0)
+        if not negative.any():
+            break
+        kept &= ~negative
+    found: Tensor = (both * scales).sum(1).clamp(min=0).sqrt()
+    return found

@@ -1,0 +1,1 @@
+"""Whole sentences from the gradients of the first layers, exact or decoded."""

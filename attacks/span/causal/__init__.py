@@ -1,0 +1,1 @@
+"""A causal model's sentences, decoded from a blurred update."""

@@ -1,0 +1,109 @@
+"""Beam searches for the sentences of a batch, and a choice of unlike ones among their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.next_token_shift import DirectionalShift
+from attacks.tokens.prefix_search import PrefixSearch, ScoredPrefix, varied
+from attacks.tokens.soft_traces import SoftTraces
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Beam searches for sentences between the same edges.
+
+    Attributes:
+        start: tokens before every sentence.
+        end: token behind every sentence; None if none is.
+        longest: most tokens of a sentence with both.
+        job: ends a search when its time is up.
+    """
+
+    start: Sequence[int]
+    end: int | None
+    longest: int
+    job: Job
+
+    def search(
+        self,
+        traces: SoftTraces,
+        told: DirectionalShift | None,
+        count: int,
+        begin: Tensor | None = None,
+        ahead: int | None = None,
+    ) -> list[ScoredPrefix]:
+        """Sentences by beam search over the traces as they are fitted.
+
+        Args:
+            traces: of the update, or of what is left of it.
+            told: the language model; None for a classifier.
+            count: sentences of the batch.
+            begin: first tokens of all sentences; None if they may be any.
+            ahead: most tokens behind those; None for whole sentences.
+        """
+        first = traces.ratios
+        if begin is not None:
+            starts = begin[None]
+        elif self.start:
+            starts = torch.tensor([self.start], device=first.device)
+        else:
+            starts = first[0].topk(min(CUTS.next_tokens, first.shape[1])).indices[:, None]
+        near = [e for e in traces.near if e.tells]
+        later = [e for e in traces.later if e.tells]
+        beam = CUTS.prefixes * count
+        tree = PrefixSearch(traces.layers, near, later, first, told, self.end, beam, count)
+        return tree.run(starts, self.job, ahead)
+
+    def again(
+        self,
+        traces: SoftTraces,
+        told: DirectionalShift | None,
+        found: list[ScoredPrefix],
+        count: int,
+        rng: torch.Generator,
+    ) -> list[ScoredPrefix]:
+        """A search fitted to the result of another; that result if it is empty."""
+        lines = [one.ids for one in spread(found, count) if len(one.ids) > 4]
+        if self.job.expired or traces.first is None or not lines:
+            return found
+        traces.fit(lines, rng)
+        return self.search(traces, told, count)
+
+    def lines(self, found: Sequence[ScoredPrefix], count: int, like: Tensor) -> list[Tensor]:
+        """Candidates for a batch of a language model, on the device of a tensor."""
+        own = varied(found, len(self.start), count)
+        return [torch.tensor(self.ended(one.ids), device=like.device) for one in own]
+
+    def ended(self, ids: Sequence[int]) -> list[int]:
+        """A line with its end token, if it has one."""
+        if self.end is None or len(ids) >= self.longest or ids[-1] == self.end:
+            return [*ids]
+        return [*ids, self.end]
+
+    def leaves(self, found: Sequence[ScoredPrefix]) -> list[list[int]]:
+        """The lines that no other continues."""
+        begun = {one.ids[:-1] for one in found}
+        return [self.ended(one.ids) for one in found if one.ids not in begun]
+
+
+def spread(found: Sequence[ScoredPrefix], count: int) -> list[ScoredPrefix]:
+    """The likeliest sentences that are not nearly one another."""
+    kept: list[ScoredPrefix] = []
+    for one in found:
+        if len(kept) == count:
+            break
+        if all(_shared(one.ids, other.ids) < 0.7 for other in kept):
+            kept.append(one)
+    return kept + [one for one in found if one not in kept][: count - len(kept)]
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> float:
+    same = sum(a == b for a, b in zip(one[1:], other[1:], strict=False))
+    return same / max(1, min(len(one), len(other)) - 1)

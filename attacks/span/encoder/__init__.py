@@ -1,0 +1,1 @@
+"""An encoder's sentences, decoded from a blurred update."""

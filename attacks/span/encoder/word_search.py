@@ -1,0 +1,250 @@
+"""Exchange of words, their order and their number until a batch's gradient is nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job
+from attacks.proofs.gradient_match import GradientMatcher
+from attacks.proofs.line_gradients import Beside
+from attacks.span.encoder.proposals import Proposals, Sources
+from attacks.tokens.word_clusters import WordClusters
+from fedsim.types import Tensors
+
+_LENGTHS = 6  # likeliest lengths, in which words are chosen together
+_FEW = 2  # lengths tried again, and words put in at each place
+_RIVALS = 4  # words tried at each place
+_ROUNDS = 6  # most rounds of changes
+_ROUNDING = 1e-5  # relative error of a similarity in float32
+
+
+@dataclass(frozen=True)
+class WordGuess:
+    """Sentences of a batch with their classes.
+
+    Attributes:
+        lines: ``(token,)`` each.
+        labels: their classes.
+        score: similarity of the batch's gradient with the update.
+    """
+
+    lines: tuple[Tensor, ...] = ()
+    labels: tuple[int, ...] = ()
+    score: float = -torch.inf
+
+    def with_line(self, row: int, line: Tensor, label: int | None = None) -> WordGuess:
+        """The guess with another line; its class stays unless another one is given."""
+        own = self.labels[row] if label is None else label
+        lines = (*self.lines[:row], line, *self.lines[row + 1 :])
+        return WordGuess(lines, (*self.labels[:row], own, *self.labels[row + 1 :]))
+
+
+@dataclass(frozen=True)
+class WordSearch:
+    """An ascent on the similarity of the whole model's gradient with the update.
+
+    Attributes:
+        sources: what an update without other sentences proposes.
+        whole: what the update proposes.
+        companions: which words share a sentence, if they show.
+        match: measures.
+        classes: number of classes.
+        possible: lengths that may occur.
+        dropout: whether dropout blurs the deeper layers, so that the first one alone knows words.
+    """
+
+    sources: Sources
+    whole: Proposals
+    companions: WordClusters | None
+    match: GradientMatcher
+    classes: int
+    possible: Sequence[int]
+    dropout: bool
+
+    def run(self, count: int, job: Job) -> WordGuess:
+        """The nearest batch of this many sentences."""
+        if count == 1:
+            tried = [
+                self._best(WordGuess(), near, [0]) for near in self._begun(WordGuess(), 0, 1, job)
+            ]
+            tried.sort(key=lambda guess: -guess.score)
+            # The length is the least certain, and the rest follows from it.
+            ends = [self._improved(guess, job) for guess in tried[:_FEW]]
+            return self._classified(max(ends, key=lambda guess: guess.score))
+        guess = WordGuess()
+        for row in range(count):
+            near = [one for part in self._begun(guess, row, count, job) for one in part]
+            guess = self._best(WordGuess(), near, [row])
+        return self._classified(self._improved(guess, job))
+
+    def _classified(self, guess: WordGuess) -> WordGuess:
+        """With the classes at which every sentence is a positive part of the update."""
+        fixed = replace(self, match=self.match.positive())
+        found = replace(guess, score=-torch.inf)
+        for row, line in enumerate(guess.lines):
+            ways = [found.with_line(row, line, label) for label in range(self.classes)]
+            found = fixed._best(found, ways, [row])
+        return replace(found, score=guess.score)
+
+    def _begun(self, guess: WordGuess, row: int, count: int, job: Job) -> list[list[WordGuess]]:
+        """The guess with a sentence chosen anew beside the others, of each length and class."""
+        others = [*guess.lines[:row], *guess.lines[row + 1 :]]
+        begun = row < len(guess.lines)
+        left = self._left(guess, row)
+        whole, few = self.whole.beside(others), _FEW if begun else _LENGTHS
+        ways = [(way, way.places.lengths(self.possible, few)) for way in (whole, left) if way]
+        if count > 1 and not row:
+            likely = whole.places.lengths(self.possible, _FEW)
+            ways += [(whole.within(part), likely) for part in self.whole.parts]
+        if self.companions is not None and not begun:
+            ways += whole.together(self.companions.distinct(count), self.possible, others)
+        lines: list[Tensor] = []
+        for way, lengths in ways:
+            if begun:
+                lines.append(way.joint.settled(guess.lines[row]))
+            for length in lengths:
+                starts = way.places.starts(length).unique(dim=0)
+                lines += way.joint.best([way.joint.settled(start) for start in starts], 1)
+                if job.expired:
+                    break
+        different = {tuple(line.tolist()): line for line in lines}.values()
+        return [
+            [guess.with_line(row, one, own) for own in range(self.classes)] for one in different
+        ]
+
+    def _left(self, guess: WordGuess, row: int) -> Proposals | None:
+        """What the update without the other sentences proposes; None if it has lost its scale."""
+        rest = self._rest(guess, [row])
+        if rest is None or self.match.measure == "each":
+            return None
+        others = {name: rest.scale * value for name, value in rest.value.items()}
+        return self.sources.without(others, 1).proposals(1)
+
+    def _improved(self, guess: WordGuess, job: Job) -> WordGuess:
+        """After rounds of changes of every sentence."""
+        count = len(guess.lines)
+        for round_ in range(_ROUNDS):
+            before = guess.score
+            for row in range(count):
+                if count > 1 and not round_:
+                    near = [one for part in self._begun(guess, row, count, job) for one in part]
+                    guess = self._best(guess, near, [row])
+                if not self.dropout:
+                    guess = self._swept(guess, row, job)
+                guess = self._mixed(guess, row, job)
+            if guess.score <= before or job.expired:
+                break
+        return guess
+
+    def _best(
+        self,
+        guess: WordGuess,
+        others: Sequence[WordGuess],
+        rows: Sequence[int],
+        rest: Beside | None = None,
+    ) -> WordGuess:
+        """The nearest of the guess and others that differ from it in these rows alone.
+
+        ``rest`` are the other rows, if the caller has them.
+        """
+        if not others:
+            return guess
+        shape = len(others), len(rows), max(len(one.lines[row]) for one in others for row in rows)
+        lines = torch.zeros(shape, dtype=torch.int64, device=others[0].lines[0].device)
+        mask = torch.zeros_like(lines)
+        for index, one in enumerate(others):
+            for number, row in enumerate(rows):
+                size = len(one.lines[row])
+                lines[index, number, :size], mask[index, number, :size] = one.lines[row], 1
+        labels = lines.new_tensor([[one.labels[row] for row in rows] for one in others])
+        rest = self._rest(others[0], rows) if rest is None else rest
+        scores = self.match.of_batches(lines, labels, mask, rest)
+        best = float(scores.max())
+        if best <= guess.score + _ROUNDING * abs(guess.score):
+            return guess
+        return replace(others[int(scores.argmax())], score=best)
+
+    def _rest(self, guess: WordGuess, rows: Sequence[int]) -> Beside | None:
+        """The other rows by their summed gradient."""
+        total: Tensors = {}
+        for row, (line, label) in enumerate(zip(guess.lines, guess.labels, strict=True)):
+            if row not in rows:
+                own = self.match.gradient(line, label)
+                total = {
+                    name: value + total[name] if total else value for name, value in own.items()
+                }
+        return self.match.beside(total) if total else None
+
+    def _swept(self, guess: WordGuess, row: int, job: Job) -> WordGuess:
+        """After one round of changes of each word, and of the order and number of words."""
+        line = guess.lines[row]
+        others = [*guess.lines[:row], *guess.lines[row + 1 :]]
+        left, rest = self._left(guess, row), self._rest(guess, [row])
+        way = self.whole.beside(others) if left is None else left
+        tried = [guess.with_line(row, line, label) for label in range(self.classes)]
+        guess = self._best(guess, tried, [row], rest)
+        likely = way.joint.rivals(line, _RIVALS)
+        for place in range(1, len(line) - 1):
+            line = guess.lines[row]
+            beside = [one[place : place + 1] for one in others if place < len(one) - 1]
+            tokens = torch.cat([likely[place], *beside]).unique()
+            lines = line.repeat(len(tokens), 1)
+            lines[:, place] = tokens
+            new = [guess.with_line(row, one) for one in lines if not torch.equal(one, line)]
+            guess = self._best(guess, new, [row], rest)
+            if job.expired:
+                return guess
+        more = [
+            *way.joint.exchanges(guess.lines[row], _RIVALS * 3),
+            *self._resized(guess.lines[row], way),
+        ]
+        return self._best(guess, [guess.with_line(row, one) for one in more], [row], rest)
+
+    def _resized(self, line: Tensor, way: Proposals) -> list[Tensor]:
+        """The likeliest lines with one word left out or put in."""
+        count, lines = len(line), []
+        if count - 1 in self.possible:
+            lines += [torch.cat([line[:i], line[i + 1 :]]) for i in range(1, count - 1)]
+        if count + 1 in self.possible:
+            likely = way.places.rivals(count + 1, _FEW)
+            more = [
+                torch.cat([line[:i], token[None], line[i:]])
+                for i in range(1, count)
+                for token in likely[i]
+            ]
+            lines += way.joint.best(more, _RIVALS)
+        return lines
+
+    def _mixed(self, guess: WordGuess, row: int, job: Job) -> WordGuess:
+        """With words of two sentences exchanged at a place or from there on, or one moved."""
+        for other in range(row):
+            rest = [line for i, line in enumerate(guess.lines) if i not in (row, other)]
+            one, two = guess.lines[row], guess.lines[other]
+            pairs = self.whole.joint.beside(rest).best_batches(self._moved(one, two), 2 * _RIVALS)
+            for place in range(1, min(len(one), len(two)) - 1):
+                for end in (place + 1, len(one) + len(two)):
+                    first = torch.cat([one[:place], two[place:end], one[end:]])
+                    second = torch.cat([two[:place], one[place:end], two[end:]])
+                    pairs.append((first, second))
+            tried = [guess.with_line(row, a).with_line(other, b) for a, b in pairs]
+            guess = self._best(guess, tried, [row, other])
+            if job.expired:
+                break
+        return guess
+
+    def _moved(self, one: Tensor, two: Tensor) -> list[tuple[Tensor, ...]]:
+        """Both lines with a word of one of them moved to the other."""
+        found: list[tuple[Tensor, ...]] = []
+        for giver, taker in ((one, two), (two, one)):
+            if len(giver) - 1 not in self.possible or len(taker) + 1 not in self.possible:
+                continue
+            for i in range(1, len(giver) - 1):
+                less = torch.cat([giver[:i], giver[i + 1 :]])
+                for j in range(1, len(taker)):
+                    more = torch.cat([taker[:j], giver[i : i + 1], taker[j:]])
+                    found.append((less, more) if giver is one else (more, less))
+        return found

@@ -1,0 +1,1 @@
+"""Sentences whose every token lies in the span of an update."""

@@ -1,0 +1,196 @@
+"""The search for sentences whose every token lies in the span, and their proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from attacks.base import Job, Reconstruction
+from attacks.proofs.certificate import Prover, proven
+from attacks.proofs.last_tokens import ended
+from attacks.span.exact.sine_descent import SineDescent
+from attacks.tokens.candidates import Candidates
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.exact_traces import Traces, read_traces
+from attacks.tokens.layout import RIGHT, Layout, left_layouts
+from attacks.tokens.sentences import SpanSentence, grow
+from attacks.tokens.span_test import SpanTest, best_test
+from attacks.tokens.word_clusters import WordClusters
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.tasks.text import TextTask
+
+
+@dataclass(frozen=True)
+class ExactSearch:
+    """Searches the span of one update, and proves what it finds.
+
+    Attributes:
+        observation: its update has to be a multiple of a gradient.
+        task: defines the vocabulary and the loss.
+        network: as broadcast, in float32 and eval mode.
+        rng: the only source of randomness.
+        job: ends the search when its time is up.
+        rows: exclude words whose embedding row is zero, if an untied table is sent.
+        tolerance: relative error of a float32 gradient that counts as rounding.
+        beam: number of prefixes of a causal model kept at each position.
+        starts: largest number of random sentences from which an encoder's descent starts.
+    """
+
+    observation: Observation
+    task: TextTask
+    network: nn.Module = field(repr=False)
+    rng: torch.Generator
+    job: Job
+    rows: bool
+    tolerance: float
+    beam: int
+    starts: int
+
+    def run(self) -> Reconstruction:
+        """The sentences.
+
+        Raises:
+            CannotAttack: the span is full, or the client's optimizer hides it.
+        """
+        traces = read_traces(self.observation, self.task, self.network, rows=self.rows)
+        self._check_rank(traces)
+        test = best_test(traces.layers, traces.before, self.observation)
+        behind = test.subspace.rank
+        shortlist = traces.shortlist(self.observation, self.task, self.job, behind)
+        first = traces.weights(self.observation)
+        prover = Prover(self.observation, self.task, self.network, first, self.tolerance)
+        guess: Reconstruction | None = None
+        for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
+            found, expired = self._search(test, shortlist, wider)
+            found = found or ranked(shortlist, self._count or 1)
+            new = self._proven(prover, test, found)
+            if guess is None or "certified" in (new.confidence or ()):
+                guess = replace(new, expired=expired)
+            if expired or "certified" in (guess.confidence or ()):
+                break
+        assert guess is not None
+        return replace(guess, note="; ".join(filter(None, (shortlist.note, self._lack(guess)))))
+
+    @property
+    def _count(self) -> int | None:
+        return self.observation.knowledge.num_examples
+
+    @property
+    def _one_step(self) -> bool:
+        known = self.observation.knowledge
+        return self.observation.kind == "gradient" or known.local_steps == 1
+
+    def _check_rank(self, traces: Traces) -> None:
+        most, rank = (self._count or 0) * self.task.most_tokens, traces.before.rank
+        if self._count is not None and self._one_step and rank > most:
+            raise CannotAttack(
+                f"the gradient of {traces.layers.tokens.name!r} has rank {rank}, more than the "
+                f"{most} tokens of the batch",
+                "Noise, signs, pruning or weight decay fill the span.",
+            )
+
+    def _lack(self, guess: Reconstruction) -> str:
+        """What the guess has not of a batch of known size, one clause."""
+        read = count_read(guess, self.task)
+        if self._count is None or read >= self._count:
+            return ""
+        return f"{read} of {self._count} examples found"
+
+    def _search(
+        self, test: SpanTest, shortlist: Candidates, wider: float
+    ) -> tuple[list[SpanSentence], bool]:
+        if not shortlist.clear:
+            return ranked(shortlist, self._count or 1), self.job.expired
+        if test.layers.causal:
+            return self._grown(test, shortlist, wider * shortlist.limit)
+        return self._descended(test, shortlist)
+
+    def _grown(
+        self, test: SpanTest, shortlist: Candidates, limit: float
+    ) -> tuple[list[SpanSentence], bool]:
+        """Sentences of a causal model; padding on the left lets each begin at another place."""
+        tokens, sentences = shortlist.tokens, list[SpanSentence]()
+        alone = shortlist.everywhere or shortlist.public
+        for place in range(1 if alone else len(tokens)):
+            placed = test.behind(shortlist.begin + place)
+            more, expired = grow(
+                placed, tokens[place:], limit, self.beam, self.job, public=shortlist.public
+            )
+            sentences += more
+            if expired or (sentences and self._filled(test, sentences)):
+                break
+        return sentences, self.job.expired
+
+    def _descended(self, test: SpanTest, shortlist: Candidates) -> tuple[list[SpanSentence], bool]:
+        """Sentences of an encoder."""
+        ends, lengths = self.task.tokens([""])[0], self.observation.knowledge.lengths
+        if len(ends) < 2:
+            raise CannotAttack(
+                "the tokenizer appends no end token to a sentence, which the descent of an "
+                "encoder needs",
+                "Choose a model whose tokenizer does, as BERT's.",
+            )
+        tokens, found = shortlist.tokens, list[SpanSentence]()
+        usual = any(ends[-1] in own.tolist() for own in tokens[1:])
+        for stop in ends[-1:] if usual else tokens[-1].tolist():  # else the application adds none
+            possible = [
+                position + 1
+                for position, own in enumerate(tokens)
+                if position and stop in own.tolist() and position + 1 in (lengths or [position + 1])
+            ]
+            if not possible:
+                continue
+            companions = None
+            if usual:
+                update = self.observation.update()
+                companions = WordClusters.of(test.layers, update, tokens, stop, self.job)
+            descent = SineDescent(test, tokens, stop, possible, companions)
+            descent.run(self.starts, self._count, self.rng, self.job)
+            found += [one for one in descent.found if one.in_span or usual]
+        return found, self.job.expired
+
+    def _proven(self, prover: Prover, test: SpanTest, found: list[SpanSentence]) -> Reconstruction:
+        """The sentences in the layout that explains the gradient, else in the usual one."""
+        if self.task.spec.kind != "language-modelling":
+            return proven(prover, found)
+        provers = [replace(prover, layout=layout) for layout in self._layouts(test, found)]
+        best, known = ended(provers, [one.ids for one in found])
+        whole = [replace(one, ids=ids) for one, ids in zip(found, known.lines, strict=True)]
+        return proven(best, whole, known)
+
+    def _layouts(self, test: SpanTest, found: list[SpanSentence]) -> Iterator[Layout]:
+        """How the texts may have been set: on the left, a pad leaves a direction of its own."""
+        places = [one.place for one in found]
+        if not any(places):
+            yield RIGHT
+        sure = self._one_step and all(one.in_span for one in found)
+        blind = test.layer is test.layers.contexts[0]  # the attention of a pad is 0
+        if any(places) or (sure and (blind or not self._filled(test, found))):
+            yield from left_layouts(places, learned=not test.layers.everywhere)
+
+    def _filled(self, test: SpanTest, found: list[SpanSentence]) -> bool:
+        """Whether the sentences account for the whole span."""
+        inputs = [test.behind(one.place).inputs(one.ids) for one in found]
+        return test.subspace.filled(torch.cat(inputs))
+
+
+def count_read(found: Reconstruction, task: TextTask) -> int:
+    """Number of sentences with words that the span singles out."""
+    pairs = zip(found.confidence or (), task.examples(found.guess).tokens, strict=True)
+    return sum(bool(line) and level in {"certified", "in_span"} for level, line in pairs)
+
+
+def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:
+    """Sentences of the nearest tokens at each position, where no other is found."""
+    return [
+        SpanSentence(
+            tuple(int(near[min(i, len(near) - 1)]) for near in shortlist.tokens if len(near)),
+            1.0,
+            False,
+        )
+        for i in range(count)
+    ]

@@ -1,0 +1,156 @@
+"""Sentences from adapters of a smaller rank than the batch has words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice, product
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job, Reconstruction
+from attacks.proofs.certificate import Prover, proven
+from attacks.proofs.last_tokens import ended
+from attacks.span.exact.growth import Growth
+from attacks.tokens.adapters import read_adapters
+from attacks.tokens.candidates import start_of, vocabulary
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.first_layers import FirstLayers, Layer
+from attacks.tokens.pursuit import Pursuit, few_rows
+from attacks.tokens.sentences import SpanSentence
+from attacks.tokens.subspace import Subspace
+from fedsim.capture import Observation
+from fedsim.models.lora import is_adapter
+from fedsim.tasks.text import TextTask
+
+NOTE = "the adapters have a smaller rank than the batch has words, which a sparse pursuit found."
+_CHUNK = 4096  # tokens in one forward pass
+
+
+def recover_sparse(
+    observation: Observation,
+    task: TextTask,
+    network: nn.Module,
+    rng: torch.Generator,
+    job: Job,
+    rows: bool,
+    tolerance: float,
+) -> Reconstruction | None:
+    """The sentences of a batch whose words outnumber the rank of the adapters; None without any.
+
+    The updates of all ``A`` before the attention are few combinations ``D X`` of the inputs ``X``
+    of all tokens. These are rows of a known dictionary, and where they are fewer than the model is
+    wide, hardly any other rows have the same combinations: a pursuit finds the words
+    (``few_rows``). Where positions are learned it finds their places with them; otherwise a causal
+    model's sentences are grown by the same test of the layers behind the attention. They are
+    certified if their gradient is the observed one.
+
+    Args:
+        observation: its update has to be a multiple of a gradient.
+        task: defines the vocabulary and the longest sentence.
+        network: as broadcast, in float32 and eval mode.
+        rng: draws the prefixes that a word's usual inputs are taken of.
+        job: ends the search when its time is up.
+        rows: exclude words whose embedding row is zero, if an untied table is sent.
+        tolerance: relative error of a float32 gradient that counts as rounding.
+    """
+    if observation.knowledge.optimizer not in {None, "sgd", "momentum"}:
+        return None
+    words = vocabulary(observation, task, network, rows=rows)
+    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
+    lines = _lines(observation, task, layers, words, rng, job)
+    if not lines:
+        return None
+    first = [name for name in observation.received if is_adapter(name)]
+    prover, known = Prover(observation, task, network, first, tolerance), None
+    if task.spec.kind == "language-modelling":
+        _, known = ended([prover], lines)
+        lines = known.lines
+    for sure in (True, False):
+        sentences = [SpanSentence(line, 0.0, sure) for line in lines]
+        found = proven(prover, sentences, known)
+        if "certified" in (found.confidence or ()):
+            break
+    return replace(found, expired=job.expired, note=NOTE)
+
+
+def _lines(
+    observation: Observation,
+    task: TextTask,
+    layers: FirstLayers,
+    words: Tensor,
+    rng: torch.Generator,
+    job: Job,
+) -> list[tuple[int, ...]]:
+    count = observation.knowledge.num_examples or 1
+    space = _space(observation, layers, layers.tokens)
+    places = None if space is None else _places(layers, words, space, task, count, job)
+    if places is None:
+        return []
+    if count == 1 and not layers.everywhere:
+        whole = all(len(own) == 1 for own in places)
+        return [tuple(int(own) for own in places)] if whole else []
+    if not layers.causal:
+        return []
+    spaces = {own: _space(observation, layers, own) for own in (*layers.contexts, *layers.later)}
+    behind = {layer: own for layer, own in spaces.items() if own is not None}
+    return Growth.of(layers, behind, places, task, rng).sentences(count, job)
+
+
+def _space(observation: Observation, layers: FirstLayers, layer: Layer) -> Subspace | None:
+    """The space of the combinations of a layer's inputs that its adapters show."""
+    names = layer.weights(observation.received)
+    if not names or not is_adapter(names[0]):
+        return None
+    device = next(layers.network.parameters()).device
+    found = read_adapters(observation, names, device)
+    return None if found is None else found.inputs
+
+
+def _places(
+    layers: FirstLayers, words: Tensor, space: Subspace, task: TextTask, count: int, job: Job
+) -> list[Tensor] | None:
+    """The words of the batch at each place that a sentence may have; None if they are too many."""
+    start = start_of(task)
+    longest = task.max_length - (task.spec.kind == "language-modelling")
+    tried = range(1 if layers.everywhere else longest)
+    ids, places, atoms = [], [], []
+    most = max(1, CUTS.pursued_atoms // len(tried))
+    for place in tried:
+        inputs = torch.cat([layers.of_tokens(part, place) for part in words.split(_CHUNK)])
+        near = space.rough_distance(inputs).topk(min(most, len(words)), largest=False).indices
+        ids.append(words[near])
+        places.append(torch.full_like(near, place))
+        atoms.append(inputs[near])
+    kinds, dictionary = torch.cat(places), torch.cat(atoms)
+    found = None
+    if count == 1 and not layers.everywhere:
+        found = few_rows(space.basis, dictionary, job, kinds)
+    if found is None:
+        found = few_rows(space.basis, dictionary, job)
+        if found and count == 1 and not layers.everywhere:
+            found = _one_each(space.basis, dictionary, found, kinds)
+    if not found:
+        return None
+    own, at = torch.cat(ids)[found], kinds[found]
+    first = [] if start is None else [words.new_tensor([start])]
+    if layers.everywhere:
+        return [*first, *[own] * (longest - len(first))]
+    last = int(at.max())
+    return [*first, *[own[at == place] for place in range(len(first), last + 1)]]
+
+
+def _one_each(basis: Tensor, atoms: Tensor, found: list[int], kinds: Tensor) -> list[int] | None:
+    """One row of each kind among some that explain a space; None if no such choice does.
+
+    Two words at two places are four rows of which one is a sum of the others, up to their norms.
+    """
+    weights = torch.linalg.lstsq(atoms[found].T.to(basis), basis).solution.norm(dim=1)
+    own: dict[int, list[int]] = {}
+    for row, weight in zip(found, (weights / weights.max()).tolist(), strict=True):
+        if weight > CUTS.pursued_room:
+            own.setdefault(int(kinds[row]), []).append(row)
+    for choice in islice(product(*own.values()), CUTS.pursued_choices):
+        if Pursuit.of(basis).plus(atoms[[*choice]]).done:
+            return [*choice]
+    return None

@@ -1,0 +1,180 @@
+"""Whole sentences from the gradients of the first block's linear layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from attacks.base import Attack, Grouping, Job, Reconstruction
+from attacks.feasibility import Feasibility, Prospect
+from attacks.span.decoding import decodable, decode
+from attacks.span.exact.search import ExactSearch, count_read
+from attacks.span.exact.sparse_recovery import recover_sparse
+from attacks.span.over_rounds import over_rounds
+from attacks.tokens.adapters import AdapterSpan
+from attacks.tokens.exact_traces import read_traces
+from attacks.tokens.span_test import best_test
+from attacks.tokens.subspace import Subspace
+from fedsim.capture import CaptureKey, Observation
+from fedsim.errors import CannotAttack
+from fedsim.knowledge import Knowledge
+from fedsim.tasks.base import Task
+from fedsim.tasks.text import TextTask
+
+
+@dataclass(frozen=True)
+class Span(Attack):
+    """Recover exact texts by testing tokens against the span of a layer's inputs.
+
+    DAGER (Petrov et al. 2024): the gradient of a linear layer's weight is
+    ``sum_t x_t (dL/dy_t)^T``. With fewer tokens than dimensions, only inputs of the batch lie in
+    its column space, and the query, key and value of the first block reveal the tokens. No labels,
+    lengths, embedding gradients or priors are needed, and the update may have any positive scale.
+
+    We differ from DAGER in seven points. (1) Sentences are tested at the layers behind the first
+    attention, preferably at the feed-forward output: being four times as wide, it separates right
+    from wrong for as many tokens as the model's width, where the query of the second block fails.
+    The last block of a classifier, whose gradient covers the pooled token alone, is never used.
+    (2) Ranks and tokens are cut at gaps instead of absolute thresholds. (3) All next tokens of a
+    causal model's prefix are tested in one forward pass. (4) The words of an encoder's sentence and
+    their order follow from the gradients of query and key (``WordClusters``), and a descent on the
+    mean sine, instead of enumeration, settles what they leave open. (5) Classes follow from the
+    head's gradient by least squares, and the gradient of the whole batch proves the result. (6)
+    Where positions are rotary or relative, words are tested once for all positions; their order
+    follows behind the attention. (7) Adapters of a smaller rank than a sentence has tokens still
+    tell it (``few_words``).
+
+    Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
+    accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are
+    decoded by beam search over it, with what the model says of the next word before and after the
+    update. A regression of the update on all prefixes visited tells which of them are of the batch
+    (``PrefixFit``), and sentences are searched on from where their support ends. An encoder's
+    words are chosen together, for the energy of the first layer's gradient in the span of all their
+    inputs (``JointWords``). All adapters are read at once (``MatchedGrowth``). Nothing is declared.
+
+    Confidence is ``certified`` for all sentences of a batch whose gradient equals the observed one
+    up to rounding. In a batch that is not proven (because of a missing sentence, dropout, several
+    local steps or noise), a sentence that the span singles out is ``in_span``, any other a
+    ``guess``. The objective is the relative error of that gradient.
+
+    Attributes:
+        tolerance: relative error of a float32 gradient that counts as rounding; a coarser wire
+            adds its own, and a total above 0.01 certifies nothing.
+        beam: number of prefixes of a causal model kept at each position.
+        starts: largest number of random sentences from which an encoder's descent starts.
+        bag: exclude words whose embedding row is zero, if the client sends an untied table.
+        work: tokens that the search of one reply may put through the network, forward or forward
+            and back, before it returns its best guess. None: until the search ends by itself.
+        over_rounds: read the mean of all rounds so far in which the client held the same rows, see
+            ``attacks.span.over_rounds``.
+    """
+
+    modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
+
+    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
+    beam: Annotated[int, Field(ge=1)] = 256
+    starts: Annotated[int, Field(ge=1)] = 40
+    bag: bool = True
+    work: Annotated[int, Field(ge=1)] | None = None
+    over_rounds: bool = False
+
+    @property
+    def grouped_by(self) -> Grouping:
+        """Each observation alone, or those of a client."""
+        return "same_client" if self.over_rounds else self.grouping
+
+    def feasible(self, prospect: Prospect) -> Feasibility:
+        """Distinct inputs compared with the room in the first block's spans, for a single text.
+
+        Amber where sentences are decoded from likelihoods and are not proven.
+        """
+        task, network, what = prospect.task, prospect.network, "different inputs"
+        assert isinstance(task, TextTask)
+        received = task.gradient(network, prospect.example)
+        known, key = Knowledge(optimizer=prospect.optimizer), CaptureKey(round=1, client=0)
+        observation = Observation(key, prospect.weights, received, "gradient", known)
+        try:
+            traces = read_traces(observation, task, network)
+            behind = best_test(traces.layers, traces.before, observation).subspace
+            limit = min(room(traces.before), behind.most - 1)
+            found = prospect.judge(what, prospect.inputs, limit)
+        except CannotAttack as error:
+            found = Feasibility("red", what, prospect.inputs, None, error.reason)
+        if found.colour == "green" or not decodable(observation, task, network):
+            return found
+        return replace(found, colour="amber", reason=f"{found.reason}; decoded, not proven")
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+    ) -> list[Reconstruction]:
+        """One guess for each observation."""
+        if not self.over_rounds:
+            return super().reconstruct(observations, task, rngs, job)
+        assert isinstance(task, TextTask)
+
+        def search(seen: Observation, position: int) -> Reconstruction:
+            return self.guess(seen, task, rngs[position], job)
+
+        return over_rounds(observations, search, task, job)
+
+    def guess(
+        self, observation: Observation, task: Task, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        """The sentences in the span with their confidence, else the likeliest ones."""
+        assert isinstance(task, TextTask)
+        network = task.model(observation.sent, device=job.device)
+        with job.limited(network, self.work or math.inf):
+            found = self._search(observation, task, network, rng, job)
+        if self.work is None or not found.expired or job.late:
+            return found
+        ended = f"its work budget of {self.work:,} tokens ended the search"
+        note = "; ".join(filter(None, (found.note, ended)))
+        return replace(found, expired=False, note=note)
+
+    def _search(
+        self,
+        observation: Observation,
+        task: TextTask,
+        network: nn.Module,
+        rng: torch.Generator,
+        job: Job,
+    ) -> Reconstruction:
+        try:
+            exact = ExactSearch(
+                observation,
+                task,
+                network,
+                rng,
+                job,
+                self.bag,
+                self.tolerance,
+                self.beam,
+                self.starts,
+            ).run()
+        except CannotAttack as refusal:
+            few = recover_sparse(observation, task, network, rng, job, self.bag, self.tolerance)
+            if soft := few or decode(observation, task, network, rng, job, rows=self.bag):
+                return soft
+            raise refusal from None
+        if job.expired or 2 * count_read(exact, task) >= (observation.knowledge.num_examples or 1):
+            return exact
+        return decode(observation, task, network, rng, job, rows=self.bag) or exact
+
+
+def room(found: Subspace) -> int:
+    """The largest rank at which tokens can still be distinguished."""
+    if isinstance(found, AdapterSpan):
+        return found.most - 1
+    ranks = range(found.most, 0, -1)
+    spans = (Subspace(torch.empty(found.width, rank, device="meta"), found.most) for rank in ranks)
+    return next((one.rank for one in spans if not one.full), 0)

@@ -1,1 +1,0 @@
-"""Attacks on the span of the first block's gradients."""

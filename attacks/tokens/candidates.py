@@ -1,0 +1,237 @@
+"""Candidate tokens for each position, by their angle to the span of the first layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job
+from attacks.observed.readings import read
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.first_layers import FirstLayers
+from attacks.tokens.subspace import Subspace
+from attacks.tokens.sweep import nearest_words
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.text import TextTask
+
+_CHUNK = 1024  # tokens in one forward pass
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Token ids by position, nearest first.
+
+    Attributes:
+        tokens: for each position int64 ``(token,)``.
+        accepted: largest sine of an accepted token.
+        rejected: smallest sine of a rejected token.
+        clear: whether a gap separates the two; otherwise the tokens are only ranked.
+        everywhere: whether they are the same at all positions.
+        begin: place of the first position, behind padding on the left.
+        public: whether the first token is known, and was not tested.
+    """
+
+    tokens: list[Tensor]
+    accepted: float
+    rejected: float
+    clear: bool
+    everywhere: bool = False
+    begin: int = 0
+    public: bool = False
+
+    @property
+    def note(self) -> str:
+        """What a guess made of them has to say; empty where they are clear."""
+        return "" if self.clear else "the nearest words, as no gap sets those of the batch apart"
+
+    @property
+    def limit(self) -> float:
+        """Largest sine, behind the attention, of a token within its own sentence."""
+        between = float(self.accepted**0.25 * self.rejected**0.75)
+        if self.everywhere:  # no word of the batch was rejected for its place
+            between = CUTS.gap * self.accepted
+        return min(max(between, CUTS.lowest_limit), CUTS.highest_limit)
+
+
+def vocabulary(
+    observation: Observation,
+    task: TextTask,
+    network: nn.Module,
+    *,
+    rows: bool,
+    padding: bool = False,
+) -> Tensor:
+    """Token ids that may occur in the batch.
+
+    ``rows`` also excludes words whose embedding row is zero, if an untied table is sent. Padding
+    is excluded where a trace is no proof of a token, unless ``padding``.
+    """
+    name = embedding_names(network).word
+    if name is None:
+        raise CannotAttack(
+            f"{type(network).__name__} has no word embeddings to try",
+            "Choose a model of a supported type.",
+        )
+    size = len(network.get_parameter(name))
+    possible = torch.ones(size, dtype=torch.bool)
+    if rows and name in observation.received:
+        table = observation.update((name,))[name]
+        moved = table.any(1)
+        # A tied head, noise or weight decay moves every row; pruning may empty that of a word.
+        if 3 <= int(moved.sum()) < size // 2 and shows_absence(table):
+            possible = moved
+            # Where padding has the id of a start token, its row gets no gradient.
+            possible[task.tokens([""])[0]] = True
+    if not padding and task.spec.pad_id not in {None, *task.tokens([""])[0]}:
+        possible[task.spec.pad_id] = False
+    return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
+
+
+def shows_absence(table: Tensor) -> bool:
+    """Whether a row of zeros proves that its word is absent: nothing was pruned or rounded."""
+    seen = read(table)
+    return seen.signs or (seen.complete and not seen.step)
+
+
+def start_of(task: TextTask) -> int | None:
+    """The token that starts every text, if there is one: it is public, and may leave no trace.
+
+    In a causal model it attends to nothing but itself, and its query has no gradient.
+    """
+    first = task.tokens(["a"])[0][0]
+    return first if first in task.spec.special_ids else None
+
+
+def candidates(
+    layers: FirstLayers,
+    subspace: Subspace,
+    vocabulary: Tensor,
+    places: range,
+    start: int | None,
+    job: Job,
+) -> Candidates:
+    """Rank the vocabulary at each position, and cut all positions at one common gap.
+
+    In float32 rounding causes sines of 1e-6; the gap lies a hundred times above.
+
+    Args:
+        layers: the network, in float32.
+        subspace: the span of its first layer's inputs.
+        vocabulary: token ids to try.
+        places: where tokens may stand; the sweep ends at the first that no token fits behind one
+            that some do.
+        start: the token at the first one, which is not tested; None if it is not known.
+        job: ends the sweep when its time is up.
+    """
+    positions, places = len(places), places[start is not None :]
+    places = places[:1] if layers.everywhere else places
+    count = subspace.rank + CUTS.tokens_beyond_rank
+    ids: list[Tensor] = []
+    sines: list[Tensor] = []
+    begin, worst = places.start, 0.0
+    for place, (near, exact) in enumerate(
+        _measured(layers, subspace, vocabulary, places, count), places.start
+    ):
+        if ids and job.expired:
+            break
+        order = exact.argsort()
+        nearest = float(exact[order[0]])
+        if start is None and nearest <= CUTS.end_sine < worst:
+            begin, worst, ids, sines = place, 0.0, [], []  # what stood before is padding
+        if ids and nearest > max(CUTS.end_sine, CUTS.end_ratio * worst):
+            break
+        worst = max(worst, nearest)
+        ids.append(near[order])
+        sines.append(exact[order])
+    first = [] if start is None else [vocabulary.new_tensor([start])]
+    if not layers.everywhere:
+        found = _cut(ids, sines)
+        begin -= len(first)
+        tokens = [*first, *found.tokens]
+        return replace(found, tokens=tokens, begin=begin, public=start is not None)
+    found = _cut(ids, sines, sines[0].new_ones(1))  # the bag may hold no token to reject
+    (own,) = found.tokens
+    # A text of nothing but its start is in the span where a token's place does not show.
+    later = [own if start is None else own[own != start]] * (positions - len(first))
+    tokens = [*first, *later]
+    return replace(found, tokens=tokens, everywhere=True, public=start is not None)
+
+
+def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:
+    """The token of smallest sine at each of the first ``positions``, int64 ``(position,)``."""
+    places = range(positions)
+    measured = _measured(layers, subspace, vocabulary, places, CUTS.tokens_beyond_rank)
+    return torch.stack([near[exact.argmin()] for near, exact in measured])
+
+
+def _measured(
+    layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, places: range, count: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The ``count`` tokens at each place that are nearest to the span, and their sines."""
+    near = None
+    if not layers.everywhere:
+        near = nearest_words(layers, subspace, vocabulary, places.stop, count)
+        if near is None:
+            vocabulary = _anywhere(layers, subspace, vocabulary, places.stop)
+    size = 1 if near is None else max(1, _CHUNK // count)
+    for first in places[::size]:
+        some = range(first, min(first + size, places.stop))
+        if near is None:
+            tried = [_nearest(layers, subspace, vocabulary, first, count)]
+        else:
+            tried = list(near[some.start : some.stop])
+        at = torch.tensor(some, device=vocabulary.device).repeat_interleave(len(tried[0]))
+        sines = subspace.distance(layers.of_tokens(torch.cat(tried), at))
+        yield from zip(tried, sines.split(len(tried[0])), strict=True)
+
+
+def _anywhere(
+    layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int
+) -> Tensor:
+    """The tokens that fit at some position, by one sweep instead of one for each position.
+
+    Moving a token from one position to another changes the normalised sum of its embeddings by a
+    combination of the inputs of two other words at both positions. Once those inputs are added to
+    the span, a token of the batch lies in it at any position. The test is skipped if the added
+    inputs would fill the width.
+    """
+    crowded = subspace.rank + 2 * positions > subspace.width // 2
+    if crowded or len(vocabulary) <= CUTS.anywhere_tokens:
+        return vocabulary
+    words = vocabulary[[0, len(vocabulary) // 2]]
+    shown = torch.cat([layers.of_tokens(words, p) for p in range(positions)])
+    wider = subspace.widened(shown)
+    return _nearest(layers, wider, vocabulary, 0, CUTS.anywhere_tokens)
+
+
+def _nearest(
+    layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, position: int, count: int
+) -> Tensor:
+    """The ``count`` token ids whose inputs are nearest to the span."""
+    parts = vocabulary.split(_CHUNK)
+    sines = [subspace.rough_distance(layers.of_tokens(part, position)) for part in parts]
+    size = min(len(vocabulary), count)
+    return vocabulary[torch.cat(sines).topk(size, largest=False).indices]
+
+
+def _cut(ids: list[Tensor], sines: list[Tensor], *false: Tensor) -> Candidates:
+    """Accept the tokens below the highest gap: a superfluous one is better than a missing one.
+
+    ``false`` are sines to reject.
+    """
+    pooled = torch.cat([*sines, *false]).sort().values.clamp(min=1e-9)
+    accepted, rejected = pooled[:-1], pooled[1:]
+    is_gap = (rejected >= CUTS.gap * accepted) & (accepted <= CUTS.token_sine)
+    gaps = torch.nonzero(is_gap)[:, 0]
+    least = max(float(sine[0]) for sine in sines)  # each position has a token
+    fitting = gaps[pooled[gaps] >= least].tolist()
+    if not fitting:
+        return Candidates(ids, 1.0, 1.0, False)
+    largest, smallest = pooled[fitting[-1] : fitting[-1] + 2].tolist()
+    kept = [part[sine <= largest] for part, sine in zip(ids, sines, strict=True)]
+    return Candidates(kept, largest, smallest, True)

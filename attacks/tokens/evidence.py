@@ -1,0 +1,149 @@
+"""The likelihood of a token's input to a layer, from the noisy gradient of the layer's weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.observed.spectrum import Spectrum
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.first_layers import Layer
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A normal distribution."""
+
+    mean: float
+    width: float
+
+    def log(self, value: Tensor, share: float, wider: float = 1.0) -> Tensor:
+        """Log-density ``share`` times that of the distribution, ``wider`` times as wide."""
+        width = self.width * wider
+        return math.log(share / width) - ((value - self.mean) / width).square() / 2
+
+    @classmethod
+    def around(cls, values: Tensor, low: float = 0.16, high: float = 0.84) -> Normal:
+        """Median and half the distance between two quantiles, at least ``CUTS.least_spread``."""
+        middle, *ends = values.quantile(values.new_tensor([0.5, low, high])).tolist()
+        return cls(middle, max(CUTS.least_spread, (ends[1] - ends[0]) / 2))
+
+
+@dataclass
+class Evidence:
+    """Tells a token of the batch from others by its input ``x`` to one layer.
+
+    The gradient ``G = X^T D`` arrives as ``Y = G + sigma Z``. If ``x`` is a row of ``X``, there is
+    a ``w`` with ``G w = x``, and the residual of ``x`` outside the estimated span is noise of
+    variance ``sigma^2 |w|^2`` in each other dimension, with ``|w|^2 = x^T (G G^T)^+ x``.
+    The statistic is the log of the residual over what this predicts, so that a token whose gradient
+    is weak may lie further off. Entries that were imputed, dropout and several local steps make it
+    larger for all tokens alike, hence its distribution is fitted to the update itself, for tokens
+    of the batch at their own place, at another place, and absent ones.
+
+    Attributes:
+        layer: the modules whose input it is.
+        seen: the span and its noise.
+        true: the statistic of tokens of the batch.
+        moved: that of tokens of the batch at another place.
+        absent: that of other tokens.
+    """
+
+    layer: Layer
+    seen: Spectrum
+    true: Normal = Normal(0.0, 0.3)
+    moved: Normal = Normal(2.0, 1.0)
+    absent: Normal = Normal(4.0, 1.0)
+
+    def __post_init__(self) -> None:
+        """Weights of the squared coordinates in the predicted residual."""
+        seen = self.seen
+        self._basis = seen.basis.float()
+        weights = (seen.width - seen.rank) * seen.noise**2 / (seen.cosines * seen.strengths)
+        self._weights = weights.float()
+
+    @property
+    def tells(self) -> bool:
+        """Whether true tokens are far enough from others for a likelihood ratio."""
+        return self.moved.mean - self.true.mean > CUTS.separation and math.isfinite(self.true.mean)
+
+    def statistic(self, inputs: Tensor) -> Tensor:
+        """The log of residual over prediction ``(...)`` of inputs ``(..., width)``."""
+        inside = (inputs @ self._basis.to(inputs)).square()
+        total = inputs.square().sum(-1)
+        residual = (total - inside.sum(-1)).clamp(min=1e-6 * total)
+        predicted = inside @ self._weights.to(inputs) + CUTS.model_error * total
+        return (residual / predicted.clamp(min=1e-30)).log()
+
+    def gram(self) -> Tensor:
+        """``Y Y^T``, ``(width, width)``."""
+        return self.seen.matrix @ self.seen.matrix.T
+
+    @property
+    def variance(self) -> float:
+        """Of the noise of an entry of ``Y``, at least ``CUTS.least_noise`` of its mean square."""
+        square = float(self.seen.matrix.square().mean())
+        return max(self.seen.noise**2, CUTS.least_noise * square)
+
+    def ratio(self, statistic: Tensor) -> Tensor:
+        """Log-likelihood ratio of a token at its place against any other, clamped."""
+        if not self.tells:
+            # A shift by two spreads of the absent: a mild preference for the nearest.
+            score = (self.absent.mean - statistic) / self.absent.width
+            return CUTS.mild_shift * score.clamp(-2, 8)
+        share = CUTS.outlier_share
+        # A residual below the prediction speaks less against a token than one above.
+        shown = torch.where(statistic < self.true.mean, (statistic + self.true.mean) / 2, statistic)
+        own = torch.logaddexp(
+            self.true.log(shown, 1 - share), self.true.log(shown, share, CUTS.outlier_spread)
+        )
+        others = [
+            self.absent.log(statistic, 0.45),
+            self.moved.log(statistic, 0.45),
+            torch.full_like(statistic, math.log(0.1 * math.sqrt(2 * math.pi) / 8)),
+        ]
+        apart = own - torch.stack(others).logsumexp(0)
+        return CUTS.layer_trust * apart.clamp(CUTS.least_ratio, CUTS.largest_ratio)
+
+    def fit(self, true: Tensor, moved: Tensor, absent: Tensor, quantile: float) -> None:
+        """Fit the three distributions to statistics, where ``true`` may hold false tokens.
+
+        Args:
+            true: of a guessed sentence.
+            moved: of its words at another place.
+            absent: of random words.
+            quantile: of the guessed sentence that is taken for the middle of true tokens.
+        """
+        self.absent, self.moved = Normal.around(absent), Normal.around(moved)
+        middle = float(true.quantile(quantile))
+        spread = 1.4826 * float((true - middle).abs().median())
+        room = max(CUTS.least_true_spread, (self.moved.mean - middle) / 2)
+        self.true = Normal(middle, min(max(CUTS.least_true_spread, spread), room))
+
+
+def total_ratio(evidence: Sequence[Evidence], inputs: Sequence[Tensor]) -> Tensor | float:
+    """Sum over the layers that tell; 0 without any."""
+    pairs = zip(evidence, inputs, strict=True)
+    return sum((one.ratio(one.statistic(own)) for one, own in pairs if one.tells), start=0.0)
+
+
+class Samples:
+    """Statistics of true, moved and absent tokens, by layer."""
+
+    def __init__(self, layers: int) -> None:
+        self._kinds: list[tuple[list[Tensor], ...]] = [([], [], []) for _ in range(layers)]
+
+    def add(self, layer: int, *statistics: Tensor) -> None:
+        """Take further statistics of the three kinds."""
+        for kept, own in zip(self._kinds[layer], statistics, strict=True):
+            kept.append(own)
+
+    def fit(self, evidence: Sequence[Evidence]) -> None:
+        """Fit each layer."""
+        for one, kinds in zip(evidence, self._kinds, strict=True):
+            true, moved, absent = (torch.cat(kind) for kind in kinds)
+            one.fit(true, moved if len(moved) else absent, absent, 0.5)

@@ -1,0 +1,168 @@
+"""The span of the inputs of the first block's layers, and the tokens that lie in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Job
+from attacks.tokens.adapters import AdapterSpan, read_adapters
+from attacks.tokens.candidates import Candidates, candidates, start_of, vocabulary
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.first_layers import FirstLayers, Layer
+from attacks.tokens.subspace import Subspace, span
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
+from fedsim.models.lora import is_adapter, second_factor
+from fedsim.tasks.text import TextTask
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The traces that tokens leave in the gradients of the first block.
+
+    Attributes:
+        layers: the network up to its first block.
+        before: the span of the inputs of query, key and value.
+        vocabulary: token ids that may occur in the batch.
+    """
+
+    layers: FirstLayers
+    before: Subspace
+    vocabulary: Tensor
+
+    def weights(self, observation: Observation) -> list[str]:
+        """Names of the first block's weights that were sent."""
+        blocks, sent = (self.layers.tokens, *self.layers.contexts), observation.received
+        names = [name for layer in blocks for name in layer.weights(sent)]
+        return names + [b for name in names if (b := second_factor(name)) != name and b in sent]
+
+    def shortlist(
+        self, observation: Observation, task: TextTask, job: Job, behind: int = 0
+    ) -> Candidates:
+        """The candidate tokens at each position that a sentence may reach.
+
+        The token that usually starts a text is expected, unless the span has no room for it.
+
+        Args:
+            observation: may show rows of the table of positions.
+            task: defines the start and the longest sentence.
+            job: ends the sweep when its time is up.
+            behind: rank behind the attention, which bounds the tokens of the batch.
+        """
+        places, start = self._places(observation, task, behind), start_of(task)
+        shown = (self.layers, self.before, self.vocabulary)
+        if start is None:
+            return candidates(*shown, places, None, job)
+        token = self.vocabulary.new_tensor([start])
+        absent = self.before.distance(self.layers.of_tokens(token, places.start)) > CUTS.end_sine
+        if bool(absent) or places.start:
+            found = candidates(*shown, places, None, job)
+            if found.clear and (found.begin == 0 or start in found.tokens[0].tolist()):
+                return found
+        return candidates(*shown, places, start, job)
+
+    def _places(self, observation: Observation, task: TextTask, behind: int) -> range:
+        """Where tokens may stand: those that attacks look for, or more if the gradient shows it."""
+        last = task.spec.kind == "language-modelling"  # predicts nothing
+        usual, most = task.max_length - last, task.most_tokens - last
+        lengths = max(observation.knowledge.lengths or (most,))
+        if self.layers.everywhere:  # a token that repeats adds no dimension here
+            return range(min(max(usual, min(most, behind)), lengths))
+        rank = self.before.rank + 1
+        moved = self._moved(observation)
+        if moved is None:
+            return range(min(max(usual, rank), most, lengths, rank))
+        begin, end = moved
+        return range(begin, min(most, end, begin + min(rank, lengths)))
+
+    def _moved(self, observation: Observation) -> tuple[int, int] | None:
+        """First place and end of the moved rows of the learned table; None if all have moved."""
+        name = embedding_names(self.layers.network).position
+        if self.layers.places is None or name not in observation.received:
+            return None
+        rows = observation.update((name,))[name].any(1)[self.layers.places.cpu()]
+        places = torch.nonzero(rows)[:, 0].tolist()
+        return None if len(places) in {0, len(rows)} else (places[0], places[-1] + 1)
+
+
+def read_traces(
+    observation: Observation, task: TextTask, network: nn.Module, *, rows: bool = True
+) -> Traces:
+    """Find the first block and the span of its tokens.
+
+    Args:
+        observation: its update has to be a multiple of a gradient.
+        task: defines the vocabulary and the longest sentence.
+        network: as broadcast, in float32 and eval mode.
+        rows: exclude words whose embedding row is zero, if an untied table is sent.
+
+    Raises:
+        CannotAttack: the span is full, because of the client's optimizer or too many tokens.
+    """
+    optimizer = observation.knowledge.optimizer
+    if optimizer not in {None, "sgd", "momentum"}:
+        raise CannotAttack(
+            f"an update by {optimizer!r} is not a multiple of a gradient, so its columns span "
+            "the whole space",
+            "Use optimizer = 'sgd', or FedSGD.",
+        )
+    words = vocabulary(observation, task, network, rows=rows, padding=True)
+    learned = embedding_names(network).position is not None
+    layers = FirstLayers(
+        network, words[-3:].tolist(), task.most_tokens if learned else task.max_length
+    )
+    before = subspace(layers, layers.tokens, observation)
+    if isinstance(before, AdapterSpan) and before.full:
+        raise CannotAttack(
+            f"the gradients of the adapters of {layers.tokens.name!r} are full: {before.reason}",
+            "The batch has too many tokens, or noise, signs, pruning or weight decay fill the "
+            "span. Take fewer tokens than lora_rank, or choose an attack that does not need the "
+            "span.",
+        )
+    if before.full:
+        raise CannotAttack(
+            f"the gradient of {layers.tokens.name!r} has rank {before.rank} at width "
+            f"{before.width}",
+            "The batch has too many tokens, or noise, signs, pruning or weight decay fill the "
+            "span. Choose an attack that does not need it.",
+        )
+    return Traces(layers, before, words)
+
+
+def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Subspace:
+    """The span of a layer's inputs, from those of its weights that were sent.
+
+    Raises:
+        CannotAttack: no weight was sent, or none has changed.
+    """
+    names = layer.weights(observation.received)
+    if not names:
+        raise CannotAttack(
+            f"the client does not send {layer.name!r}, whose gradient spans the tokens",
+            "Freeze fewer layers.",
+        )
+    device = next(layers.network.parameters()).device
+    if is_adapter(names[0]):
+        adapted = read_adapters(observation, names, device)
+        if adapted is None:
+            raise _nothing(layer)
+        return adapted
+    side = layers.side(layer, observation.update(names))
+    if not side.isfinite().all() or not side.any():
+        raise _nothing(layer)
+    # Rounding errs by up to half a unit in the last place, and by about 0.3 of one on average.
+    wire = torch.cat([observation.received[name].flatten() for name in names])
+    unit = CUTS.mean_rounding * torch.finfo(wire.dtype).eps
+    noise = unit * float(wire.double().square().mean().sqrt())
+    return span(side.to(device), noise)
+
+
+def _nothing(layer: Layer) -> CannotAttack:
+    return CannotAttack(
+        f"the gradient of {layer.name!r} is zero, NaN or infinite",
+        "Lower the client's learning rate, or attack another round.",
+    )

@@ -1,0 +1,189 @@
+"""What a language model says of the next word, and how the client's update changes it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from attacks.observed.cuts import CUTS as OBSERVED
+from attacks.observed.spectrum import spectrum
+from attacks.tokens.cuts import CUTS
+from fedsim.models.embeddings import embedding_names
+from fedsim.models.linear import is_transposed
+from fedsim.types import Tensors
+
+_STEP = 0.01  # of the weights' norm
+
+
+class DirectionalShift:
+    """The attacked language model a small step before and behind its weights.
+
+    The loss of a causal model is a sum over positions, each term of which depends on the prefix and
+    the next token alone. The derivative of ``-log p(v | prefix)`` along the update ``Y`` is
+    ``<Y, grad l(prefix, v)>``, so two forward passes, at ``W - eps Y`` and ``W + eps Y``, give the
+    inner product of the observed gradient with that of every next token of the vocabulary: a step
+    along the update makes the private text likelier. In place of the update its pseudo-inverse is
+    taken, so that the tokens of the batch do not speak for one another.
+
+    The head's own update needs no pass: its inner product with the gradient of a next token is that
+    of a row with the hidden state. It is told apart from the others, and so also of a tied head,
+    whose table is moved at no input.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        moves: Tensors,
+        shift: float = CUTS.told_shift,
+        weight: float = CUTS.told_weight,
+        head: Tensor | None = None,
+    ) -> None:
+        """Take the broadcast network, the inverse of the update and the weights of both parts.
+
+        ``head`` is the inverse of the head's update, ``(vocabulary, width)``, if it is to tell.
+        """
+        own = dict(network.named_parameters())
+        moves = {name: value.to(own[name]) for name, value in moves.items() if name in own}
+        self._shift, self._weight, self._head = shift, weight, head
+        total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
+        size = sum(float(own[name].detach().square().sum()) for name in moves) ** 0.5
+        self.shifts = total > 0
+        self._networks: list[Any] = []
+        for sign in (-1, 1) if self.shifts else (0,):
+            moved = copy.deepcopy(network)
+            with torch.no_grad():
+                for name, value in moved.named_parameters():
+                    if name in moves and sign:
+                        value.add_(moves[name], alpha=sign * _STEP * size / total)
+            self._networks.append(moved)
+        self._prefixes = torch.zeros(0, 0, dtype=torch.int64)
+        self._caches: list[Any] = [None] * len(self._networks)
+
+    @classmethod
+    def of(cls, network: nn.Module, update: Tensors, most: int) -> DirectionalShift:
+        """Take the broadcast network, the update and its largest rank."""
+        tables = embedding_names(network)
+        own = dict(network.named_parameters())
+        known = {k: v for k, v in update.items() if k in own}
+        for name in (tables.word, tables.position):
+            known.pop(name or "", None)
+        return cls(network, dict(_telling(known, most)))
+
+    @torch.no_grad()
+    def next_tokens(self, prefixes: Tensor) -> Tensor:
+        """Log-probability plus weighted shift of each next token, ``(prefix, vocabulary)``.
+
+        Prefixes that are one token longer than those of the call before take one token's time.
+        """
+        rows = self._parents(prefixes)
+        mask, states = torch.ones_like(prefixes), []
+        for index, network in enumerate(self._networks):
+            cache = None
+            if rows is not None:
+                cache = self._caches[index]
+                cache.reorder_cache(rows)
+            out = network.base_model(
+                input_ids=prefixes if rows is None else prefixes[:, -1:],
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            self._caches[index] = out.past_key_values
+            states.append(out.last_hidden_state[:, -1])
+        self._prefixes = prefixes
+        trust = 1.0 if prefixes.shape[1] > 1 else CUTS.told_start
+        return self._told(states, states[0].new_full((len(prefixes), 1), trust))
+
+    def _parents(self, prefixes: Tensor) -> Tensor | None:
+        """The row of each prefix but its last token in the call before; None if one is new."""
+        places = {tuple(line): row for row, line in enumerate(self._prefixes.tolist())}
+        rows = [places.get(tuple(line[:-1])) for line in prefixes.tolist()]
+        return None if None in rows else torch.tensor(rows, device=prefixes.device)
+
+    @torch.no_grad()
+    def along(self, line: Tensor) -> Tensor:
+        """The same for each place of a line but the first, ``(place, vocabulary)``."""
+        states = [self._states(net, line[None])[0, :-1] for net in self._networks]
+        trust = states[0].new_ones(len(line) - 1, 1)
+        trust[0] = CUTS.told_start
+        return self._told(states, trust)
+
+    def _states(self, network: Any, ids: Tensor) -> Tensor:  # noqa: ANN401
+        mask = torch.ones_like(ids)
+        states: Tensor = network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return states
+
+    def _told(self, states: list[Tensor], trust: Tensor) -> Tensor:
+        heads = [net.get_output_embeddings() for net in self._networks]
+        logs: list[Tensor] = [
+            head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)
+        ]
+        told: Tensor = torch.stack(logs).mean(0)
+        if self.shifts:
+            told = told + trust * self._shift * _standing_out(logs[0] - logs[1])
+        if self._head is not None:
+            shift = -torch.stack(states).mean(0) @ self._head.T
+            told = told + CUTS.head_shift * _standing_out(shift)
+        return told * self._weight
+
+
+def _standing_out(shift: Tensor) -> Tensor:
+    """By how many spreads of the vocabulary ``(place, vocabulary)`` each word leads its median."""
+    shift = shift - shift.median(-1, keepdim=True).values
+    spread = 1.4826 * shift.abs().median(-1, keepdim=True).values.clamp(min=1e-12)
+    return (shift / spread).clamp(-3, 12)
+
+
+def next_word_weights(network: nn.Module) -> set[str]:
+    """The weights of the linear layers with more inputs than outputs, but not the head's."""
+    narrowing = set()
+    head = cast(Any, network).get_output_embeddings()
+    for name, module in network.named_modules():
+        if module is not head and (isinstance(module, nn.Linear) or is_transposed(module)):
+            sides = cast(Tensor, module.weight).shape[:: 1 if is_transposed(module) else -1]
+            if sides[0] > sides[1]:
+                narrowing.add(f"{name}.weight")
+    return narrowing
+
+
+def head_weight(network: nn.Module) -> str | None:
+    """The parameter of the head, which may be the table of words; None without a head."""
+    head = cast(Any, network).get_output_embeddings()
+    return next((n for n, own in network.named_parameters() if head and own is head.weight), None)
+
+
+def _telling(update: Tensors, most: int) -> Iterator[tuple[str, Tensor]]:
+    """The inverses of the feed-forward weights' updates, which hold more tokens apart than others.
+
+    Those of all matrices in a network without feed-forward weights, or where most of these show far
+    fewer directions than one of them, as under strong noise and pruning.
+    """
+    alive = {k: v for k, v in update.items() if v.dim() == 2 and v.any() and v.isfinite().all()}
+    wide = [k for k, v in alive.items() if max(v.shape) >= CUTS.feed_forward * min(v.shape)]
+    found = {name: _inverse(alive[name], most) for name in wide}
+    ranks = sorted(rank for _, rank in found.values())
+    if not ranks or ranks[len(ranks) // 2] < CUTS.even_ranks * ranks[-1]:
+        found |= {k: _inverse(v, most) for k, v in alive.items() if k not in found}
+    yield from ((name, move) for name, (move, _) in found.items())
+
+
+def _inverse(value: Tensor, most: int) -> tuple[Tensor, int]:
+    """The transposed pseudo-inverse of a weight's gradient, of its spikes at their true strength.
+
+    Beside it the number of spikes.
+
+    If ``G = X^T D`` holds independent tokens, ``x_s G^+ d_t`` is one for ``s = t`` and zero
+    otherwise: the right next token behind a prefix is told from all others of the batch.
+    """
+    wide = value.double() if value.shape[0] <= value.shape[1] else value.double().T
+    seen = spectrum(wide, most)
+    if not seen.rank:
+        return torch.zeros_like(value), 0
+    right = seen.basis.T @ wide
+    scale = right.norm(dim=1).clamp(min=OBSERVED.spike_floor) * seen.strengths.sqrt()
+    found: Tensor = (seen.basis * (seen.cosines / scale)) @ right
+    return found if value.shape[0] <= value.shape[1] else found.T, seen.rank

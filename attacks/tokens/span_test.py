@@ -1,0 +1,108 @@
+"""Distance of a sentence's tokens from the span of a layer behind the first attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.exact_traces import subspace
+from attacks.tokens.first_layers import FirstLayers, Layer
+from attacks.tokens.subspace import Subspace
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+
+_CHUNK = 1 << 13  # tokens in one forward pass
+
+
+@dataclass(frozen=True)
+class SpanTest:
+    """Measures the distance of a sentence's tokens from the span of one layer."""
+
+    layers: FirstLayers
+    layer: Layer
+    subspace: Subspace
+
+    def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Mean sine over the tokens of each sentence ``(sentence,)``; padding on the right."""
+        return self.sines(ids, lengths).sum(1) / lengths
+
+    def sines(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The sine of each token ``(sentence, token)``, 0 on the padding to the right."""
+        found = ids.new_zeros(ids.shape, dtype=next(self.layers.network.parameters()).dtype)
+        size = max(1, _CHUNK // ids.shape[1])
+        for start in range(0, len(ids), size):
+            length = lengths[start : start + size]
+            longest = int(length.max())
+            mask = (torch.arange(longest, device=ids.device) < length[:, None]).long()
+            inputs = self.layers.of_sentences(self.layer, ids[start : start + size, :longest], mask)
+            found[start : start + size, :longest] = self.subspace.distance(inputs) * mask
+        return found
+
+    def inputs(self, ids: Sequence[int]) -> Tensor:
+        """The layer's inputs ``(token, width)`` for one sentence."""
+        line = torch.tensor([list(ids)], device=self.subspace.basis.device)
+        return self.layers.of_sentences(self.layer, line, torch.ones_like(line))[0]
+
+    def behind(self, pads: int) -> SpanTest:
+        """The same test of sentences that begin behind padding."""
+        return replace(self, layers=self.layers.behind(pads)) if pads else self
+
+    def tokens(self, ids: Sequence[int]) -> Tensor:
+        """The sine of each token of one sentence."""
+        return self.subspace.distance(self.inputs(ids))
+
+    def extensions(self, prefixes: Tensor, tokens: Tensor, limit: float = 1.0) -> Tensor:
+        """Sine of each token as the next one of each prefix ``(prefix, token)``.
+
+        Of a sine above ``limit`` only a lower bound above it.
+        """
+        size = max(1, _CHUNK // (prefixes.shape[1] + len(tokens)))
+        found = []
+        for part in prefixes.split(size):
+            (inputs,) = self.layers.of_extensions([self.layer], part, tokens)
+            sines = self.subspace.least_distance(inputs)
+            near = sines <= limit
+            sines[near] = self.subspace.distance(inputs[near])
+            found.append(sines)
+        return torch.cat(found)
+
+
+def best_test(layers: FirstLayers, before: Subspace, observation: Observation) -> SpanTest:
+    """The layer behind the attention that separates right sentences from wrong ones best.
+
+    For a causal model it is the layer with the smallest ratio of rank to width. The descent of an
+    encoder needs the smoothest objective, which the first layer that is at most half full gives.
+
+    Raises:
+        CannotAttack: in every layer the tokens fill the width or have left no trace.
+    """
+    tests, ranks, least = list[SpanTest](), [], CUTS.equal_rank * before.rank
+    sent = [layer for layer in layers.contexts if layer.weights(observation.received)]
+    widths = {layer: len(layers.side(layer, observation.sent)) for layer in sent}
+    for layer in sorted(sent, key=lambda one: -widths[one]) if layers.causal else sent:
+        if layers.causal and tests and min(map(_filled, tests)) < least / widths[layer]:
+            break  # no narrower layer can have more room
+        found = subspace(layers, layer, observation)
+        ranks.append(f"{found.rank} of {found.most}")
+        if least <= found.rank < found.most:
+            tests.append(SpanTest(layers, layer, found))
+            if not layers.causal and 2 * found.rank <= found.width:
+                return tests[-1]
+    if not tests:
+        raise CannotAttack(
+            f"the first layer's gradient has rank {before.rank} at width {before.width}, and "
+            f"those behind the attention {', '.join(ranks) or 'are not sent'}",
+            "Their spans have to contain every token and still leave room. Take fewer tokens than "
+            "the width, and a model of two blocks or more: the last block of a classifier has a "
+            "gradient for one token only.",
+        )
+    return min(tests, key=_filled)
+
+
+def _filled(test: SpanTest) -> float:
+    """The share of the width that the span takes."""
+    return test.subspace.rank / test.subspace.width

@@ -1,0 +1,246 @@
+"""Words of one sentence, told by the gradients of query and key that they leave together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+from attacks.base import Job
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.first_layers import FirstLayers
+from attacks.tokens.summed_inputs import SummedInputs
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True)
+class WordCluster:
+    """Words of one sentence.
+
+    Attributes:
+        seed: the token id whose choices they are.
+        words: token ids, most of the sentence's, without its start and end.
+        loyal: those of them that chose hardly any others. The gradient of a word of several
+            sentences is a sum over them, and orders none.
+    """
+
+    seed: int
+    words: frozenset[int]
+    loyal: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WordClusters:
+    """The words that share a sentence of the batch, told by whom they attend to.
+
+    A token attends to its own sentence alone. So the gradient of its query is a sum of the keys of
+    its sentence, by head with coefficients of its own, and that of its key a sum of the queries:
+    ``dL/dq_t = sum_s c_ts k_s``, where the keys of all words at all positions are known. The sum
+    over a word's occurrences follows by least squares from ``dL/dW = sum_t (dL/dy_t) x_t^T``, as
+    the input ``x_t`` is the normalised sum of a word's and a position's embeddings. Orthogonal
+    least squares (Chen et al. 1989) over all heads at once finds which keys a word's gradient is
+    made of, and the words of one sentence agree on their company.
+
+    A key is again a sum of a word's part and a position's, with the same coefficient ``c_ts``. So
+    the word at a position is the one whose coefficients, over all heads and words of the sentence,
+    are those of the position: an assignment, solved for each length.
+
+    Attributes:
+        groups: the most coherent first, one for each word.
+    """
+
+    groups: list[WordCluster]
+    _sides: Sequence[_Side]
+    _table: SummedInputs
+    _stop: int
+
+    @classmethod
+    def of(
+        cls, layers: FirstLayers, update: Tensors, tokens: Sequence[Tensor], stop: int, job: Job
+    ) -> WordClusters | None:
+        """Those of a batch; None where they do not show, or time ran out.
+
+        Args:
+            layers: of an encoder with learned absolute positions, and a layer normalisation
+                straight before query, key and value.
+            update: weight gradients by name.
+            tokens: the candidates at each position, the start at the first.
+            stop: the token that ends a sentence.
+            job: ends the search when its time is up.
+        """
+        heads = _heads(layers, update)
+        table = None if heads is None or layers.everywhere else SummedInputs.of(layers, tokens)
+        if heads is None or table is None:
+            return None
+        query, key = (_named(layers, letter) for letter in "qk")
+        sides = [
+            _Side.of(update[f"{own}.weight"], layers.network.get_submodule(other), table, heads)
+            for own, other in ((query, key), (key, query))
+        ]
+        inner = {int(word) for part in tokens[1:] for word in part} - {stop}
+        words = [word for word, one in enumerate(table.words) if one in inner]
+        return cls([], sides, table, stop)._grouped(words, torch.ones_like(table.word) > 0, job)
+
+    def beside(self, lines: Sequence[Sequence[int]], job: Job) -> WordClusters | None:
+        """The groups of what is left where these sentences are known.
+
+        A word whose gradients one of them explains stands in no other, and is no rival any more.
+        """
+        done = set[int]()
+        for line in lines:
+            own = self._numbers(line)
+            pairs = zip(own.tolist(), range(len(line)), strict=True)
+            nodes = torch.cat([self._table.node(*pair) for pair in pairs])
+            done |= {
+                word
+                for word in own[1:-1].tolist()
+                if sum(side.unexplained(word, nodes) for side in self._sides) < CUTS.unexplained
+            }
+        words = {self._table.words.index(group.seed) for group in self.groups} - done
+        gone = torch.isin(self._table.word, self._table.word.new_tensor([*done]))
+        return self._grouped(sorted(words), ~gone, job)
+
+    def _grouped(self, words: Sequence[int], free: Tensor, job: Job) -> WordClusters | None:
+        picks: dict[int, set[int]] = {}
+        for word in words:
+            if job.expired:
+                return None
+            picks[word] = _explained(self._sides, self._table, word, free)
+        return replace(self, groups=_agreed(picks, self._table.words))
+
+    def distinct(self, count: int) -> list[WordCluster]:
+        """So many groups at most, the most coherent ones that share less than half their words."""
+        chosen: list[WordCluster] = []
+        for group in self.groups:
+            if all(2 * len(group.words & other.words) < len(group.words) for other in chosen):
+                chosen.append(group)
+        return chosen[:count]
+
+    def lines(self, group: WordCluster, lengths: Sequence[int]) -> list[tuple[int, ...]]:
+        """Their likeliest order for each length, between a start and an end."""
+        words, loyal = (self._numbers(own) for own in (sorted(group.words), group.loyal))
+        end = self._numbers([self._stop])
+        return [self._ordered(words, loyal, end, n) for n in lengths if n > 2]
+
+    def _numbers(self, ids: Sequence[int]) -> Tensor:
+        return torch.tensor([self._table.words.index(one) for one in ids])
+
+    def _ordered(self, words: Tensor, loyal: Tensor, end: Tensor, length: int) -> tuple[int, ...]:
+        """A place that no word is left for gets the one that fits it best."""
+        table, count = self._table, len(words)
+        first = len(table.words)  # the first position is part of the words' atoms
+        places = torch.arange(first, first + length - 1)
+        start, last = table.word[:1].cpu(), torch.tensor([len(table.atoms) - 1])
+        atoms = torch.cat([words, places, start, end, last])
+        shares = torch.cat([side.shares(atoms, loyal) for side in self._sides], 1)
+        shares = shares / shares.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        alike = shares[:count] @ shares[count : count + length - 2].T
+        line = alike.argmax(0).tolist()
+        for word, place in zip(*linear_sum_assignment(-alike.numpy()), strict=True):
+            line[place] = word
+        whole = torch.cat([start, words[line], end])
+        return tuple(table.words[word] for word in whole.tolist())
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The gradient of query (or key) by word, and the keys (or queries) that it is made of.
+
+    Attributes:
+        targets: sums over a word's occurrences ``(word, head, size)``, of length 1; float64, CPU.
+        nodes: outputs of the other layer ``(node, head, size)``.
+        parts: what each atom contributes to them ``(atom, head, size)``; float64, CPU.
+    """
+
+    targets: Tensor
+    nodes: Tensor
+    parts: Tensor
+
+    @classmethod
+    def of(cls, gradient: Tensor, other: nn.Module, table: SummedInputs, heads: int) -> _Side:
+        """From the weight's gradient ``(output, width)``, and the other layer."""
+        atoms = table.atoms.double().cpu()
+        found = torch.linalg.lstsq(atoms.T, gradient.to(atoms).T, driver="gelsd").solution
+        targets = found[: len(table.words)]
+        targets = targets / targets.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        with torch.no_grad():
+            nodes, bias = other(table.inputs), other(torch.zeros_like(table.inputs[:1]))
+            parts = (other(table.atoms) - bias).double().cpu()
+            parts[-1] += bias[0].double().cpu()
+        split = (heads, -1)
+        return cls(
+            targets.unflatten(1, split), nodes.unflatten(1, split), parts.unflatten(1, split)
+        )
+
+    def shares(self, atoms: Tensor, words: Tensor) -> Tensor:
+        """Least-squares coefficients ``(atom, head x word)`` of these words' gradients."""
+        made, seen = self.parts[atoms].permute(1, 2, 0), self.targets[words].permute(1, 2, 0)
+        found: Tensor = torch.linalg.lstsq(made, seen, driver="gelsd").solution
+        return found.transpose(0, 1).flatten(1)
+
+    def unexplained(self, word: int, nodes: Tensor) -> float:
+        """Share of a word's gradients, by their squares, outside the span of these nodes."""
+        basis = torch.linalg.qr(self.nodes[nodes].permute(1, 2, 0).double()).Q
+        target = self.targets[word][..., None].to(basis)
+        return float((target - basis @ (basis.mT @ target)).square().sum())
+
+
+def _explained(sides: Sequence[_Side], table: SummedInputs, target: int, free: Tensor) -> set[int]:
+    """The words that make up most of a word's gradients, one a position, by orthogonal steps."""
+    word, place = table.word[free], table.place[free]
+    nodes = [side.nodes[free] for side in sides]
+    left = [side.targets[target].to(side.nodes) for side in sides]
+    chosen: set[int] = set()
+    for _ in range(CUTS.companions):
+        if not len(word) or sum(float(rest.square().sum()) for rest in left) < CUTS.unexplained:
+            break
+        gain = torch.zeros_like(nodes[0][:, 0, 0])
+        for own, rest in zip(nodes, left, strict=True):
+            inner = (own * rest).sum(2).square()
+            gain += (inner / own.square().sum(2).clamp(min=1e-9)).sum(1)
+        best = int(gain.argmax())
+        chosen.add(int(word[best]))
+        others = place != place[best]
+        for i, (own, rest) in enumerate(zip(nodes, left, strict=True)):
+            unit = own[best] / own[best].norm(dim=1, keepdim=True).clamp(min=1e-12)
+            left[i] = rest - (rest * unit).sum(1, keepdim=True) * unit
+            own = own[others]
+            nodes[i] = own - (own * unit).sum(2, keepdim=True) * unit
+        word, place = word[others], place[others]
+    return chosen
+
+
+def _agreed(picks: dict[int, set[int]], ids: Sequence[int]) -> list[WordCluster]:
+    """For each word those that most of its choices chose, the most coherent first."""
+    found = []
+    own = {word: chosen & picks.keys() for word, chosen in picks.items()}
+    for word, chosen in own.items():
+        members = chosen | {word}
+        votes = Counter(one for member in members for one in own[member])
+        bag = {one for one, n in votes.items() if n >= CUTS.agreement * len(members)} | {word}
+        loyal = [one for one in bag if len(own[one] & bag) >= CUTS.loyalty * len(own[one])]
+        company = WordCluster(
+            ids[word], frozenset(ids[one] for one in bag), tuple(ids[one] for one in loyal or bag)
+        )
+        found.append((sum(word in own[member] for member in members) / len(members), company))
+    return [company for _, company in sorted(found, key=lambda one: -one[0])]
+
+
+def _heads(layers: FirstLayers, update: Tensors) -> int | None:
+    """The number of heads, where query and key are plain layers whose gradients were sent."""
+    names = [_named(layers, letter) for letter in "qk"]
+    if not all(f"{name}.weight" in update for name in names):
+        return None
+    config = getattr(layers.network, "config", None)
+    heads = getattr(config, "num_attention_heads", None)
+    return heads if isinstance(heads, int) else None
+
+
+def _named(layers: FirstLayers, letter: str) -> str:
+    """The query's or key's name: ``query``, ``q_lin``, ``attn.q``; empty if there is none."""
+    own = [name for name in layers.tokens.modules if name.split(".")[-1].startswith(letter)]
+    return own[0] if len(own) == 1 else ""

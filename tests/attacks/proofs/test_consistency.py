@@ -1,0 +1,189 @@
+"""Guesses that noise, rounding, pruning or signs explain, and guesses that they do not."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attacks.proofs.consistency import Consistency, consistent
+from attacks.proofs.whiteness import edge
+from benchmarks.bench_ranks import BenchVictims
+from benchmarks.treatments import TREATMENTS
+from experiments.plan.cells import make_cells
+from experiments.plan.config import Plan, parse_experiment
+from experiments.plan.overrides import override
+from fedsim.capture import Observation
+from fedsim.knowledge import Knowledge
+from fedsim.tasks.text import TextTask
+from fedsim.types import Batch
+from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+
+FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
+DEFENSES: dict[str, dict[str, object]] = {
+    "noise": {"name": "gaussian_noise", "std": 1e-5},  # 3e-5 hides words on some processors
+    "half": {"name": "prune", "fraction": 0.5, "keep": "random"},
+    "largest": {"name": "prune", "fraction": 0.9},
+    "signs": {"name": "sign"},
+    "bf16": {"name": "quantize", "kind": "bf16"},
+    "int8": {"name": "quantize", "kind": "int8"},
+    "clipped": {"name": "dp_sgd", "clip": 0.01, "noise_multiplier": 0.0},
+}
+
+
+@pytest.fixture(scope="module")
+def bert() -> Victim:
+    return trained("tiny-bert", 30)
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Victim:
+    return trained("tiny-gpt2", 60)
+
+
+def is_consistent(
+    victim: Victim, seen: Observation, ids: list[list[int]], labels: list[int]
+) -> bool:
+    assert isinstance(victim.task, TextTask)
+    network = victim.task.model(seen.sent)
+    return consistent(seen, victim.task, network, ids, labels)
+
+
+def labels_of(batch: Batch) -> list[int]:
+    return batch.labels.tolist() if batch.labels.dim() == 1 else [-1] * len(batch)
+
+
+def changed(ids: list[list[int]], seed: int, size: int) -> list[list[int]]:
+    """The batch with one word exchanged for a random other."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def draw(most: int) -> int:
+        return int(torch.randint(most, (1,), generator=rng))
+
+    row = draw(len(ids))
+    place = 1 + draw(len(ids[row]) - 2)
+    other = [list(line) for line in ids]
+    # Ids below 5 may be special.
+    other[row][place] = 5 + (other[row][place] - 5 + 1 + draw(size - 6)) % (size - 5)
+    return other
+
+
+@pytest.mark.parametrize("defense", DEFENSES)
+@pytest.mark.parametrize("model", ["bert", "gpt2"])
+def test_the_truth_is_told_from_others(
+    model: str, defense: str, request: pytest.FixtureRequest
+) -> None:
+    victim: Victim = request.getfixturevalue(model)
+    rows = 3
+    size = victim.task.model(victim.sent).get_input_embeddings().num_embeddings  # type: ignore[operator]
+    true = false = 0
+    for row in range(rows):
+        seen, truth = victim.capture([row], FROZEN, DEFENSES[defense])
+        own, labels = lines(truth), labels_of(truth)
+        true += is_consistent(victim, seen, own, labels)
+        _, other = victim.capture([row + 7])
+        false += is_consistent(victim, seen, lines(other), labels_of(other))
+        false += is_consistent(victim, seen, changed(own, row, size), labels)
+    # Noise may hide a word of a sentence, and then nothing is said of it.
+    assert true >= rows - (defense == "noise")
+    assert false == 0
+
+
+def test_batches(gpt2: Victim) -> None:
+    for defense in ("noise", "int8"):
+        seen, truth = gpt2.capture([3, 4], FROZEN, DEFENSES[defense])
+        own = lines(truth)
+        assert is_consistent(gpt2, seen, own, [-1, -1])
+        assert is_consistent(gpt2, seen, own[::-1], [-1, -1])
+        assert not is_consistent(gpt2, seen, own[:1], [-1])
+        assert not is_consistent(gpt2, seen, [own[0], own[0]], [-1, -1])
+
+
+def test_a_class_that_is_not_known(bert: Victim) -> None:
+    seen, truth = bert.capture([2], FROZEN, DEFENSES["noise"])
+    assert is_consistent(bert, seen, lines(truth), [-1])
+
+
+def test_nothing_is_said_where_noise_hides_words(gpt2: Victim) -> None:
+    strong = {"name": "gaussian_noise", "std": 10.0}
+    seen, truth = gpt2.capture([0], FROZEN, strong)
+    assert not is_consistent(gpt2, seen, lines(truth), [-1])
+    assert isinstance(gpt2.task, TextTask)
+    test = Consistency.of(seen, gpt2.task, gpt2.task.model(seen.sent))
+    assert test is not None
+    # The truth itself would pass; so would it with another word.
+    assert test.p_value(lines(truth), [-1]) > 0.01
+    assert test.p_value(changed(lines(truth), 0, 100), [-1]) > 0.01
+
+
+FEDAVG: dict[str, Any] = {"protocol": "fedavg", "learning_rate": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("federation", "facts", "expected"),
+    [
+        (FEDAVG | {"local_steps": 1}, {"local_steps": 1, "learning_rate": 0.01}, True),
+        (FEDAVG | {"local_steps": 1}, {"local_steps": 1}, True),
+        (FEDAVG | {"local_steps": 4}, {"local_steps": 4, "learning_rate": 0.01}, False),
+        (FEDAVG | {"local_steps": 1}, {}, False),
+        (
+            FEDAVG | {"local_steps": 1, "optimizer": "adamw", "learning_rate": 1e-4},
+            {"local_steps": 1, "learning_rate": 1e-4, "optimizer": "adamw"},
+            True,
+        ),
+        ({}, {"train_mode": True}, False),
+        ({}, {"cohort": 2}, False),
+        ({}, {"num_examples": 2}, False),
+    ],
+)
+def test_what_is_reproducible(
+    gpt2: Victim, federation: dict[str, Any], facts: dict[str, Any], expected: bool
+) -> None:
+    seen, truth = gpt2.capture([5], FROZEN, **federation)
+    known = Knowledge.model_validate({"num_examples": 1, **facts})
+    seen = replace(seen, knowledge=known)
+    assert is_consistent(gpt2, seen, lines(truth), [-1]) is expected
+
+
+def test_p_values_of_white_noise() -> None:
+    rng = torch.Generator().manual_seed(0)
+    found = torch.tensor([edge(torch.randn(60, 240, generator=rng), 1.0) for _ in range(100)])
+    assert 2 <= int((found < 0.1).sum()) <= 20
+    assert 35 <= int((found < 0.5).sum()) <= 65
+
+
+HUB = [
+    ("fedsim/gpt2-8k", "film/enron-sentences"),
+    ("sentence-transformers/all-MiniLM-L6-v2", "nyu-mll/glue:cola"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("FEDSIM_HUB" not in os.environ, reason="FEDSIM_HUB names no folder")
+@pytest.mark.parametrize(("model", "data"), HUB)
+def test_models_from_the_hub(model: str, data: str) -> None:
+    table = {
+        "name": "ranks",
+        "task": {"model": model, "dataset": data, "split": "train[600:604]", "heldout_rows": 1},
+        "federation": {"engine": "in-process", "batch_size": 1},
+        "defenses": [FROZEN],
+    }
+    plan = Plan(name="ranks", experiments=(parse_experiment(override(table, ())),))
+    victims = BenchVictims.of(next(iter(make_cells(plan, Path("ranks")))).config)
+    client = victims.client
+    task, network = client.task, client.task.model(client.sent)
+    size: int = network.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    treatments = {one.name: one for one in TREATMENTS}
+    true = false = 0
+    for number, rows in enumerate(victims.batches[:3]):
+        for name in ("noise 1e-03", "sign", "int8 wire", "keep top 1%"):
+            seen, truth = client.observe(treatments[name], rows, number, 0.0)
+            own, labels = lines(truth), labels_of(truth)
+            true += consistent(seen, task, network, own, labels)
+            false += consistent(seen, task, network, changed(own, number, size), labels)
+    assert true >= 11
+    assert false == 0

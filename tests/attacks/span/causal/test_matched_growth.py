@@ -1,0 +1,176 @@
+"""Sentences grown by the update of all adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from attacks.base import Job
+from attacks.span.causal.matched_growth import Grown, MatchedGrowth
+from attacks.span.causal.tree import Tree
+from attacks.span.causal.whitening import Whitening
+from attacks.span.span import Span
+from attacks.tokens.cuts import CUTS
+from attacks.tokens.next_token_shift import DirectionalShift, head_weight, next_word_weights
+from attacks.tokens.pursuit import noisy_rows
+from fedsim.federation import FederationConfig
+from fedsim.knowledge import Knowledge
+from fedsim.models.lora import is_second_factor
+from tests.attacks.span.exact.test_sparse_recovery import dictionary
+from tests.attacks.span.test_span import hub
+from tests.attacks.tokens.test_adapters import run, sentences, trained
+
+STEP = {"protocol": "fedavg", "learning_rate": 1e-3, "optimizer": "adamw", "local_steps": 1}
+
+
+def measured(true: int, noise: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of the first rows of a dictionary with noise, and the dictionary."""
+    atoms, rng = dictionary(500, 64), torch.Generator().manual_seed(1)
+    sums = torch.randn(24, true, generator=rng) @ atoms[:true]
+    return sums + noise * torch.randn(24, 64, generator=rng), atoms
+
+
+def test_rows_are_found_until_noise_is_left() -> None:
+    sums, atoms = measured(10, 0.5)
+    assert sorted(noisy_rows(sums, atoms, 40)) == list(range(10))
+    assert len(noisy_rows(sums, atoms, 4)) == 4
+
+
+@pytest.mark.parametrize("true", [0, 1])
+def test_noise_alone_has_no_rows(true: int) -> None:
+    sums, atoms = measured(true, 0.5)
+    assert noisy_rows(sums, atoms, 40) == list(range(true))
+    assert noisy_rows(torch.zeros(4, 64), atoms, 40) == []
+
+
+def test_evened_directions_are_those_of_the_update() -> None:
+    rng = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(n, 4, generator=rng)).Q for n in (8, 6))
+    sizes = torch.tensor([100.0, 50.0, 25.0, 1e-4])
+    update = {"a": left * sizes @ right.T, "b": torch.ones(3), "c": torch.zeros(2, 2)}
+    found = Whitening.of(update, 0.3)(update)
+    assert not found["b"].any()
+    assert not found["c"].any()
+    own = torch.linalg.svdvals(found["a"])
+    assert float(found["a"].norm()) == pytest.approx(48**0.5, rel=1e-5)
+    assert float(own[0] / own[2]) < 2.5  # before: 4
+    assert float(own[3]) < 1e-4
+    assert torch.allclose(found["a"] @ right[:, 3], torch.zeros(8), atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(4, 30), (30, 4)])
+def test_what_is_left_is_the_evened_rest_and_orthogonal_to_what_was_found(
+    shape: tuple[int, int],
+) -> None:
+    rng = torch.Generator().manual_seed(0)
+    found = [{"a": torch.randn(shape, generator=rng)} for _ in range(2)]
+    update = {"a": 3 * found[0]["a"] - 2 * found[1]["a"] + torch.randn(shape, generator=rng)}
+    evening = Whitening.of(update, 0.3)
+    left = evening.without({**evening(update), "b": torch.ones(2)}, found)
+    assert torch.equal(left["b"], torch.ones(2))
+    for one in found:
+        cosine = torch.cosine_similarity(left["a"].flatten(), one["a"].flatten(), 0)
+        assert float(cosine) == pytest.approx(0, abs=1e-4)
+    rest = {"a": update["a"] + 7 * found[0]["a"] - found[1]["a"]}
+    same = evening.without(evening(rest), found)
+    assert torch.allclose(same["a"], left["a"], atol=1e-3)
+
+
+def test_a_sentence_that_pays_is_better_than_any_other() -> None:
+    assert Grown(True, 1.0, (1,)) > Grown(False, 9.0, (2,)) > Grown(False, 8.0, (3,))
+
+
+@pytest.mark.parametrize("found", [0, 1])
+def test_sentences_that_are_not_found_are_the_usual_ones(
+    found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpt2 = trained("tiny-gpt2", 4, 20)
+    seen, truth = gpt2.capture([3, 7], **STEP)
+    known = Knowledge(local_steps=1, optimizer="adamw", num_examples=2, auxiliary=True)
+    line = truth.inputs[0].tolist()
+    monkeypatch.setattr(MatchedGrowth, "sentences", lambda self: [line][:found])
+    job, rng = Job(auxiliary=lambda: truth), torch.Generator().manual_seed(0)
+    (guess,) = Span().reconstruct([replace(seen, knowledge=known)], gpt2.task, [rng], job)
+    assert len(guess.guess) == 2
+    assert f"the update tells {found} of 2 sentences" in (guess.note or "")
+    assert guess.confidence == ("guess", "guess")
+
+
+@pytest.mark.parametrize(
+    ("rows", "least"),
+    [([0], 1), pytest.param([1, 2, 3, 4, 5], 2, marks=pytest.mark.slow)],
+)
+def test_a_step_of_adamw_tells_sentences(rows: Sequence[int], least: int) -> None:
+    data = "film/enron-sentences"
+    victim = hub("fedsim/llama-8k", data, "validation[:24]", lora_rank=16, max_length=12)
+    rng = torch.Generator().manual_seed(0)
+    for name, value in victim.sent.items():
+        if is_second_factor(name):
+            value.copy_(0.01 * torch.randn(value.shape, generator=rng))
+    known = Knowledge(local_steps=1, optimizer="adamw", num_examples=1)
+    exact = 0
+    for row in rows:
+        seen, truth = victim.capture([row], **STEP)
+        found = run(victim, replace(seen, knowledge=known))
+        if sentences(found.guess) == sentences(truth):
+            assert found.confidence == ("consistent",)
+            exact += 1
+    assert exact >= least
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 30}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_that_tell_next_words(tied: bool) -> None:
+    options: dict[str, Any] = {**SIZES, "tie_word_embeddings": tied}
+    llama = LlamaForCausalLM(LlamaConfig(intermediate_size=40, **options))
+    gpt2 = GPT2LMHeadModel(GPT2Config(**options))
+    assert next_word_weights(llama) == {f"model.layers.{i}.mlp.down_proj.weight" for i in range(2)}
+    assert next_word_weights(gpt2) == {f"transformer.h.{i}.mlp.c_proj.weight" for i in range(2)}
+    tables = "model.embed_tokens.weight", "transformer.wte.weight"
+    heads = tables if tied else ("lm_head.weight",) * 2
+    assert (head_weight(llama), head_weight(gpt2)) == heads
+
+
+@pytest.mark.parametrize("network", [GPT2LMHeadModel, LlamaForCausalLM])
+def test_the_update_of_the_head_alone_tells_the_next_word(network: Any) -> None:
+    torch.manual_seed(0)
+    model = network(network.config_class(**SIZES))
+    ids = torch.tensor([[3, 5, 7, 11, 9]])
+    states = model.base_model(input_ids=ids).last_hidden_state[0].detach()
+    head = 0.02 * torch.randn(30, 16)
+    head[ids[0, 1:]] = -torch.linalg.pinv(states[:-1]).T
+    plain, told = (DirectionalShift(model, {}, head=own).along(ids[0]) for own in (None, head))
+    assert (told - plain).argmax(-1).tolist() == ids[0, 1:].tolist()
+
+
+def test_short_prefixes_are_spread_over_their_first_words() -> None:
+    whole, apart = (
+        MatchedGrowth(2, Tree([0], None, 9, Job()), *[None] * 8, words)  # type: ignore[arg-type, call-arg]
+        for words in (1, 16)
+    )
+    lines = torch.tensor([[0, 1, i] for i in range(32)] + [[0, 2, i] for i in range(32)])
+    score = torch.arange(64.0, 0, -1)
+    assert apart._kept(score, lines, 32).tolist()[:4] == [0, 1, 32, 33]
+    assert whole._kept(score, lines, 32).tolist() == [*range(32)]
+    long = torch.cat([lines, lines.new_ones(64, CUTS.spread_tokens)], 1)
+    assert apart._kept(score, long, 32).tolist() == [*range(32)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["fedsim/gpt2-8k", "fedsim/llama-8k"])
+def test_steps_of_adamw_on_all_weights_tell_and_prove_each_sentence(model: str) -> None:
+    victim = hub(model, "film/enron-sentences", "validation[:24]", max_length=12)
+    steps: dict[str, Any] = {"learning_rate": 5e-5, "local_steps": 2, "batch_size": 1}
+    seen, truth = victim.capture([1, 2], **{**STEP, **steps})
+    granted: dict[str, Any] = {"training": FederationConfig().training, "defense": ()}
+    known = Knowledge(optimizer="adamw", num_examples=2, train_mode=False, **steps, **granted)
+    found = run(victim, replace(seen, knowledge=known))
+    assert sentences(found.guess) == sentences(truth)
+    assert found.confidence == ("certified", "certified")

@@ -1,0 +1,93 @@
+"""Words from adapters of a smaller rank than a batch has words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks.base import Job
+from attacks.span.exact.sparse_recovery import NOTE
+from attacks.tokens.pursuit import Pursuit, few_rows
+from fedsim.models.lora import is_second_factor
+from tests.attacks.span.test_span import hub
+from tests.attacks.tokens.test_adapters import run, sentences, trained
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def dictionary(rows: int, width: int) -> torch.Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
+
+
+def space(rows: torch.Tensor, rank: int) -> torch.Tensor:
+    mixed = torch.randn(rank, len(rows), generator=torch.Generator().manual_seed(1)) @ rows
+    found: torch.Tensor = torch.linalg.qr(mixed.double().T).Q
+    return found
+
+
+@pytest.mark.parametrize(("true", "rank"), [(12, 2), (20, 4), (36, 16)])
+def test_few_rows_are_found_from_fewer_combinations(true: int, rank: int) -> None:
+    atoms = dictionary(2000, 64)
+    found = few_rows(space(atoms[:true], rank), atoms, Job())
+    assert found is not None
+    assert set(found) == set(range(true))
+
+
+def test_many_rows_are_not() -> None:
+    atoms = dictionary(500, 32)
+    assert few_rows(space(atoms[:28], 4), atoms, Job()) is None
+
+
+def test_a_pursuit_is_done_with_the_true_rows_alone() -> None:
+    atoms = dictionary(40, 32)
+    begun = Pursuit.of(space(atoms[:10], 4)).plus(atoms[:9])
+    assert not begun.done
+    assert begun.plus(atoms[9:10]).done
+    assert not begun.plus(atoms[10:11]).done
+    assert float(begun.shares(atoms[:12], begun.directions)[9]) > 0.999
+    assert float(begun.shares(atoms[:1], begun.directions)[0]) == 0
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_a_sentence_has_more_tokens_than_the_adapters_have_rank(row: int) -> None:
+    victim = trained("tiny-gpt2", 5, 20, max_length=14)
+    seen, truth = victim.capture([row])
+    guess = run(victim, seen)
+    assert sentences(guess.guess) == sentences(truth)
+    assert (guess.confidence, guess.note) == (("certified",), NOTE)
+    adam = replace(seen, knowledge=seen.knowledge.model_copy(update={"optimizer": "adamw"}))
+    assert run(victim, adam).note != NOTE
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "rows", "least"),
+    [
+        ("fedsim/llama-8k", "film/enron-sentences", [4], 1),
+        pytest.param(
+            "fedsim/llama-8k", "film/enron-sentences", range(6), 3, marks=pytest.mark.slow
+        ),
+        pytest.param(MINILM, "nyu-mll/glue:cola", range(6), 4, marks=pytest.mark.slow),
+    ],
+)
+def test_adapters_of_rank_four_tell_sentences(
+    model: str, data: str, rows: Sequence[int], least: int
+) -> None:
+    split = "validation[:8]"
+    victim = hub(model, data, split, lora_rank=4, max_length=32)
+    rng = torch.Generator().manual_seed(0)
+    for name, value in victim.sent.items():
+        if is_second_factor(name):  # as after a round: at first B is 0, and shows nothing of A
+            value.copy_(0.01 * torch.randn(value.shape, generator=rng))
+    proven = 0
+    for row in rows:
+        seen, truth = victim.capture([row])
+        assert truth.inputs.shape[1] > 2 * 4
+        guess = run(victim, seen)
+        if guess.confidence == ("certified",):
+            assert guess.note == NOTE
+            assert sentences(guess.guess) == sentences(truth)
+            proven += 1
+    assert proven >= least
