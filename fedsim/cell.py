@@ -50,7 +50,8 @@ class TaskConfig(ConfigSection):
     """``[task]``: the model, the private rows, and the held-out rows that measure utility.
 
     Attributes:
-        model: a hub id, a local folder, or a built-in (``fedsim list models``).
+        model: a hub id, a local folder, a built-in (``fedsim list models``), or a network of images
+            of your own as ``module:name`` or ``file.py:name``, which may take ``num_classes``.
         dataset: a hub id with an optional ``:config``, a local folder, or a built-in.
         split: the clients' private rows; may be sliced, as in ``train[100:900]``.
         kind: what the model learns: ``image-classification``, ``text-classification``,

@@ -16,6 +16,7 @@ from typing import Any
 
 from attacks.scheduling.authentication import authenticated, check_token
 from fedsim.errors import ConfigError
+from fedsim.named_code import environment
 
 
 def start_ray(
@@ -42,7 +43,10 @@ def start_ray(
                 log_to_driver=False,
                 job_config=_job(),
                 logging_level=logging.ERROR,
-                runtime_env={"env_vars": {"PYTHONPATH": path}, **_interpreter(address)},
+                runtime_env={
+                    "env_vars": {"PYTHONPATH": path, **environment()},
+                    **_interpreter(address),
+                },
                 **where,
             )
         except ConfigError:

@@ -25,6 +25,7 @@ from fedsim.capture import CaptureStore
 from fedsim.defenses import DEFENSES
 from fedsim.errors import FedsimError, StoreError
 from fedsim.files import read_record
+from fedsim.named_code import is_named
 from fedsim.records import JobRecord
 from fedsim.tasks.base import TaskSpec
 
@@ -73,6 +74,7 @@ def is_foreign(spec: JobSpec) -> bool:
     return (
         bool(task.added)
         or task.model in _added("fedsim.models")
+        or is_named(task.model)
         or any(table["name"] not in (*DEFENSES, "none") for table in chain)
     )
 

@@ -13,6 +13,7 @@ from experiments.plan.config import Plan, load_plan
 from experiments.plan.folder import Run, RunStage
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
+from fedsim.named_code import check_allowed, is_named
 from fedsim.visible import say
 
 
@@ -104,6 +105,10 @@ class Invocation:
             raise ConfigError(
                 f"{pending[0].folder}: not simulated yet. Run fedsim simulate {self.target} first."
             )
+        if opened is not None and {"simulate", "attack"} & {*stages}:
+            for name in {cell.config.task.model for cell in run.cells}:
+                if is_named(name):
+                    check_allowed(name, str(run.root / "experiment.toml"))
         training = {cell.experiment.name for cell in pending}
         for experiment in run.plan.experiments:
             check_gpus(

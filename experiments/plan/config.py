@@ -25,6 +25,7 @@ from fedsim.cell import AuxiliaryConfig, CandidatesConfig, CaptureConfig, Probes
 from fedsim.config_section import ConfigSection
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
+from fedsim.named_code import allow
 from fedsim.server_knows import ServerKnows
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
     table = read_toml(path)
     if "suite" not in table:
         config = parse_experiment(override(table, overrides))
+        _allow_code([config])
         return Plan(name=config.name, experiments=(config,))
     unknown = set(table) - {"name", "suite"}
     if unknown:
@@ -200,6 +202,7 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
         if "suite" in part:
             raise ConfigError(f"suite: {member!r} is itself a suite. List its experiments instead.")
     parts = [parse_experiment(override(part, overrides)) for part in tables]
+    _allow_code(parts)
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ConfigError(f"suite: two experiments have the same name in {names}. Rename one.")
@@ -207,6 +210,13 @@ def load_plan(experiment: str, overrides: Sequence[str] = ()) -> Plan:
         return Plan(name=table.get("name", path.stem), experiments=tuple(parts))
     except ValidationError as error:
         raise ConfigError(explain(error, "")) from None
+
+
+def _allow_code(parts: Sequence[ExperimentConfig]) -> None:
+    """The user named the file, and with it the code that makes its models."""
+    for part in parts:
+        for name in (part.task.model, *part.sweep.get("task.model", ())):
+            allow(str(name))
 
 
 def find(experiment: str, near: Path | None = None) -> Path:
@@ -221,6 +231,8 @@ def find(experiment: str, near: Path | None = None) -> Path:
         raise ConfigError(f"{experiment}: an experiment file must end in .toml. Rename it.")
     if experiment.endswith(".toml"):
         raise ConfigError(f"{experiment}: the file does not exist. Correct the path.")
+    if "/" in experiment:
+        raise ConfigError(f"{experiment}: no such run folder or experiment file. Correct the path.")
     raise ConfigError(f"{experiment!r} is not an experiment. {suggest(experiment, shipped())}")
 
 

@@ -11,8 +11,15 @@ from experiments.wording.names import natural, title
 from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import FACTS, Fact
-from fedsim.models import TEXT_MODELS, image_models, image_network, transformer
+from fedsim.models import (
+    TEXT_MODELS,
+    image_models,
+    image_network,
+    is_image_model,
+    transformer,
+)
 from fedsim.models.mode import has_train_mode
+from fedsim.named_code import is_named
 from fedsim.tasks import task_kind
 
 WORDS: dict[Fact, str] = {
@@ -103,7 +110,7 @@ def shared_protocol(models: Sequence[ThreatModel]) -> tuple[tuple[str, str], ...
 def _tells(fact: Fact, cell: CellConfig) -> bool:
     """Pictures have no token count, and without auxiliary rows there are none to grant."""
     if fact == "lengths":
-        return cell.task.model not in image_models()
+        return not is_image_model(cell.task.model)
     return fact != "auxiliary" or cell.auxiliary is not None
 
 
@@ -198,6 +205,8 @@ def _mode(cell: CellConfig) -> str:
 
 def _has_train_mode(task: TaskConfig) -> bool:
     """Read off a built-in or added model; one of the hub is taken to have dropout."""
+    if is_named(task.model):  # not looked into: a page is written of anybody's run
+        return True
     if made := image_models().get(task.model):
         side = getattr(made, "smallest", 1)
         options = getattr(made, "options", {})

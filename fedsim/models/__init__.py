@@ -16,6 +16,7 @@ from fedsim.models.network import ImageNetwork
 from fedsim.models.preact_resnet20 import PreActResNet20
 from fedsim.models.resnet20 import ResNet20
 from fedsim.models.vit import ViT
+from fedsim.named_code import classifier, is_named
 
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "lenet": LeNet,
@@ -50,18 +51,32 @@ def image_models() -> dict[str, ImageModel]:
     return {**registry(IMAGE_MODELS, "fedsim.models")}
 
 
+def is_image_model(name: str) -> bool:
+    """Whether it is one of ``image_models``, or the ``module:name`` of a network."""
+    return name in image_models() or is_named(name)
+
+
+def image_model(name: str) -> ImageModel:
+    """One of ``image_models``, or what a user named as ``module:name``.
+
+    Raises:
+        ConfigError: no user named it, or it cannot be imported.
+    """
+    return classifier(name, "task.model") if is_named(name) else image_models()[name]
+
+
 def image_network(
     name: str, input_shape: tuple[int, ...], num_classes: int, options: dict[str, int]
 ) -> nn.Module:
     """A network ``(image, channel, height, width) -> (image, class)`` with arbitrary weights.
 
     Args:
-        name: a key of ``image_models``.
+        name: as ``image_model`` takes it.
         input_shape: ``(channel, height, width)``; an added function is not told.
         num_classes: number of classes.
         options: of a class of fedsim's; an added function gets none.
     """
-    made = image_models()[name]
+    made = image_model(name)
     if isinstance(made, type) and issubclass(made, ImageNetwork):
         return made(input_shape, num_classes, **options)
     return cast(Callable[..., nn.Module], made)(num_classes=num_classes)

@@ -27,17 +27,16 @@ def locate(name: str) -> str:
     """Folder of a built-in or of a local model, else the identifier for the hub.
 
     Raises:
-        ConfigError: the name resembles that of a built-in, or is ``module:function``, and no such
-            folder exists.
+        ConfigError: the name resembles that of a built-in, or holds a colon, and no such folder
+            exists.
     """
     if name in TEXT_MODELS:
         return str(TEXT_MODELS[name])
     source = resolve(name, "models")
     if source == name and ":" in name and not Path(name).is_dir():
         raise ConfigError(
-            f"task.model: {name!r} is code, which no experiment imports, since a run folder may be "
-            "anybody's. Register a function of num_classes as an entry point of fedsim.models in "
-            f"your package, or attack captures with --model {name}."
+            f"task.model: {name!r} names no model. Write module:name or file.py:name for a network of "
+            "your own, or a folder or hub id."
         )
     if source == name and difflib.get_close_matches(name, MODELS, n=1, cutoff=0.8):
         raise ConfigError(f"task.model: {name!r} is not known. {suggest(name, MODELS)}")

@@ -9,7 +9,7 @@ from fedsim.build import registry, suggest
 from fedsim.cell import KINDS, TaskConfig, TaskKind
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import read_record, write_json
-from fedsim.models import IMAGE_MODELS, families, image_models, transformer
+from fedsim.models import IMAGE_MODELS, families, is_image_model, transformer
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification, image_spec
 from fedsim.tasks.language_modelling import LanguageModelling
@@ -52,7 +52,7 @@ def task_kind(config: TaskConfig) -> TaskKind:
         ConfigError: the model or the kind is unknown, or they do not fit each other.
     """
     asked = None if config.kind == "auto" else _kind_of(config.kind)
-    if config.model in image_models():
+    if is_image_model(config.model):
         fits: tuple[TaskKind, ...] = ("image-classification",)
         family = "built-in image" if config.model in IMAGE_MODELS else "foreign image"
     else:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -16,6 +13,7 @@ from torch import Tensor, nn
 
 from fedsim.errors import ConfigError
 from fedsim.models.network import ImageNetwork
+from fedsim.named_code import function_of
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
@@ -154,29 +152,6 @@ def _reference(model: Model) -> str:
     if inspect.isclass(model) or inspect.isfunction(model):
         return f"{model.__module__}:{model.__qualname__}"
     return f"{type(model).__module__}:{type(model).__qualname__}"
-
-
-def function_of(given: object, what: str) -> Callable[..., Any]:
-    """A function, or the one with the name ``module:function``.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if callable(given):
-        return given
-    module, colon, name = str(given).partition(":")
-    if colon and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # where an application's modules are, behind all others
-    try:
-        found = getattr(importlib.import_module(module), name) if colon else None
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{what}: {given!r} cannot be imported ({error}). Run the command in the folder of "
-            "your application, or install it."
-        ) from None
-    if callable(found):
-        return found  # type: ignore[no-any-return]
-    raise ConfigError(f"{what}: {given!r} is no function. Write module:function.")
 
 
 def _network_task(network: nn.Module, objective: Loss, form: InputForm, factory: str) -> Task:

@@ -13,7 +13,7 @@ from fedsim.build import suggest
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples
-from fedsim.models import IMAGE_MODELS, image_models, image_network
+from fedsim.models import IMAGE_MODELS, image_model, image_models, image_network, is_image_model
 from fedsim.models.network import ImageNetwork
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.classification import count_classes, utility
@@ -64,17 +64,15 @@ def image_spec(config: TaskConfig, rows: Rows) -> TaskSpec:
     Raises:
         ConfigError: the model does not fit the rows or the options.
     """
-    known = image_models()
-    if config.model not in known:
-        raise ConfigError(
-            f"task.model: {config.model!r} is not an image model. {suggest(config.model, known)}"
-        )
+    if not is_image_model(config.model):
+        known = suggest(config.model, image_models())
+        raise ConfigError(f"task.model: {config.model!r} is not an image model. {known}")
     if config.lora_rank or config.lora_targets:
         raise ConfigError(
             f"task.lora_rank: {config.model!r} is an image model, but adapters are for "
             f"transformers; got {config.lora_rank}. Leave lora_rank and lora_targets out."
         )
-    network = known[config.model]
+    network = image_model(config.model)
     shape = tuple(_pixels(rows, config.model).shape[1:])
     smallest = getattr(network, "smallest", ImageNetwork.smallest)
     if min(shape[1:]) < smallest:
@@ -103,12 +101,12 @@ def _try(spec: TaskSpec) -> None:
         raise ConfigError(
             f"task.model: {spec.model!r} does not take images of {spec.input_shape} "
             f"({type(error).__name__}: {' '.join(str(error).split())[:120]}). It is made as "
-            "model(num_classes=...); set task.image_size, or register a function that fits."
+            "model(num_classes=...); set task.image_size, or name a function that fits."
         ) from None
     if shape != (1, spec.num_classes):
         raise ConfigError(
             f"task.model: {spec.model!r} turns an image into {shape}, not into (1, "
-            f"{spec.num_classes}) logits. Register a function that heeds num_classes."
+            f"{spec.num_classes}) logits. Name a function that heeds num_classes."
         )
 
 

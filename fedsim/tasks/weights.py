@@ -13,7 +13,7 @@ from fedsim.capture import CaptureStore
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError
 from fedsim.files import load_tensors, read_json
-from fedsim.models import MODELS, image_models, transformer
+from fedsim.models import MODELS, is_image_model, transformer
 from fedsim.models.lora import adapt, is_adapter
 from fedsim.models.network import ImageNetwork
 from fedsim.plain_files import check_folder
@@ -30,8 +30,8 @@ def initial_weights(task: Task, config: TaskConfig, seed: int) -> Tensors:
     """
     source = config.weights
     if source == "auto":
-        known = MODELS.keys() | image_models().keys()
-        source = "random" if config.model in known else "pretrained"
+        ours = config.model in MODELS or is_image_model(config.model)
+        source = "random" if ours else "pretrained"
     if source == "random":
         return _random(task, seed)
     if source == "pretrained":
@@ -58,7 +58,7 @@ def _random(task: Task, seed: int) -> Tensors:
 
 
 def _pretrained(task: Task, config: TaskConfig, seed: int) -> Tensors:
-    if config.model in MODELS or config.model in image_models():
+    if config.model in MODELS or is_image_model(config.model):
         which = "built-in" if config.model in MODELS else "added"
         raise ConfigError(
             f"task.weights: there are no pretrained weights for the {which} {config.model!r}. "

@@ -65,7 +65,7 @@ def test_python_m_in_a_foreign_folder(lured: Path) -> None:
 
 
 def test_a_module_of_the_application_is_found_behind_all_others(lured: Path) -> None:
-    from fedsim.tasks.given import function_of
+    from fedsim.named_code import function_of
 
     (lured / "my_app.py").write_text("def net(): ...\n")
     try:
