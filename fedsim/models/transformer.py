@@ -35,8 +35,8 @@ def locate(name: str) -> str:
     source = resolve(name, "models")
     if source == name and ":" in name and not Path(name).is_dir():
         raise ConfigError(
-            f"task.model: {name!r} names no model. Write module:name or file.py:name for a network of "
-            "your own, or a folder or hub id."
+            f"task.model: {name!r} names no model. Write module:name or file.py:name for a network "
+            "of your own, or a folder or hub id."
         )
     if source == name and difflib.get_close_matches(name, MODELS, n=1, cutoff=0.8):
         raise ConfigError(f"task.model: {name!r} is not known. {suggest(name, MODELS)}")
