@@ -52,7 +52,7 @@ def broken(
         for place in places:
             tried = [one for one in attacks if one.place == place]
             if not tried:
-                lines.append(f"{_where(place)}: no finished attack has a score of {limit.metric}")
+                lines.append(f"{where(place)}: no finished attack has a score of {limit.metric}")
             lines += [line for one in tried if (line := _over(one, limit, compare))]
     if verbatim is not None:
         lines += _returned(scores, places, verbatim)
@@ -73,7 +73,7 @@ def _tried(scores: pd.DataFrame, metric: str) -> list[Scored]:
 def _over(one: Scored, limit: Limit, compare: Compared) -> str:
     """Why an attack is over a limit; empty if it is not."""
     value = _number(one, limit.most, compare)
-    what = f"{one.attacker.attack} {_where(one.place)}: {limit.metric}"
+    what = f"{one.attacker.attack} {where(one.place)}: {limit.metric}"
     if value is None:
         why = "clients are too few, or too much alike, for a bound"
         return f"{what} {one.mean:.3g}, and {why}: pass --compare mean"
@@ -113,7 +113,7 @@ def _returned(
         }
         if not any(known.values()):
             names = " or ".join(EXACT_METRIC.values())
-            yield f"{_where(place)}: no finished attack has a score of {names}"
+            yield f"{where(place)}: no finished attack has a score of {names}"
             continue
         exact = {
             victim
@@ -124,13 +124,14 @@ def _returned(
         }
         if len(exact) > allowed:
             came = "example" if len(exact) == 1 else "examples"
-            yield f"{_where(place)}: {len(exact)} {came} came back verbatim, above {allowed}"
+            yield f"{where(place)}: {len(exact)} {came} came back verbatim, above {allowed}"
 
 
 def _exact(metric: str, value: float) -> bool:
     return value <= EXACT[metric] if metric == "mse" else value >= EXACT[metric]
 
 
-def _where(place: DefenseInSetting) -> str:
+def where(place: DefenseInSetting) -> str:
+    """``under gaussian noise (std=0.001) at batch 4``."""
     name = "no defense" if place.defense == "none" else defense_name(*place[1:])
     return f"under {name}{f' at {place.setting}' if place.setting else ''}"

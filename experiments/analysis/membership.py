@@ -35,6 +35,7 @@ class Finding(Record):
     Attributes:
         round: None for all rounds together.
         n: members, or updates where properties are inferred.
+        guessed: those of them whose job failed or is unfinished, which count as a blind guess.
         tells: whether an AUC or TPR lies above that of a guess, at an error of 2.5 % that the
             three share with all attacks on the defense.
     """
@@ -46,6 +47,7 @@ class Finding(Record):
     round: int | None
     metric: str
     n: int
+    guessed: int
     clients: int
     mean: float
     low: float | None
@@ -58,6 +60,11 @@ class Finding(Record):
         interval = "" if self.low is None else f" [{show(self.low, '1')}, {show(self.high, '1')}]"
         return f"{show(self.mean, '1')}{interval}"
 
+    @property
+    def blind(self) -> str:
+        """How many count as a blind guess, if any."""
+        return f", {self.guessed} of which count as guesses" if self.guessed else ""
+
     def text(self) -> str:
         """One line."""
         where = f"{self.setting}; " if self.setting else ""
@@ -65,7 +72,7 @@ class Finding(Record):
         what = "members" if self.metric.startswith("membership") else "updates"
         return (
             f"{where}{self.defense}; {self.attack}; {when}{self.control}: "
-            f"{METRICS[self.metric]} {self.number}, {self.n} {what}"
+            f"{METRICS[self.metric]} {self.number}, {self.n} {what}{self.blind}"
         )
 
 
@@ -124,6 +131,7 @@ def _finding(group: _Group, own: Sequence[ScoreRow], attacks: int) -> Finding:
     return Finding(
         **group._asdict(),
         n=known.n,
+        guessed=sum(row.status != "done" for row in own),
         clients=known.clusters,
         mean=known.mean,
         low=known.low,

@@ -12,12 +12,17 @@ import typer
 from experiments.audit.runs import load
 from experiments.commands.parameters import Json, RunFolder
 from experiments.plan.folder import Run
-from fedsim.build import suggest
+from fedsim.build import explain, suggest
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from experiments.analysis.findings import Findings
+
+_EFFECTS = ("psnr", "rouge")
+"""Smallest effects of ``[verdict]``."""
 
 
 class Compare(Enum):
@@ -42,6 +47,14 @@ def check(
         int | None,
         typer.Option("--max-verbatim", min=0, help="examples that may come back exactly"),
     ] = None,
+    smallest: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--smallest",
+            metavar="psnr=DB or rouge=VALUE",
+            help="ask each defense for the verdict that no leak above this is found",
+        ),
+    ] = None,
     compare: Annotated[
         Compare, typer.Option(help="what is held to a limit: the 95 % bound, mean or worst client")
     ] = Compare.BOUND,
@@ -51,18 +64,23 @@ def check(
     """Fail if an attack reaches more than is allowed: a gate for continuous integration.
 
     Each attack under each defense is held to the limits, and what was not tested fails. A limit
-    holds where it holds at 95 %, so that few clients pass none; --compare mean asks less.
+    holds where it holds at 95 %, so that few clients pass none; --compare mean asks less. With
+    --smallest the run is judged again by that smallest effect.
     """
     from experiments.analysis.gate import Limit, broken
     from experiments.analysis.summary import metric_classes
+    from experiments.report.leak_gate import open_verdicts
 
     limits = [Limit(*_limit(text), most=True) for text in most or []]
     limits += [Limit(*_limit(text), most=False) for text in least or []]
-    if not limits and verbatim is None:
+    effects = dict(map(_limit, smallest or []))
+    if not limits and verbatim is None and not effects:
         raise ConfigError("check: there is nothing to check. Pass --max rouge1=0.3, for example.")
     for limit in limits:
         if limit.metric not in (known := metric_classes()):
             raise ConfigError(f"{limit.metric!r}: is no metric. {suggest(limit.metric, known)}")
+    if unknown := sorted(effects.keys() - _EFFECTS):
+        raise ConfigError(f"--smallest {unknown[0]!r}: {suggest(unknown[0], _EFFECTS)}")
     scores = _scores(run)
     if count := int((scores.status == "interrupted").sum()):
         raise ConfigError(f"{run}: {count} values are missing. Run fedsim run {run} to finish it.")
@@ -71,10 +89,12 @@ def check(
             raise ConfigError(f"--defense {defense!r}: {suggest(defense, set(scores.defense))}")
         scores = scores[scores.defense == defense]
     lines = broken(scores, limits, compare=compare.value, verbatim=verbatim)
+    if effects:
+        lines += open_verdicts(_judged(run, effects), defense)
     if as_json:
         say(json.dumps({"passed": not lines, "broken": lines}))
     else:
-        count = len(limits) + (verbatim is not None)
+        count = len(limits) + (verbatim is not None) + bool(effects)
         held = "1 limit holds" if count == 1 else f"{count} limits hold"
         say("\n".join(lines) or f"passed: {held}")
     raise typer.Exit(1 if lines else 0)
@@ -91,6 +111,33 @@ def _scores(run: Path) -> pd.DataFrame:
     rows = read_rows(run / "scores.parquet", ScoreRow)
     cells = {cell.name: cell.config for cell in Run.open(run).cells}
     return score_frame(rows, settings(cells, {row.cell: row.run for row in rows}))
+
+
+def _judged(run: Path, effects: dict[str, float]) -> Findings:
+    """The findings of a run by other smallest effects; the rest of its rule stays."""
+    from pydantic import ValidationError
+
+    from experiments.analysis.summary import summarise
+    from experiments.plan.config import VerdictRule
+    from experiments.plan.folder import read_rules
+    from experiments.stages.rows import read_rows
+    from fedsim.records import ScoreRow, UtilityRow
+
+    try:
+        rules = {
+            name: VerdictRule.model_validate(rule.model_dump() | effects)
+            for name, rule in read_rules(run).items()
+        }
+    except ValidationError as error:
+        raise ConfigError(explain(error, "--smallest")) from None
+    members = run / "membership.parquet"
+    return summarise(
+        read_rows(run / "scores.parquet", ScoreRow),
+        read_rows(run / "utility.parquet", UtilityRow),
+        {cell.name: cell.config for cell in Run.open(run).cells},
+        rules=rules,
+        membership=read_rows(members, ScoreRow) if members.exists() else (),
+    )
 
 
 def _limit(text: str) -> tuple[str, float]:

@@ -55,6 +55,12 @@ class _Known:
         whole = [one for one in found if one.control == SEEN and one.round is None]
         return max(whole, key=lambda one: one.mean, default=None)
 
+    def hides(self, setting: str, defense: str) -> bool:
+        """Whether attacks on members ran to their end, and no metric of any tells them."""
+        found = self.of(setting, defense, "membership")
+        seen = [one for one in found if one.control == SEEN]
+        return bool(seen) and not any(one.tells or one.guessed for one in seen)
+
 
 def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) -> list[Told]:
     """By setting and defense; empty without inferred membership, properties or an audit."""
@@ -149,7 +155,8 @@ def _members(known: _Known, setting: str, defense: str, best: Finding | None) ->
     return (
         f"{told}: AUC {best.number} by {best.attack}"
         f"{f', {_share(rate)} at a false positive rate of 1 %' if rate else ''}, {best.n} members "
-        f"of {best.clients} clients{f'; fresh rows in their place {null.number}' if null else ''}"
+        f"of {best.clients} clients{best.blind}"
+        f"{f'; fresh rows in their place {null.number}' if null else ''}"
         f"{_by_round([f for f in found if f.metric == best.metric])}."
     )
 
@@ -174,12 +181,11 @@ def _changes(
 ) -> Iterator[str]:
     if best is not None and best.tells:
         here = dict.fromkeys(one.defense for one in known.findings if one.setting == setting)
-        found = {one: known.members(setting, one) for one in here}
-        hidden = [one for one, own in found.items() if own is not None and not own.tells]
+        hidden = [one for one in here if known.hides(setting, one)]
         if hidden:
             yield f"{names(hidden)} left no member told here."
         else:
-            yield "no defense of this run hides members; more noise or more rows a batch may."
+            yield "no defense is shown to hide members; more noise or more rows a batch may."
     elif best is not None:
         yield f"a stronger attack, or more than {best.n} members, may still tell them."
     if audits and max(audits[-1].lower, audits[-1].any_mechanism) < audits[-1].epsilon / 2:

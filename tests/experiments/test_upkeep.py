@@ -148,6 +148,44 @@ def test_a_gate_counts_what_came_back_verbatim(finished: Path, copied: Path, sai
         assert (code, out) == (1, "under no defense: 1 example came back verbatim, above 0\n")
 
 
+def test_a_gate_asks_for_the_verdict_with_its_smallest_effect(
+    make_run: Make, finished: Path, said: Said
+) -> None:
+    code, out, _ = said("check", finished, "--smallest", "rouge=.05")
+    assert code == 1
+    assert out.startswith("under no defense: not no leak above 0.05 ROUGE-L found, but leaks")
+    run = make_run(
+        IMAGES,
+        federation={"clients": 8, "rounds": 1, "client_rows": 1},
+        defenses=[{"name": "none"}, {"name": "gaussian_noise", "std": 0.01}],
+        attacks=[{"name": "inverting", "steps": 1}, {"name": "prior_only"}],
+    )
+    execute(run, STAGES, quiet=True)
+    # Undefended images come back; an adaptive attack leads by .7 dB over the blind guess.
+    path = run.root / "scores.parquet"
+    rows = [row for row in read_rows(path, ScoreRow) if row.metric == "psnr"]
+
+    def changed(row: ScoreRow) -> ScoreRow:
+        own = row.attack == "inverting"
+        lead = {"none": 0.7, OTHER_CLIENT: -1.0}.get(row.control, -1.0) if own else 0.0
+        found = 40.0 if own and row.defense == row.control == "none" else 12 + lead
+        scatter = 0.01 * (row.client * (1 + 2 * own + 2 * (row.control != "none")) % 8)
+        return replace(row, value=found + scatter, adaptive=own and row.defense != "none")
+
+    write_rows(path, ScoreRow, [changed(row) for row in rows])
+    code, out, _ = said("check", run.root, "--smallest", "psnr=1")
+    assert (code, out) == (0, "passed: 1 limit holds\n")
+    code, out, _ = said("check", run.root, "--smallest", "psnr=.5")
+    where = "under Gaussian noise (std=0.01)"
+    assert code == 1
+    assert out.startswith(f"{where}: not no leak above 0.5 dB found, but leaks (better than guess")
+    # Undefended victims are held to it by name, and untested ones never pass.
+    assert said("check", run.root, "--smallest", "psnr=1", "--defense", "none")[0] == 1
+    unscored = [replace(row, value=None, status="skipped") for row in rows]
+    write_rows(path, ScoreRow, unscored)
+    assert said("check", run.root, "--smallest", "psnr=1")[0] == 1
+
+
 def test_what_was_not_tested_does_not_pass(copied: Path, said: Said) -> None:
     path = copied / "scores.parquet"
     original = read_rows(path, ScoreRow)
@@ -181,6 +219,8 @@ def test_a_run_without_the_main_metric_says_so(copied: Path, said: Said) -> None
         (("--max", "rouge1"), "Write metric=value"),
         (("--max", "rogue1=1"), "Did you mean 'rouge1'?"),
         (("--max", "rouge1=1", "--defense", "nonee"), "Did you mean 'none'?"),
+        (("--smallest", "rougeL=.05"), "Did you mean 'rouge'?"),
+        (("--smallest", "rouge=2"), "less than 1"),
     ],
 )
 def test_a_wrong_check_names_the_fix(

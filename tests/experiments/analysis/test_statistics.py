@@ -101,7 +101,7 @@ def test_a_difference_without_skew_is_the_t_test_of_the_clients_means() -> None:
     half = np.random.default_rng(0).normal(size=(4, 4))
     values = np.concatenate([half, -half]).ravel() + 0.3
     found = paired_difference(values, np.full(32, -9.0), np.repeat(np.arange(8), 4), comparisons=5)
-    error = 0.01 * (1 - 0.9 / 8)
+    error = 0.01 * (1 - 0.5 / 8)
     theirs = ttest_1samp(values.reshape(8, 4).mean(1) + 9, 0).confidence_interval(1 - error)
     assert found.level == pytest.approx(0.99)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))

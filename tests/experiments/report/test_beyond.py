@@ -104,6 +104,25 @@ def test_a_sentence_for_each_question(run: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        members("private", 0.5, status="failed"),
+        members("private", 0.5, status="timeout"),
+        [*members("private", 0.5), *members("private", 0.3, metric="membership_tpr_1")],
+    ],
+)
+def test_no_member_is_called_hidden_where_a_job_failed_or_a_rate_tells(
+    rows: list[ScoreRow], tmp_path: Path
+) -> None:
+    write_rows(tmp_path / "membership.parquet", ScoreRow, [*members("bare", 0.97), *rows])
+    (section,) = summarise([], [], CELLS).sections
+    bare, private = (dict(one.sentences) for one in beyond(section, tmp_path, CELLS))
+    assert bare["What would change it"].startswith("no defense is shown to hide")
+    failed = {row.status for row in rows} != {"done"}
+    assert ("6 of which count as guesses" in private["Members"]) == failed
+
+
 def test_nothing_is_said_without_such_files(tmp_path: Path) -> None:
     (section,) = summarise([], [], CELLS).sections
     assert beyond(section, tmp_path, CELLS) == []

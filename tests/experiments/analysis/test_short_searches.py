@@ -1,0 +1,56 @@
+"""An attack with too small a budget finds nothing anywhere, and that proves nothing."""
+
+from typing import Any
+
+import pytest
+
+from experiments.analysis.findings import Findings
+from experiments.pipeline import execute
+from experiments.plan.folder import STAGES
+from experiments.report.beyond import beyond
+from fedsim.files import read_record
+from tests.apps.cases import IMAGES, TEXT, Make
+
+NOISE = {"name": "gaussian_noise", "std": 0.01}
+SEARCHES: dict[str, tuple[dict[str, Any], str]] = {
+    "images": (IMAGES, "inverting"),
+    "texts": (TEXT, "tag"),
+}
+
+
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_a_search_of_one_step_is_no_positive_control(kind: str, make_run: Make) -> None:
+    base, name = SEARCHES[kind]
+    run = make_run(
+        base,
+        auxiliary={"split": "public", "rows": 20},
+        federation={"clients": 8, "rounds": 1, "client_rows": 1, "batch_size": 1},
+        defenses=[{"name": "none"}, NOISE],
+        attacks=[{"name": name, "steps": 1, "adaptive": True}, {"name": "prior_only"}],
+    )
+    assert not execute(run, STAGES, quiet=True).failed
+    (section,) = read_record(run.root / "summary.json", Findings).sections
+    assert len(section.evidence.verdicts) == 2
+    for verdict in section.evidence.verdicts:
+        assert verdict.rows == "not decided"
+        assert "no_control" in [reason.kind for reason in verdict.reasons]
+
+
+def test_two_shadow_clients_hide_no_member(make_run: Make) -> None:
+    run = make_run(
+        IMAGES,
+        task={"heldout_rows": 16},
+        candidates={"fresh": 4, "share": 1.0},
+        federation={"clients": 8, "rounds": 1, "client_rows": 8, "batch_size": 8},
+        defenses=[{"name": "none"}, NOISE],
+        attacks=[{"name": "membership", "statistic": "shadow", "shadows": 2}],
+    )
+    execute(run, STAGES, quiet=True)
+    (section,) = read_record(run.root / "summary.json", Findings).sections
+    told = beyond(section, run.root, {cell.name: cell.config for cell in run.cells})
+    assert [one.defense for one in told] == ["none", "Gaussian noise (std=0.01)"]
+    for one in told:
+        sentences = dict(one.sentences)
+        assert sentences["Members"].startswith("not shown to be told from fresh rows")
+        assert sentences["What would change it"].startswith("a stronger attack, or more than")
+    assert all(one.word == "not attacked" for one in section.evidence.verdicts)
