@@ -295,7 +295,7 @@ def _t_interval(
     from scipy.stats import t
 
     centre, n = float(values.mean()), len(values)
-    deviations = np.bincount(groups, weights=values - centre)
+    deviations: Floats = np.bincount(groups, weights=values - centre).astype(np.float64)
     variance = float(deviations @ deviations) / (k - 1)
     error_of_mean = math.sqrt(k * variance) / n
     q = float(t.ppf(1 - error / 2, k - 1))
@@ -310,7 +310,7 @@ def _skewness(deviations: Floats) -> float:
     """Fisher's, of three clients or more; ``deviations`` from their mean, not all 0."""
     k = len(deviations)
     variance = float(deviations @ deviations) / (k - 1)
-    return k**2 / ((k - 1) * (k - 2)) * float((deviations**3).mean()) / variance**1.5
+    return float(k**2 / ((k - 1) * (k - 2)) * (deviations**3).mean() / variance**1.5)
 
 
 def _hall(q: float, skew: float, k: int) -> float:

@@ -36,12 +36,12 @@ def test_a_search_of_one_step_is_no_positive_control(kind: str, make_run: Make) 
         assert "no_control" in [reason.kind for reason in verdict.reasons]
 
 
-def test_two_shadow_clients_hide_no_member(make_run: Make) -> None:
+def test_three_members_beside_four_rows_hide_no_member(make_run: Make) -> None:
     run = make_run(
         IMAGES,
         task={"heldout_rows": 16},
         candidates={"fresh": 4, "share": 1.0},
-        federation={"clients": 8, "rounds": 1, "client_rows": 8, "batch_size": 8},
+        federation={"clients": 3, "rounds": 1, "client_rows": 1, "batch_size": 1},
         defenses=[{"name": "none"}, NOISE],
         attacks=[{"name": "membership", "statistic": "shadow", "shadows": 2}],
     )
