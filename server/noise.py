@@ -11,10 +11,10 @@ from flwr.serverapp.strategy import Strategy
 
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
-from fedsim.defenses.clip import cut
-from fedsim.defenses.dp_server import DpServer
+from fedsim.defenses.base import Gaussian
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.errors import ConfigError
+from fedsim.magnitudes import cut
 from fedsim.seeds import generator
 from fedsim.types import Tensors
 from fedsim.wire import ReplyFacts, arrays_of, to_arrays, to_tensors
@@ -30,16 +30,16 @@ class Noise(Wrapper):
 
     Args:
         inner: a strategy that averages with the numbers of examples as weights.
-        defense: clipping norm and noise multiplier.
+        noise: clipping norm, and standard deviation for the largest weight of 1.
         seed: seed of the experiment.
         parameters: names of the tensors that are clipped; all others are buffers.
     """
 
     def __init__(
-        self, inner: Strategy, defense: DpServer, seed: int, parameters: Iterable[str]
+        self, inner: Strategy, noise: Gaussian, seed: int, parameters: Iterable[str]
     ) -> None:
         super().__init__(inner)
-        self.defense = defense
+        self.noise = noise
         self.seed = seed
         self.parameters = frozenset(parameters)
         self._sent: Tensors = {}
@@ -59,7 +59,7 @@ class Noise(Wrapper):
         counts = [_examples(message) for message in replies]
         rng = generator(self.seed, "server-noise", server_round)
         for position, message in enumerate(replies):
-            std = self.defense.noise_multiplier * self.defense.clip * max(counts) / counts[position]
+            std = (self.noise.std or 0.0) * max(counts) / counts[position]
             self._cover(message, 0.0 if position else std, rng)
         return self.inner.aggregate_train(server_round, replies)
 
@@ -69,7 +69,7 @@ class Noise(Wrapper):
         weights = ReplyFacts.read(message).kind == "weights"
         names = [name for name in received if name in self.parameters]
         update = {k: self._sent[k] - received[k] if weights else received[k] for k in names}
-        update = cut(update, self.defense.clip)
+        update = cut(update, self.noise.clip)
         if std:
             update = GaussianNoise(std=std).transform(update, rng)
         covered = {k: self._sent[k] - v if weights else v for k, v in update.items()}
@@ -89,11 +89,11 @@ def with_noise(inner: Strategy, config: CellConfig, parameters: Iterable[str]) -
         ConfigError: the strategy does not average.
     """
     for defense in build_chain(config.defense, "defense").defenses:
-        if isinstance(defense, DpServer):
+        if (noise := defense.at_server) is not None:
             if not config.federation.averages:
                 raise ConfigError(
                     f"dp_server: strategy {config.federation.strategy!r} takes no mean, for which "
                     "the noise is scaled. Set federation.strategy to 'fedavg' or 'fedadam'."
                 )
-            inner = Noise(inner, defense, config.seed, parameters)
+            inner = Noise(inner, noise, config.seed, parameters)
     return inner

@@ -16,8 +16,7 @@ from attacks.observed.replay import Replay, step_length
 from fedsim.capture import Observation
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
-from fedsim.defenses.prune import Prune
-from fedsim.defenses.sign import Sign
+from fedsim.magnitudes import median_magnitude
 from fedsim.types import Batch, Tensors
 
 ImageForm: TypeAlias = Literal["cosine", "support", "ranks", "signs", "interval"]
@@ -124,14 +123,13 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     if several and all(_ranks_each(one) for one in chain.defenses) and zeroing:
         form = "ranks"
     apart = singles and bool({"sign", "scale"} & chain.distortions)
-    steep = tuple(_steep(one) if isinstance(one, Sign) else one for one in chain.defenses)
-    surrogate = replace(chain, defenses=steep)
+    surrogate = replace(chain, defenses=tuple(one.sharp(SHARP) for one in chain.defenses))
     return ImageLoss(model, form, surrogate, each=apart or (several and chain.per_example))
 
 
 def _ranks_each(defense: Defense) -> bool:
     """Whether it keeps the largest coordinates of each example."""
-    return isinstance(defense, Prune) and defense.per_example and defense.keep == "largest"
+    return defense.keeps_largest and defense.per_example
 
 
 def _dither(observation: Observation, place: int) -> float:
@@ -141,17 +139,6 @@ def _dither(observation: Observation, place: int) -> float:
     scaled = observation.kind != "gradient" and None in {known.learning_rate, known.local_steps}
     noise = None if scaled else granted_noise(replace(observation, knowledge=first))
     return (noise or 0.0) / (step_length(observation) if noise else 1.0)
-
-
-class _SteepSign(Sign):
-    """Signs whose surrogate is nearly a step, so that the truth fits."""
-
-    def width(self, update: Tensors) -> Tensor | float:
-        return SHARP * super().width(update)
-
-
-def _steep(defense: Sign) -> Sign:
-    return _SteepSign(stage=defense.stage, scale=defense.scale)
 
 
 def nearest(guess: Tensors, observed: Tensors, slack: Tensors) -> Tensors:
@@ -184,7 +171,7 @@ def sign_distance(guess: Tensors, observed: Tensors) -> Tensor:
     as much. Wu et al. 2022, appendix A, weigh wrong signs by their energy, which is nearly 0 for
     images far from the truth.
     """
-    width = WIDTH * Sign().width({name: guess[name] for name in observed})
+    width = WIDTH * median_magnitude({name: guess[name] for name in observed})
     signs = {name: value.sign() for name, value in observed.items()}
     kept = {name: value.abs() for name, value in signs.items()}
     return cosine_distance({name: (guess[name] / width).tanh() for name in signs}, signs, kept)

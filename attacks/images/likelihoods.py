@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from attacks.observed.distance import EPSILON
-from fedsim.defenses.sign import Sign
+from fedsim.magnitudes import median_magnitude
 from fedsim.types import Tensors
 
 SHARP = 0.01
@@ -52,8 +52,8 @@ def sign_surprise(
         flipped: noise was added to the signs. The share of those that it flipped is taken to be
             that of the guess's wrong ones.
     """
-    width = SHARP * Sign().width({name: guess[name] for name in observed})
-    width = (torch.as_tensor(width).square() + (dither / PROBIT) ** 2).sqrt()
+    width = SHARP * median_magnitude({name: guess[name] for name in observed})
+    width = (width.square() + (dither / PROBIT) ** 2).sqrt()
     clear = torch.cat([(value.sign() * guess[name]).flatten() for name, value in observed.items()])
     kept = torch.cat([(value != 0).flatten() for value in observed.values()])
     likely = logsigmoid(clear / width)

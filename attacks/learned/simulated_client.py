@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,8 @@ from attacks.observed.declared import declared
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, step_length
 from fedsim.capture import Observation
+from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
-from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.errors import CannotAttack
 from fedsim.types import Batch, Tensors
 
@@ -191,11 +192,11 @@ def declared_client(
     length, cohort = step_length(observation), observation.knowledge.cohort
     chain = declared(observation) if defended else Chain()
     names, defenses, late, single = list(chain.names), list(chain.defenses), 0.0, 0.0
-    while defenses and isinstance(noise := defenses[-1], GaussianNoise):
-        if noise.stage == "sample":
-            single += noise.std**2
+    while defenses and (std := _noise_alone(defenses[-1])) is not None:
+        if defenses[-1].changes_update:
+            late += std**2 / length**2 / cohort
         else:
-            late += noise.std**2 / length**2 / cohort
+            single += std**2
         names, defenses = names[:-1], defenses[:-1]
     chain = Chain(tuple(names), tuple(defenses))
     spread = LocalSteps.of(observation)
@@ -210,6 +211,14 @@ def declared_client(
     return SimulatedClient(
         Gradients.of(model), features, chain, late + single * spread.noise, spread, length
     )
+
+
+def _noise_alone(defense: Defense) -> float | None:
+    """Standard deviation of Gaussian noise on each gradient or the update; None if not that."""
+    noise = defense.gaussian
+    if noise is None or noise.clip < math.inf or defense.changes_sum:
+        return None
+    return noise.std
 
 
 def _generator(batch: Batch, seed: int) -> torch.Generator:

@@ -12,8 +12,6 @@ from attacks.observed.single_target import single_target
 from fedsim.capture import Observation
 from fedsim.defenses.base import Defense
 from fedsim.defenses.chain import Chain
-from fedsim.defenses.prune import Prune
-from fedsim.defenses.sign import Sign
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
@@ -54,7 +52,7 @@ def known_labels(
     auxiliary = job.auxiliary() if knowledge.auxiliary else None
     defense = declared(observation) if adaptive else Chain()
     alone = _alone(observation, defense)
-    if isinstance(alone, Sign) and alone.scale == "none":
+    if alone is not None and alone.sends_signs:
         head = find_head(task.build())
         if head.bias in observation.received:
             return torch.repeat_interleave(
@@ -68,7 +66,7 @@ def known_labels(
         rng,
         auxiliary,
         scaled=scaled,
-        ranked=isinstance(alone, Prune) and alone.keep == "largest",
+        ranked=alone is not None and alone.keeps_largest,
         predicted=job.predicted,
     )
     return torch.repeat_interleave(counts)

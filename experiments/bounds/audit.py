@@ -19,9 +19,6 @@ from fedsim.capture import CaptureStore
 from fedsim.cell import CellConfig
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
-from fedsim.defenses.budget import Budgeted
-from fedsim.defenses.dp_client import DpClient
-from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.errors import ConfigError
 from fedsim.files import Record, Sealed, load_tensors, write_json
 from fedsim.threads import one_thread
@@ -92,13 +89,14 @@ class AuditRecord(Sealed):
 def obstacle(config: CellConfig) -> str:
     """Why a cell cannot be audited; empty if it can be."""
     defenses = build_chain(config.defense, "defense").defenses
-    if len(defenses) != 1 or not isinstance(defenses[0], DpSgd | DpClient):
+    noise = defenses[0].gaussian if len(defenses) == 1 and defenses[0].unit else None
+    if noise is None:
         return "its defense is not dp_sgd or dp_client alone"
     if config.federation.protocol != "fedsgd":
         return "under fedavg the server sees sums of local steps; set federation.protocol = fedsgd"
     if config.federation.cohort > 1:
         return f"the server sees the sum of {config.federation.cohort} clients"
-    if defenses[0].noise_multiplier == 0:
+    if noise.std == 0:
         return "it adds no noise, so epsilon is infinite"
     return ""
 
@@ -143,21 +141,22 @@ def audit_case(case: Case, canaries: int | None, error: float) -> list[AuditRow]
     part = partition(private.labels, federation.clients, federation, config.seed)[0]
     chain, claim = build_chain(config.defense, "defense"), mechanism(config, len(part))
     defense = chain.defenses[0]
-    assert isinstance(defense, Budgeted)
+    noise = defense.gaussian
+    assert noise is not None
     assert claim is not None
     trainer = LocalTrainer(setting.task, federation, chain, config.seed, torch.device("cpu"))
     auditor = Auditor(trainer, defense, private.take(part), broadcasts(store))
     shapes = {name: case.weights[name].shape for name in store.record(store.keys()[0]).order}
     size = sum(map(torch.Size.numel, shapes.values()))
     if canaries is None:
-        last = Claim(federation.rounds, claim.turn.chance, claim.noise, defense.delta)
+        last = Claim(federation.rounds, claim.turn.chance, claim.noise, noise.delta)
         canaries = min(max(last.enough(error), _USUAL[0]), _USUAL[-1], size)
     if canaries > size:
         raise ConfigError(f"canaries: {canaries} do not fit into the {size} coordinates sent.")
     trial = auditor.trial(shapes, canaries, 0, federation.clients + config.probes.count)
     found = []
     for steps in _rounds(config):
-        seen, own = trial.until(steps), Claim(steps, trial.rate, claim.noise, defense.delta)
+        seen, own = trial.until(steps), Claim(steps, trial.rate, claim.noise, noise.delta)
         row = AuditRow(
             **case.who,
             unit=claim.unit,

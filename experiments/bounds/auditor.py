@@ -20,8 +20,7 @@ from clients.local_steps import schedule
 from clients.train import LocalTrainer
 from experiments.bounds.canaries import Canaries, Planted, Replaced
 from experiments.bounds.one_run import Trial
-from fedsim.defenses.budget import Budgeted
-from fedsim.defenses.dp_client import DpClient
+from fedsim.defenses.base import Defense, Gaussian
 from fedsim.federation import FederationConfig
 from fedsim.seeds import generator, numpy_generator
 from fedsim.types import Rows, Tensors
@@ -45,10 +44,16 @@ class Auditor:
     """
 
     trainer: LocalTrainer
-    defense: Budgeted
+    defense: Defense
     rows: Rows
     sent: Callable[[int], Tensors]
     sample: Sampler = schedule
+
+    @property
+    def _noise(self) -> Gaussian:
+        noise = self.defense.gaussian
+        assert noise is not None
+        return noise
 
     def trial(self, shapes: Shapes, count: int, client: int, numbers: int) -> Trial:
         """The scores of ``count`` canaries with every release of the run.
@@ -62,7 +67,7 @@ class Auditor:
         seed = self.trainer.seed
         coins = numpy_generator(seed, "audit", client).random(count) < 0.5
         rng = generator(seed, "audit", client)
-        if isinstance(self.defense, DpClient):
+        if self.defense.unit == "update":
             return self._updates(Canaries.draw(shapes, 1, rng), coins, numbers)
         return self._examples(Canaries.draw(shapes, count, rng), coins, client)
 
@@ -76,31 +81,30 @@ class Auditor:
         for round_ in range(1, config.rounds + 1):
             drawn = self.sample(config, trainer.seed, own + len(planted), round_, client)[0]
             real = batch[[position for position in drawn if position < own]]
-            norm = _turn(round_) * _LOUD * self.defense.clip
+            norm = _turn(round_) * _LOUD * self._noise.clip
             among = [planted[position - own] for position in drawn if position >= own]
             gradients = tuple(canaries.gradient(canary, norm) for canary in among)
             host = Planted(**vars(trainer), canaries=gradients)
             received = host.defend(self.sent(round_), real, [], round_, client).tensors
             products = canaries.products(received) * len(drawn)
-            scores.append(_turn(round_) * products / self.defense.clip)
+            scores.append(_turn(round_) * products / self._noise.clip)
         places = (own + np.cumsum(coins) - coins) / size
         rate = size / (own + len(planted))
         return Trial(torch.stack(scores, 1).numpy(), coins, places, rate)
 
     def _updates(self, canary: Canaries, coins: NDArray[np.bool_], numbers: int) -> Trial:
         """Each coin is a client of its own, which sends one direction, or else its opposite."""
-        assert isinstance(self.defense, DpClient)
-        opposite = -1.0 if self.defense.adjacency == "replace" else 0.0
+        opposite = 1.0 - self._noise.reach
         trainer, batch = self.trainer.fit(len(self.rows)), self.trainer.task.encode(self.rows)
         scores = torch.zeros(len(coins), trainer.config.rounds, dtype=torch.float64)
         for round_ in range(1, trainer.config.rounds + 1):
-            norm = _turn(round_) * _LOUD * self.defense.clip
+            norm = _turn(round_) * _LOUD * self._noise.clip
             sent, up = self.sent(round_), canary.gradient(0, norm)
             down = {name: value * opposite for name, value in up.items()}
             for number, coin in enumerate(coins):
                 client = Replaced(**vars(trainer), canary=up if coin else down)
                 received = client.defend(sent, batch[:1], [], round_, numbers + number).tensors
-                product = _turn(round_) * canary.products(received)[0] / self.defense.clip
+                product = _turn(round_) * canary.products(received)[0] / self._noise.clip
                 scores[number, round_ - 1] = (product - opposite) / (1 - opposite)
         return Trial(scores.numpy(), coins, np.zeros(len(coins)))
 

@@ -20,10 +20,7 @@ from fedsim.accountant import Schedule
 from fedsim.capture import CaptureKey
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
-from fedsim.defenses.clip import cut
-from fedsim.defenses.dp_client import DpClient
-from fedsim.defenses.dp_sgd import DpSgd
-from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.magnitudes import cut
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task
 from fedsim.threads import one_thread
@@ -70,7 +67,7 @@ def obstacle(config: CellConfig) -> str:
     """The reason, from a cell's config, that it has no ceiling; empty if it may have one."""
     federation = config.federation
     defenses = build_chain(config.defense, "defense").defenses
-    if len(defenses) != 1 or not isinstance(defenses[0], GaussianNoise | DpSgd | DpClient):
+    if len(defenses) != 1 or defenses[0].gaussian is None:
         return "the defense is not Gaussian noise alone"
     if federation.cohort > 1:
         return f"the server sees the sum of {federation.cohort} clients"
@@ -148,13 +145,11 @@ class _Expert:
         config = self.cell.config
         defense = build_chain(config.defense, "defense").defenses[0]
         rate = config.federation.learning_rate if config.federation.protocol == "fedavg" else 1.0
-        if isinstance(defense, GaussianNoise):
-            return math.inf, defense.std / (rate if defense.changes_update else 1)
-        fitted = defense.fit(Schedule.of(config.federation, self._rows[client]))
-        assert isinstance(fitted, DpSgd | DpClient)
-        assert fitted.noise_multiplier is not None
-        clip = fitted.clip / (rate if fitted.changes_update else 1)
-        return clip, fitted.noise_multiplier * clip
+        noise = defense.fit(Schedule.of(config.federation, self._rows[client])).gaussian
+        assert noise is not None
+        assert noise.std is not None
+        scale = rate if defense.changes_update else 1
+        return noise.clip / scale, noise.std / scale
 
     def judge(self, key: CaptureKey, image: str) -> Ceiling | str:
         """The ceiling of one capture, or the reason that there is none."""

@@ -12,8 +12,6 @@ from experiments.bounds.reconstruction_bound import success_bound
 from fedsim.accountant import Schedule, Turn
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
-from fedsim.defenses.dp_client import DpClient
-from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Rows
@@ -56,13 +54,12 @@ def mechanism(config: CellConfig, rows: int) -> Mechanism | None:
     """
     schedule = Schedule.of(config.federation, rows)
     for defense in build_chain(config.defense, "defense").fit(schedule).defenses:
-        if isinstance(defense, DpSgd) and defense.noise_multiplier is not None:
-            turn = Turn.of(config.federation, rows)
-            return Mechanism("example", defense.noise_multiplier, turn, schedule.rounds)
-        if isinstance(defense, DpClient) and defense.noise_multiplier is not None:
-            reach = 2 if defense.adjacency == "replace" else 1
-            noise = defense.noise_multiplier / reach
-            return Mechanism("update", noise, Turn(1.0, 1), schedule.rounds)
+        found = defense.gaussian
+        if defense.unit is None or found is None or found.std is None:
+            continue
+        turn = Turn.of(config.federation, rows) if defense.unit == "example" else Turn(1.0, 1)
+        noise = found.std / (found.clip * found.reach)
+        return Mechanism(defense.unit, noise, turn, schedule.rounds)
     return None
 
 

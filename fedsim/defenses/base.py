@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
@@ -17,6 +18,23 @@ Distortion: TypeAlias = Literal["scale", "noise", "sparsity", "sign", "rounding"
 """Losses of an update: its length, or its exact values, to noise, zeros, signs or rounding."""
 Unit: TypeAlias = Literal["example", "update"]
 """What epsilon protects: one example of a client, or everything that it sends in a round."""
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Clipping to a norm, and Gaussian noise of one standard deviation on every coordinate.
+
+    Attributes:
+        std: standard deviation of the noise; None if a budget sets it, until ``Defense.fit`` does.
+        clip: largest Euclidean norm of what the noise covers; infinite without clipping.
+        reach: largest distance between the results of neighbours, in units of ``clip``.
+        delta: probability with which an epsilon that is claimed may be exceeded.
+    """
+
+    std: float | None
+    clip: float = math.inf
+    reach: float = 1.0
+    delta: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,11 @@ class Defense:
         """Differentiable approximation of the defense, for adaptive attackers."""
         return update
 
+    def sharp(self, width: float) -> Defense:
+        """The same defense, a surrogate of signs being this narrow in median magnitudes."""
+        del width
+        return self
+
     def encode(self, packed: Encoding) -> Encoding:
         """Packing of the update after this defense, given the packing before it."""
         return packed
@@ -110,6 +133,29 @@ class Defense:
     def distortions(self) -> frozenset[Distortion]:
         """Distortions that an adaptive attacker has to allow for; empty if nothing is distorted."""
         return frozenset()
+
+    @property
+    def gaussian(self) -> Gaussian | None:
+        """The noise, and its clipping, if the defense is nothing else; None for any other.
+
+        It acts where the defense does: on each gradient, their sum, or the update.
+        """
+        return None
+
+    @property
+    def at_server(self) -> Gaussian | None:
+        """What the server is asked to do to each update and their mean, after it has seen them."""
+        return None
+
+    @property
+    def keeps_largest(self) -> bool:
+        """True if it zeroes the smallest coordinates, as its surrogate does, and nothing else."""
+        return False
+
+    @property
+    def sends_signs(self) -> bool:
+        """True if every coordinate that it gives is -1, 0 or 1."""
+        return False
 
     @property
     def unit(self) -> Unit | None:

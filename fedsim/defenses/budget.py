@@ -15,11 +15,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsim import accountant
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Defense, Distortion
-from fedsim.defenses.clip import cut
+from fedsim.defenses.base import Defense, Distortion, Gaussian
 from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.errors import ConfigError
+from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
 
@@ -107,6 +107,12 @@ class Budgeted(Defense):
     def distortions(self) -> frozenset[Distortion]:
         """The length, and noise unless the noise multiplier is 0."""
         return frozenset({"scale"} if self.noise_multiplier == 0 else {"scale", "noise"})
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """The noise, not known before ``fit`` if a budget determines it."""
+        std = None if self.noise_multiplier is None else self.noise_multiplier * self.clip
+        return Gaussian(std, self.clip, delta=self.delta)
 
     def _covered(self, tensors: Tensors, rng: torch.Generator) -> Tensors:
         """The tensors with noise, drawn in float32 where ``rng`` lives, in the order of the model.

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from fedsim.defenses.base import Defense, Distortion
+from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
 
@@ -48,18 +48,3 @@ class Clip(Defense):
     def distortions(self) -> frozenset[Distortion]:
         """Only the length."""
         return frozenset({"scale"})
-
-
-def cut(update: Tensors, norm: float) -> Tensors:
-    """Scale the update down to ``norm`` if it is longer; integers neither count nor change."""
-    scale = norm / squared_norm(update).clamp(min=norm**2).sqrt()
-    return {
-        name: value * scale.to(value.dtype) if value.is_floating_point() else value
-        for name, value in update.items()
-    }
-
-
-def squared_norm(update: Tensors) -> Tensor:
-    """Squared Euclidean norm over all floating-point tensors, as a float64 scalar."""
-    floating = [value for value in update.values() if value.is_floating_point()]
-    return torch.stack([value.to(torch.float64).square().sum() for value in floating]).sum()

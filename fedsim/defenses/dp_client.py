@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -9,9 +10,9 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Unit
+from fedsim.defenses.base import Gaussian, Unit
 from fedsim.defenses.budget import Budgeted, Releases, refuse_sent_statistics
-from fedsim.defenses.clip import cut
+from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
 
@@ -74,5 +75,10 @@ class DpClient(Budgeted):
         """Everything that a client sends in a round."""
         return "update"
 
+    @property
+    def gaussian(self) -> Gaussian:
+        """The noise; two updates differ by up to ``2 clip``, an update and none by ``clip``."""
+        return replace(super().gaussian, reach=2.0 if self.adjacency == "replace" else 1.0)
+
     def _releases(self, schedule: Schedule) -> list[Releases]:
-        return [Releases(schedule.rounds, 1.0, 2 if self.adjacency == "replace" else 1)]
+        return [Releases(schedule.rounds, 1.0, self.gaussian.reach)]

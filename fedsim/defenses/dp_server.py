@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, Gaussian
 from fedsim.defenses.budget import refuse_sent_statistics
 
 
@@ -41,3 +41,8 @@ class DpServer(Defense):
             ConfigError: the model has some.
         """
         refuse_sent_statistics("dp_server", model)
+
+    @property
+    def at_server(self) -> Gaussian:
+        """Clipping of each update, and noise on their mean for the largest weight of 1."""
+        return Gaussian(self.noise_multiplier * self.clip, self.clip)

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import Distortion, StagedDefense
+from fedsim.defenses.base import Distortion, Gaussian, StagedDefense
 from fedsim.defenses.encoding import Encoding
 from fedsim.types import Tensors
 
@@ -45,6 +45,11 @@ class GaussianNoise(StagedDefense):
     def distortions(self) -> frozenset[Distortion]:
         """Noise."""
         return frozenset({"noise"})
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """The noise."""
+        return Gaussian(self.std)
 
     def _noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         drawn = torch.randn(value.shape, generator=rng, device=rng.device, dtype=torch.float32)

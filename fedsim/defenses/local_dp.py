@@ -10,11 +10,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense, Distortion
+from fedsim.defenses.base import Defense, Distortion, Gaussian
 from fedsim.defenses.budget import refuse_sent_statistics
-from fedsim.defenses.clip import cut
 from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
 
@@ -77,3 +77,8 @@ class LocalDp(Defense):
     def distortions(self) -> frozenset[Distortion]:
         """The length, and noise unless the sensitivity is 0."""
         return frozenset({"scale", "noise"} if self.std else {"scale"})
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """The noise of one message."""
+        return Gaussian(self.std, self.clipping_norm)

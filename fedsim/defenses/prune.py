@@ -75,6 +75,11 @@ class Prune(StagedDefense):
         """Zeros."""
         return frozenset({"sparsity"})
 
+    @property
+    def keeps_largest(self) -> bool:
+        """True unless the choice is random."""
+        return self.keep == "largest"
+
     def _prune(self, tensors: Tensors) -> Tensors:
         flat = torch.cat([value.flatten() for value in tensors.values()])
         keep = max(1, round(flat.numel() * (1 - self.fraction)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsim.defenses.base import Distortion, StagedDefense
 from fedsim.defenses.encoding import Encoding
+from fedsim.magnitudes import median_magnitude
 from fedsim.types import Tensors
 
 
@@ -62,16 +63,28 @@ class Sign(StagedDefense):
         """Signs."""
         return frozenset({"sign"})
 
+    @property
+    def sends_signs(self) -> bool:
+        """True without a scale."""
+        return self.scale == "none"
+
+    def sharp(self, width: float) -> Sign:
+        """The same signs, their surrogate this narrow in median magnitudes."""
+        return _Sharp(stage=self.stage, scale=self.scale, share=width)
+
     def _scaled(self, signs: Tensor, value: Tensor) -> Tensor:
         return signs * value.abs().mean() if self.scale == "mean" else signs
 
     def width(self, update: Tensors) -> Tensor | float:
         """``tau``, or the median magnitude that stands for it, without a slope."""
-        if self.tau is not None:
-            return self.tau
-        floating = [
-            value.detach().flatten() for value in update.values() if value.is_floating_point()
-        ]
-        magnitude = torch.cat(floating).abs()
-        # An update of zeros has no median, and any width gives tanh(0) = 0.
-        return magnitude.where(magnitude > 0, torch.nan).nanmedian().nan_to_num(1.0)
+        return median_magnitude(update) if self.tau is None else self.tau
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sharp(Sign):
+    """Signs with a surrogate that is nearly a step."""
+
+    share: float
+
+    def width(self, update: Tensors) -> Tensor | float:
+        return self.share * median_magnitude(update)

@@ -29,9 +29,9 @@ from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
-from fedsim.defenses.clip import squared_norm
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
+from fedsim.magnitudes import squared_norm
 from fedsim.types import Batch, Tensors
 
 BY_NAME = {each.name: each for each in TREATMENTS}

@@ -11,9 +11,9 @@ from experiments.plan.folder import Run
 from experiments.plan.rehearsal import rehearse
 from experiments.stages.privacy import spent
 from fedsim.accountant import Schedule
-from fedsim.defenses.clip import squared_norm
 from fedsim.defenses.dp_client import DpClient
 from fedsim.errors import ConfigError
+from fedsim.magnitudes import squared_norm
 from fedsim.types import Tensors
 from tests.apps.cases import IMAGES, Make, simulate
 from tests.test_accountant import DELTA, analytic_gaussian

@@ -16,8 +16,8 @@ from attacks.observed.distance import squared_error
 from attacks.observed.replay import observed_gradient, replay
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
-from fedsim.defenses.clip import squared_norm
 from fedsim.errors import CannotAttack
+from fedsim.magnitudes import squared_norm
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 

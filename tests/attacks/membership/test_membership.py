@@ -15,10 +15,10 @@ from experiments.pipeline import execute
 from experiments.stages.membership import ranked
 from experiments.stages.rows import read_rows
 from fedsim.capture import CaptureKey, CaptureStore, Observation
-from fedsim.defenses.clip import cut
 from fedsim.errors import CannotAttack
 from fedsim.files import load_tensors
 from fedsim.knowledge import Knowledge
+from fedsim.magnitudes import cut
 from fedsim.records import ScoreRow
 from fedsim.seeds import seeded
 from fedsim.tasks.base import Task, TaskSpec, state

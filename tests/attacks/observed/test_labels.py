@@ -21,8 +21,8 @@ from attacks.observed.labels import (
 )
 from fedsim.capture import Observation
 from fedsim.defenses import build_chain
-from fedsim.defenses.clip import squared_norm
 from fedsim.errors import CannotAttack
+from fedsim.magnitudes import squared_norm
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Tensors
 

@@ -17,11 +17,11 @@ from experiments.bounds.one_run import Trial, gaussian_bound
 from fedsim.cell import TaskConfig
 from fedsim.defenses.budget import Budgeted
 from fedsim.defenses.chain import Chain
-from fedsim.defenses.clip import cut
 from fedsim.defenses.dp_client import DpClient
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.federation import FederationConfig
+from fedsim.magnitudes import cut
 from fedsim.tasks import initial_weights, make_task
 from fedsim.types import Rows, Tensors
 

@@ -15,7 +15,7 @@ from experiments.bounds.ceilings import (
     obstacle,
     spectrum_precision,
 )
-from fedsim.defenses.clip import cut
+from fedsim.magnitudes import cut
 from fedsim.tasks import load_task
 from fedsim.types import Batch
 from tests.apps.cases import IMAGES, Make, simulate
