@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic.dataclasses import dataclass
 
@@ -19,7 +19,7 @@ def renamed(builtin: type[Defense]) -> type[Defense]:
     It passes on what ``Defense`` defines and nothing else, so that whoever treats it differently
     has looked at more than that.
     """
-    fields: list[Any] = dataclasses.fields(builtin)
+    fields = dataclasses.fields(builtin)
     names = [field.name for field in fields]
 
     def inner(self: Defense) -> Defense:
@@ -40,9 +40,8 @@ def renamed(builtin: type[Defense]) -> type[Defense]:
         elif callable(hook):
             members[name] = _call(name, inner)
     members["fit"] = _fit(inner, names)
-    cls = type(f"Other{builtin.__name__}", (Defense,), members)
-    made: type[Defense] = dataclass(frozen=True, kw_only=True)(cls)
-    return made
+    cls: Any = type(f"Other{builtin.__name__}", (Defense,), members)
+    return cast(type[Defense], dataclass(frozen=True, kw_only=True)(cls))
 
 
 def _value(name: str, inner: Callable[[Defense], Defense]) -> Callable[[Defense], object]:
@@ -59,6 +58,7 @@ def _call(name: str, inner: Callable[[Defense], Defense]) -> Callable[..., objec
 def _fit(inner: Callable[[Defense], Defense], names: list[str]) -> Callable[..., Defense]:
     def fit(self: Any, schedule: object) -> Defense:
         fitted: Any = getattr(inner(self), "fit")(schedule)  # noqa: B009
-        return type(self)(**{name: getattr(fitted, name) for name in names})
+        options = {name: getattr(fitted, name) for name in names}
+        return cast(Defense, type(self)(**options))
 
     return fit
