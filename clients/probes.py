@@ -14,13 +14,13 @@ from typing import Literal
 
 import torch
 
-from clients.local_steps import schedule
 from clients.train import LocalTrainer
 from clients.updates import LocalUpdate
 from fedsim.cell import CellConfig
 from fedsim.data.holdings import Holdings, unlike
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
+from fedsim.local.steps import schedule
 from fedsim.participation import draw
 from fedsim.seeds import generator
 from fedsim.types import Rows, Tensors

@@ -1,46 +1,21 @@
-"""A client's work in one round: a gradient for FedSGD, trained weights for FedAvg."""
+"""A client's work in one round on its own rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import torch
-from torch import nn
-
-from clients.gradients import mean_gradient
-from clients.local_steps import Descent, schedule
-from clients.updates import Defended, LocalUpdate
-from fedsim.accountant import Schedule
+from clients.updates import LocalUpdate
 from fedsim.capture import Kind
-from fedsim.defenses.chain import Chain
 from fedsim.defenses.encoding import Encoding
-from fedsim.federation import FederationConfig
-from fedsim.seeds import derive, generator, seeded
-from fedsim.tasks.base import Task, load_state, state
-from fedsim.types import Batch, Rows, Tensors
+from fedsim.local.client import LocalClient
+from fedsim.local.steps import schedule
+from fedsim.types import Rows, Tensors
 
 
 @dataclass(frozen=True)
-class LocalTrainer:
-    """Local training as ``[federation]`` describes it, with the defenses of the cell.
-
-    FedSGD (McMahan et al. 2017) computes the mean gradient of one batch. FedAvg takes local steps
-    and sends the weights. Where a defense works on single gradients, each step uses their defended
-    mean; defenses of the update are applied once, at the end.
-
-    Attributes:
-        seed: seed of the experiment; all randomness derives from (seed, round, client).
-        network: trained by each client in turn, whose update is void once the next one trains; None
-            for a new one each.
-    """
-
-    task: Task
-    config: FederationConfig
-    chain: Chain
-    seed: int
-    device: torch.device
-    network: nn.Module | None = field(default=None, kw_only=True)
+class LocalTrainer(LocalClient):
+    """A client that draws its batches from rows of its own."""
 
     def run(
         self, sent: Tensors, rows: Rows, round_: int, client: int, memory: Tensors | None = None
@@ -81,154 +56,3 @@ class LocalTrainer:
             done.learning_rate,
             done.memory,
         )
-
-    def fit(self, rows: int) -> LocalTrainer:
-        """Trainer of a client with ``rows`` rows, its privacy budget turned into noise."""
-        return replace(self, chain=self.chain.fit(Schedule.of(self.config, rows)))
-
-    def defend(
-        self,
-        sent: Tensors,
-        batch: Batch,
-        plan: Sequence[Sequence[int]],
-        round_: int,
-        client: int,
-        memory: Tensors | None = None,
-    ) -> Defended:
-        """Train and apply the defenses.
-
-        A defense whose noise depends on the client has to be fitted first.
-
-        Args:
-            sent: the broadcast parameters and buffers.
-            batch: the distinct examples of the round.
-            plan: examples of each local step, as indices into ``batch``.
-            round_: number of the round, from 1; random numbers depend on it and on the client.
-            client: number of the client, from 0.
-            memory: what the client kept after its last round; None or empty in its first.
-        """
-        model = self._model(sent)
-        model.train(self.config.train_mode)
-        self.chain.on_model(model)
-        if self._sends_statistics:
-            self.chain.on_statistics(model)
-        rng = generator(self.seed, "defense", round_, client)
-        batch = batch.to(self.device)
-        with seeded(derive(self.seed, "dropout", round_, client)):
-            if self.config.protocol == "fedsgd":
-                mean, clean, loss = self._gradient(model, batch, rng)
-                update, kept = self._sent(mean, memory or {}, rng)
-                tensors, rate = update, self.config.learning_rate
-            else:
-                clean_weights, loss, rate = self._train(model, batch, plan, round_, rng)
-                trained = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
-                start = {name: sent[name].to(self.device) for name in trained}
-                update = _difference(start, trained)
-                clean = _difference(start, clean_weights) if clean_weights else update
-                kept = {}
-                if self.chain.changes_update:  # otherwise the weights are sent unchanged
-                    update, kept = self._sent(update, memory or {}, rng)
-                    trained = _difference(start, update)
-                tensors = trained
-        tensors = tensors | self._buffers(model)
-        tensors = {name: value.detach().cpu() for name, value in tensors.items()}
-        return Defended(tensors, loss, update, clean, rate, kept)
-
-    def _model(self, sent: Tensors) -> nn.Module:
-        if self.network is None:
-            return self.task.model(sent, device=self.device)
-        load_state(self.network, sent)
-        return self.network
-
-    def _sent(
-        self, update: Tensors, memory: Tensors, rng: torch.Generator
-    ) -> tuple[Tensors, Tensors]:
-        """The update that is sent, and what is left of it for the next round."""
-        if not self.chain.remembers:
-            return self.chain.on_update(update, rng), {}
-        whole = {
-            name: value + memory[name].to(value) if name in memory else value
-            for name, value in update.items()
-        }
-        sent = self.chain.on_update(whole, rng)
-        return sent, {name: (value - sent[name]).cpu() for name, value in whole.items()}
-
-    def _gradient(
-        self, model: nn.Module, batch: Batch, rng: torch.Generator
-    ) -> tuple[Tensors, Tensors, float]:
-        """Mean gradient with defenses, mean gradient without them, and mean loss.
-
-        Both means are one tensor unless a defense needs gradients example by example.
-        """
-        batch = self.chain.on_batch(batch, rng)
-        if not self.chain.per_example:
-            gradient, loss = mean_gradient(self.task, self.config, model, batch)
-            return gradient, gradient, loss
-        total: Tensors = {}
-        clean: Tensors = {}
-        losses = []
-        for gradient, loss in self.single_gradients(model, batch):
-            clean = _sum(clean, gradient)
-            total = _sum(total, self.chain.on_gradient(gradient, rng))
-            losses.append(loss)
-        total = self.chain.on_sum(total, rng)
-        count = len(losses)
-        return _mean(total, count), _mean(clean, count), sum(losses) / count
-
-    def single_gradients(self, model: nn.Module, batch: Batch) -> Iterator[tuple[Tensors, float]]:
-        """Gradient and loss of each example, one by one: few gradients fill a machine's memory."""
-        for i in range(len(batch)):
-            yield mean_gradient(self.task, self.config, model, batch[i])
-
-    def _train(
-        self,
-        model: nn.Module,
-        batch: Batch,
-        plan: Sequence[Sequence[int]],
-        round_: int,
-        rng: torch.Generator,
-    ) -> tuple[Tensors, float, float]:
-        """Take the steps in place; return undefended weights, mean loss and mean learning rate.
-
-        The undefended weights result from the undefended gradients of the same steps; they are
-        empty if no defense works on single gradients.
-        """
-        parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}
-        defended = self.chain.per_example
-        shadow = {k: nn.Parameter(p.detach().clone()) for k, p in parameters.items() if defended}
-        descents = [
-            Descent(self.config, chosen, len(plan), round_)
-            for chosen in (parameters, shadow)
-            if chosen
-        ]
-        losses = []
-        for step in plan:
-            *gradients, loss = self._gradient(model, batch[list(step)], rng)
-            for descent, gradient in zip(descents, gradients, strict=False):
-                descent.step(gradient)
-            losses.append(loss)
-        clean = {k: p.detach() for k, p in shadow.items()}
-        return clean, sum(losses) / len(losses), descents[0].learning_rate
-
-    @property
-    def _sends_statistics(self) -> bool:
-        return self.config.train_mode and self.config.batch_statistics == "sent"
-
-    def _buffers(self, model: nn.Module) -> Tensors:
-        """Batch statistics, which only training changes; empty unless they are sent."""
-        if not self._sends_statistics:
-            return {}
-        parameters = {name for name, _ in model.named_parameters()}
-        return {name: value for name, value in state(model).items() if name not in parameters}
-
-
-def _sum(total: Tensors, more: Tensors) -> Tensors:
-    return {k: total[k] + value for k, value in more.items()} if total else more
-
-
-def _mean(total: Tensors, count: int) -> Tensors:
-    return {name: value / count for name, value in total.items()}
-
-
-def _difference(first: Tensors, second: Tensors) -> Tensors:
-    return {name: first[name] - value for name, value in second.items()}

@@ -49,26 +49,3 @@ class LocalUpdate:
     def signals(self) -> dict[str, TensorSignal]:
         """Signal and packed size of each tensor under the defense, for the evaluator only."""
         return measure(self.clean, self.update, self.encoding)
-
-
-@dataclass(frozen=True, slots=True)
-class Defended:
-    """Update of a client with and without its defenses.
-
-    Attributes:
-        tensors: gradients or trained weights that are sent; frozen parameters are absent.
-        loss: mean training loss over the steps.
-        update: the defended update behind ``tensors``, for parameters only.
-        clean: the undefended update of the same steps: the mean gradient, or the change of the
-            weights by undefended mean gradients, each taken at the weights that the defended steps
-            reached.
-        learning_rate: mean over the local steps; that of the server under FedSGD.
-        memory: what the client keeps for its next round; empty if no defense remembers.
-    """
-
-    tensors: Tensors
-    loss: float
-    update: Tensors
-    clean: Tensors
-    learning_rate: float
-    memory: Tensors

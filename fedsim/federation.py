@@ -8,18 +8,22 @@ from pydantic import Field, model_validator
 
 from fedsim.config_section import ConfigSection
 
-_TRAINING = (
-    "precision",
-    "accumulation",
-    "label_smoothing",
-    "max_grad_norm",
-    "momentum",
-    "weight_decay",
-    "schedule",
-    "schedule_over",
-    "warmup_steps",
-    "proximal_mu",
+_NOT_TRAINING = frozenset(
+    {
+        # granted as facts of their own
+        *("protocol", "batch_size", "local_steps", "local_epochs", "optimizer", "learning_rate"),
+        *("train_mode", "batch_statistics"),
+        # which rows a client has and uses
+        *("clients", "rounds", "participation", "client_rows"),
+        *("partition", "alpha", "classes_per_client", "size_spread"),
+        # what the server makes of the replies
+        *("server_learning_rate", "strategy", "server_momentum", "malicious_nodes"),
+        "secure_aggregation",
+        # where it all runs
+        *("engine", "client_workers", "client_timeout", "client_gpus", "tf32"),
+    }
 )
+"""Options that are none of ``FederationConfig.training``; every other one is."""
 _STEPPING = ("max_grad_norm", "schedule", "warmup_steps", "proximal_mu")
 
 
@@ -178,8 +182,13 @@ class FederationConfig(ConfigSection):
 
     @property
     def training(self) -> dict[str, Any]:
-        """The options of local training that have no other place in what the server is told."""
-        return {name: getattr(self, name) for name in _TRAINING}
+        """The options of local training that have no other place in what the server is told.
+
+        A new option is one of them unless it is listed as another, so that whoever replays a client
+        learns of it.
+        """
+        options = type(self).model_fields
+        return {name: getattr(self, name) for name in options if name not in _NOT_TRAINING}
 
     @property
     def drawn(self) -> int:

@@ -1,6 +1,8 @@
-"""The declared defense of a client, as an attacker can use it."""
+"""The declared training and defense of a client, as an attacker can use them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 
@@ -8,6 +10,8 @@ from fedsim.capture import Observation
 from fedsim.defenses import build_chain
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack, ConfigError
+from fedsim.federation import FederationConfig
+from fedsim.local.steps import nominal_rate
 from fedsim.types import Tensors
 
 _DRAWS = 4096
@@ -26,6 +30,41 @@ def declared(observation: Observation) -> Chain:
             "Grant server_knows.defense, or set adaptive = false.",
         )
     return build_chain(observation.knowledge.defense, "server_knows.defense")
+
+
+def declared_training(observation: Observation) -> FederationConfig:
+    """The client's local training; options that are not granted have their defaults.
+
+    The granted learning rate is the mean over the steps, from which that of ``[federation]``
+    follows. A schedule over rounds is constant within one.
+
+    Raises:
+        CannotAttack: there is an option that this version does not have, by whose name it is
+            refused.
+    """
+    known = observation.knowledge
+    training = dict(known.training or {})
+    if foreign := sorted(training.keys() - FederationConfig.model_fields.keys()):
+        raise unreplayed({name: training[name] for name in foreign})
+    facts = ("batch_size", "local_steps", "optimizer", "learning_rate", "train_mode")
+    granted = {fact: value for fact in facts if (value := getattr(known, fact)) is not None}
+    protocol = "fedsgd" if observation.kind == "gradient" else "fedavg"
+    if training.get("schedule_over") == "rounds":
+        training |= {"schedule": "constant", "warmup_steps": 0}
+    config = FederationConfig().model_copy(update={"protocol": protocol, **granted, **training})
+    if not known.local_steps or not known.learning_rate:
+        return config
+    rate = nominal_rate(config, known.learning_rate, known.local_steps)
+    return config.model_copy(update={"learning_rate": rate})
+
+
+def unreplayed(options: Mapping[str, object]) -> CannotAttack:
+    """The error of an attack that does not replay options of a client's local training."""
+    said = ", ".join(f"{name} = {value!r}" for name, value in options.items())
+    return CannotAttack(
+        f"the client trained with {said}, which this attack does not replay",
+        "Leave the option out, or choose an attack that does not replay the client.",
+    )
 
 
 def granted_noise(observation: Observation) -> float | None:

@@ -12,11 +12,14 @@ from torch.utils.hooks import RemovableHandle
 
 from attacks.feasibility import Prospect
 from attacks.observed.cuts import CUTS
+from attacks.observed.declared import declared_training
 from attacks.observed.seen_input import SeenInput, seen_input
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.local.gradients import mean_gradient
+from fedsim.local.steps import Descent
 from fedsim.tasks.base import Task
-from fedsim.types import Batch
+from fedsim.types import Batch, Tensors
 
 _PROBES = 16  # random images that show what follows the layer
 
@@ -200,25 +203,35 @@ def prove(
     The examples count as ``weights`` say, since one may stand twice in a batch and clipping makes
     another one lighter.
 
-    A gradient and one step of SGD are replayed as they are, and so are several steps of a client
+    A gradient and one local step are replayed as they are, and so are several steps of a client
     whose every step takes the whole batch. No other client can be replayed, since the order of its
     examples is not known: it is compared as if it had made one step.
+
+    Raises:
+        CannotAttack: the client trained with an option that this version does not have.
     """
     network = task.model(observation.sent, device=batch.inputs.device).double()
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name in observation.received)
-    made = {
-        k: torch.zeros_like(p) for k, p in network.named_parameters() if k in observation.received
-    }
-    steps, rate = _whole_steps(observation)
-    for _ in range(steps):
-        step = {name: torch.zeros_like(value) for name, value in made.items()}
-        for i, weight in enumerate((weights / weights.sum()).tolist()):
-            for name, gradient in task.gradient(network, batch[i]).items():
-                step[name] += weight * gradient
-        for name, gradient in step.items():
-            made[name] += gradient
-            network.get_parameter(name).data -= rate * gradient
+    parameters = {k: p for k, p in network.named_parameters() if p.requires_grad}
+    start = {name: value.detach().clone() for name, value in parameters.items()}
+    config, shares = declared_training(observation), (weights / weights.sum()).tolist()
+
+    def mean() -> Tensors:
+        total = {name: torch.zeros_like(value) for name, value in start.items()}
+        for i, share in enumerate(shares):
+            for name, gradient in mean_gradient(task, config, network, batch[i])[0].items():
+                total[name] += share * gradient
+        return total
+
+    if observation.kind == "gradient":
+        made = mean()
+    else:
+        steps = _whole_steps(observation)
+        descent = Descent(config, parameters, steps, 1)
+        for _ in range(steps):
+            descent.step(mean())
+        made = {name: value - parameters[name].detach() for name, value in start.items()}
     proofs = [
         _compare(observation, made, names, tolerance)
         for names in (tuple(made), (layer.weight, layer.bias))
@@ -226,13 +239,11 @@ def prove(
     return max(proofs, key=lambda proof: proof.error / proof.bound)
 
 
-def _whole_steps(observation: Observation) -> tuple[int, float]:
-    """Local steps that all take the whole batch, and their step size."""
+def _whole_steps(observation: Observation) -> int:
+    """Local steps that all take the whole batch; 1 where this is not known of more."""
     known = observation.knowledge
-    if observation.kind == "gradient" or not (known.local_steps and known.learning_rate):
-        return 1, 0.0
     whole = known.num_examples and known.batch_size and known.num_examples <= known.batch_size
-    return (known.local_steps, known.learning_rate) if whole else (1, 0.0)
+    return known.local_steps or 1 if whole and known.learning_rate else 1
 
 
 def _compare(

@@ -8,13 +8,24 @@ import torch
 from torch import nn
 from torch.func import grad, replace_all_batch_norm_modules_
 
+from attacks.observed.declared import unreplayed
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.federation import FederationConfig
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
 _MULTIPLES = frozenset({None, "sgd", "momentum"})
 """Optimisers whose first step is a multiple of the gradient."""
+_APPROXIMATED = frozenset(
+    {
+        *("precision", "accumulation", "label_smoothing"),
+        *("max_grad_norm", "momentum", "weight_decay", "proximal_mu"),
+        *("schedule", "schedule_over", "warmup_steps"),
+    }
+)
+"""Options of local training that one gradient stands for: the first three change it little, the
+others scale and bend the steps along it. No other option may be passed over."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +77,10 @@ def replay(
     """The model as the client received it.
 
     Raises:
-        CannotAttack: the client sent no parameter.
+        CannotAttack: the client sent no parameter, or trained with an option, named in the error,
+            that a gradient does not stand for.
     """
+    check_options(observation)
     network = task.model(observation.sent, device=device).to(dtype)
     if observation.knowledge.train_mode:
         replace_all_batch_norm_modules_(network)
@@ -78,6 +91,22 @@ def replay(
             "Freeze fewer layers.",
         )
     return Replay(task, network, parameters)
+
+
+def check_options(observation: Observation) -> None:
+    """Refuse a client whose local training has an option that one gradient does not stand for.
+
+    Raises:
+        CannotAttack: names the option.
+    """
+    defaults = FederationConfig.model_fields
+    strange = {
+        name: value
+        for name, value in (observation.knowledge.training or {}).items()
+        if name not in _APPROXIMATED and (name not in defaults or value != defaults[name].default)
+    }
+    if strange:
+        raise unreplayed(strange)
 
 
 def observed_gradient(observation: Observation) -> Tensors:

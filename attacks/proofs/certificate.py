@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 from attacks.base import Reconstruction
 from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.labels import find_head
+from attacks.observed.replay import check_options
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.layout import RIGHT, Layout
 from attacks.tokens.sentences import SpanSentence
@@ -57,6 +58,9 @@ class Prover:
         first: names of the first layers' weights.
         tolerance: relative error of a float32 gradient that counts as rounding.
         layout: how the client set its texts into the batch.
+
+    Raises:
+        CannotAttack: as ``attacks.observed.replay.check_options``.
     """
 
     observation: Observation
@@ -65,6 +69,10 @@ class Prover:
     first: Sequence[str]
     tolerance: float
     layout: Layout = RIGHT
+
+    def __post_init__(self) -> None:
+        """Refuse a client that trained with an option that a gradient does not stand for."""
+        check_options(self.observation)
 
     def match(
         self, sentences: Sequence[tuple[int, ...]], known: GradientMatch | None = None

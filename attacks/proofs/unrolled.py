@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from math import factorial
 
 from torch import nn
 
+from attacks.observed.declared import declared_training
 from attacks.proofs.certificate import batch_of
 from fedsim.capture import Observation
-from fedsim.local_optimizer import local_optimizer
+from fedsim.defenses.chain import Chain
+from fedsim.local.client import LocalClient
 from fedsim.tasks.text import TextTask
 
 Lines = Sequence[Sequence[int]]
 
 _ORDERS = 24  # of the sentences, that are tried
 _ROUNDING = 5e-3  # largest error of a true batch: Adam makes much of the rounding of small entries
-_PLAIN = {
-    "precision": "float32",
-    "accumulation": 1,
-    "label_smoothing": 0.0,
-    "max_grad_norm": 0.0,
-    "schedule": "constant",
-    "warmup_steps": 0,
-    "proximal_mu": 0.0,
-}
 
 
 @dataclass(frozen=True)
@@ -40,32 +33,44 @@ class Unrolled:
     Leakage in Federated Averaging), whose search is order-free for the same reason.
 
     Attributes:
-        task: a language model's.
-        network: as broadcast, in float32 and eval mode.
+        client: trains as the granted facts say, from the broadcast weights, in eval mode.
         observation: grants how the client trained.
     """
 
-    task: TextTask
-    network: nn.Module
+    client: LocalClient
     observation: Observation
 
     @classmethod
     def of(cls, observation: Observation, task: TextTask, network: nn.Module) -> Unrolled | None:
-        """None where the granted facts do not tell the steps, or there are too many orders."""
+        """None where the granted facts do not tell the steps, or there are too many orders.
+
+        Args:
+            observation: of one client.
+            task: a language model's.
+            network: as broadcast, in float32.
+
+        Raises:
+            CannotAttack: the client trained with an option that this version does not have.
+        """
         known = observation.knowledge
-        training, steps, size = known.training or {}, known.local_steps, known.batch_size
-        plain = all(training.get(option) == value for option, value in _PLAIN.items())
-        told = None not in {known.learning_rate, known.optimizer, steps, size}
-        if not told or not plain or known.train_mode is not False or known.defense != ():
+        steps, size, count = known.local_steps, known.batch_size, known.num_examples
+        if None in (known.learning_rate, known.optimizer, known.training, known.local_steps, size):
             return None
-        if observation.kind == "gradient" or known.cohort > 1 or task.spec.num_classes:
+        if known.train_mode is not False or known.defense != () or known.cohort > 1:
+            return None
+        if observation.kind == "gradient" or task.spec.num_classes:
             return None
         assert steps is not None
         assert size is not None
         ordered = steps == 1 or (size == 1 and factorial(steps) <= _ORDERS)
-        if not ordered or known.num_examples != steps * size:
+        if not ordered or count != steps * size:
             return None
-        return cls(task, network, observation)
+        model = copy.deepcopy(network)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in observation.received)
+        config, device = declared_training(observation), next(model.parameters()).device
+        client = LocalClient(task, config, Chain(), seed=0, device=device, network=model)
+        return cls(client, observation)
 
     def proves(self, lines: Lines) -> bool:
         """Whether the steps on the lines, in some order, make the update."""
@@ -83,32 +88,14 @@ class Unrolled:
 
     def _error(self, lines: Lines) -> float:
         """The error of the steps on batches of the lines, in their order."""
-        known = self.observation.knowledge
-        assert known.training is not None
-        assert known.batch_size is not None
-        model = copy.deepcopy(self.network)
-        sent = {}
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad_(name in self.observation.received).requires_grad:
-                sent[name] = parameter
-        optimizer = local_optimizer(
-            known.optimizer or "",
-            sent.values(),
-            known.learning_rate or 0.0,
-            momentum=known.training["momentum"],
-            weight_decay=known.training["weight_decay"],
-        )
-        for start in range(0, len(lines), known.batch_size):
-            batch = lines[start : start + known.batch_size]
-            own = batch_of(batch, self.task, [-1] * len(batch))
-            gradient = self.task.gradient(model, own.to(next(model.parameters()).device))
-            for name, parameter in sent.items():
-                parameter.grad = gradient[name]
-            optimizer.step()
+        seen, size = self.observation, self.client.config.batch_size
+        batch = batch_of(lines, self.client.task, [-1] * len(lines))
+        plan = [range(start, start + size) for start in range(0, len(lines), size)]
+        sent = self.client.defend(seen.sent, batch, plan, round_=1, client=0).tensors
+        made = replace(seen, received=sent, kind="weights")
         left = whole = 0.0
-        for name, moved in sent.items():
-            seen = self.observation.update((name,))[name].to(moved.device)
-            made = self.network.get_parameter(name).detach().to(seen) - moved.detach().to(seen)
-            left += float((seen - made).square().sum())
-            whole += float(seen.square().sum())
+        for name in sent:
+            goal, guess = (one.update((name,))[name] for one in (seen, made))
+            left += float((goal - guess).square().sum())
+            whole += float(goal.square().sum())
         return float((left / max(whole, 1e-30)) ** 0.5)

@@ -278,9 +278,7 @@ def _factor(observation: Observation, proof: Proof) -> float:
     known = observation.knowledge
     if known.defense or known.num_examples is None:
         return 1.0
-    if observation.kind == "gradient":
-        return proof.factor
-    return proof.factor / known.learning_rate if known.learning_rate else 1.0
+    return proof.factor if observation.kind == "gradient" or known.learning_rate else 1.0
 
 
 def is_found(guess: Reconstruction) -> bool:

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 import torch
 
-from clients.train import LocalTrainer
 from experiments.bounds.auditor import Auditor
 from experiments.bounds.claims import Claim
 from experiments.bounds.limits import Case, cases
@@ -21,6 +20,7 @@ from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.errors import ConfigError
 from fedsim.files import Record, Sealed, load_tensors, write_json
+from fedsim.local.client import LocalClient
 from fedsim.threads import one_thread
 from fedsim.types import Tensors
 
@@ -144,7 +144,7 @@ def audit_case(case: Case, canaries: int | None, error: float) -> list[AuditRow]
     noise = defense.gaussian
     assert noise is not None
     assert claim is not None
-    trainer = LocalTrainer(setting.task, federation, chain, config.seed, torch.device("cpu"))
+    trainer = LocalClient(setting.task, federation, chain, config.seed, torch.device("cpu"))
     auditor = Auditor(trainer, defense, private.take(part), broadcasts(store))
     shapes = {name: case.weights[name].shape for name in store.record(store.keys()[0]).order}
     size = sum(map(torch.Size.numel, shapes.values()))

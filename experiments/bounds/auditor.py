@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.local_steps import schedule
-from clients.train import LocalTrainer
 from experiments.bounds.canaries import Canaries, Planted, Replaced
 from experiments.bounds.one_run import Trial
 from fedsim.defenses.base import Defense, Gaussian
 from fedsim.federation import FederationConfig
+from fedsim.local.client import LocalClient
+from fedsim.local.steps import schedule
 from fedsim.seeds import generator, numpy_generator
 from fedsim.types import Rows, Tensors
 
@@ -40,10 +40,10 @@ class Auditor:
         defense: the one that makes the claim.
         rows: the client's own.
         sent: the broadcast of a round.
-        sample: draws the batch of a round, as ``clients.local_steps.schedule`` does.
+        sample: draws the batch of a round, as ``fedsim.local.steps.schedule`` does.
     """
 
-    trainer: LocalTrainer
+    trainer: LocalClient
     defense: Defense
     rows: Rows
     sent: Callable[[int], Tensors]

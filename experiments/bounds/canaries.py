@@ -10,7 +10,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from clients.train import LocalTrainer
+from fedsim.local.client import LocalClient
 from fedsim.types import Batch, Tensors
 
 
@@ -73,7 +73,7 @@ class Canaries:
 
 
 @dataclass(frozen=True)
-class Planted(LocalTrainer):
+class Planted(LocalClient):
     """A client in whose batch canaries stand as further examples, for ``dp_sgd``."""
 
     canaries: tuple[Tensors, ...]
@@ -85,7 +85,7 @@ class Planted(LocalTrainer):
 
 
 @dataclass(frozen=True)
-class Replaced(LocalTrainer):
+class Replaced(LocalClient):
     """A client that sends a canary instead of what it has learned, for ``dp_client``."""
 
     canary: Tensors

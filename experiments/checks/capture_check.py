@@ -8,7 +8,6 @@ from functools import cached_property
 
 from torch import nn
 
-from clients.train import LocalTrainer
 from experiments.checks.capture_faults import (
     distance,
     first_rank,
@@ -29,6 +28,7 @@ from fedsim.defenses import build_chain
 from fedsim.devices import device_for, float32
 from fedsim.errors import StoreError
 from fedsim.federation import FederationConfig
+from fedsim.local.client import LocalClient
 from fedsim.participation import mean
 from fedsim.tasks import load_task
 from fedsim.tasks.base import state
@@ -67,7 +67,7 @@ class Examiner:
     """Replays the captures of one cell under the setting that was declared to the attacker."""
 
     cell: Cell
-    trainer: LocalTrainer
+    trainer: LocalClient
 
     @classmethod
     def of(cls, cell: Cell) -> Examiner:
@@ -76,7 +76,7 @@ class Examiner:
         chain = build_chain(cell.config.defense, "defense")
         config = cell.config.federation
         device = device_for(config.client_gpus)  # its generator draws the masks of dropout
-        trainer = LocalTrainer(task, config, chain, cell.config.seed, device)
+        trainer = LocalClient(task, config, chain, cell.config.seed, device)
         return cls(cell, trainer)
 
     def examine(self, key: CaptureKey) -> Finding:
@@ -131,7 +131,7 @@ class Examiner:
         return mean([tensors for tensors, _ in replies], [count / total for _, count in replies])
 
     def _reply(
-        self, trainer: LocalTrainer, seen: Observation, record: TruthRecord
+        self, trainer: LocalClient, seen: Observation, record: TruthRecord
     ) -> tuple[Tensors, int]:
         """The tensors that one client sends, and its number of examples."""
         key, batch = record.key, self.cell.truth.batch(record)

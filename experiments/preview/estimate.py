@@ -13,7 +13,6 @@ import torch
 from attacks import attack_classes
 from attacks.base import Attack, Job, check_facts
 from clients.granted_facts import granted
-from clients.local_steps import schedule
 from clients.train import LocalTrainer
 from clients.updates import LocalUpdate
 from experiments.plan.cells import Cell
@@ -27,6 +26,7 @@ from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
+from fedsim.local.steps import schedule
 from fedsim.seeds import generator
 from fedsim.threads import one_thread
 

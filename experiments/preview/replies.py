@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clients.local_steps import schedule
 from fedsim.cell import CellConfig
 from fedsim.data.partition import partition
+from fedsim.local.steps import schedule
 from fedsim.participation import cohorts, draw
 
 

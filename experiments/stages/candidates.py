@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import torch
 
-from clients.local_steps import schedule
 from experiments.plan.cells import Cell
 from fedsim.capture import batch_tensors
 from fedsim.cell import CellConfig
 from fedsim.data.holdings import fresh_rows
 from fedsim.data.partition import partition
 from fedsim.files import save_tensors
+from fedsim.local.steps import schedule
 from fedsim.participation import cohort_of, draw
 from fedsim.seeds import generator
 from fedsim.setting import load_setting

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from clients.local_steps import schedule
 from clients.probes import Probe, make_probes
 from fedsim.capture import CaptureStore
 from fedsim.cell import CaptureConfig, CellConfig, ProbesConfig, TaskConfig
 from fedsim.data.holdings import Holdings
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
+from fedsim.local.steps import schedule
 from fedsim.participation import draw
 from fedsim.server_knows import ServerKnows
 from fedsim.types import Rows

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.gradients import smoothed
 from clients.train import LocalTrainer
 from clients.updates import LocalUpdate
 from fedsim.cell import TaskConfig
 from fedsim.defenses import build_chain
 from fedsim.federation import FederationConfig
+from fedsim.local.gradients import smoothed
 from fedsim.tasks import initial_weights, make_task
 from fedsim.types import Rows, Tensors
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from attacks.observed.local_steps import LocalSteps
-from clients.local_steps import schedule
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
+from fedsim.local.steps import schedule
 
 
 def spread(kind: Kind, **facts: int | None) -> LocalSteps | None:

@@ -6,16 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from attacks.proofs.unrolled import Unrolled
+from clients.train import LocalTrainer
 from fedsim.capture import Observation
+from fedsim.defenses.chain import Chain
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
-
-_FACTS = ("batch_size", "local_steps", "learning_rate", "optimizer", "training")
+from tests.attacks.solved.test_embedding_rows import KEY, Victim, lines, trained
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +32,20 @@ def unrolled(gpt2: Victim, seen: Observation) -> Unrolled | None:
 
 def captured(gpt2: Victim, rows: list[int], **options: Any) -> tuple[Observation, Batch]:
     """A reply, with all that its client's local training is described by."""
-    config = FederationConfig(protocol="fedavg", learning_rate=1e-3, **options)
-    seen, truth = gpt2.capture(rows, **config.model_dump(exclude_unset=True))
-    facts = {name: getattr(config, name) for name in _FACTS}
-    known = Knowledge(num_examples=len(rows), train_mode=False, defense=(), **facts)
-    return replace(seen, knowledge=known), truth
+    config = FederationConfig(protocol="fedavg", **{"learning_rate": 1e-3, **options})
+    trainer = LocalTrainer(gpt2.task, config, Chain(), 0, torch.device("cpu"))
+    update = trainer.run(gpt2.sent, gpt2.rows.take(rows), KEY.round, KEY.client)
+    known = Knowledge(
+        num_examples=len(rows),
+        batch_size=config.batch_size,
+        local_steps=len(update.steps),
+        learning_rate=update.learning_rate,
+        optimizer=config.optimizer,
+        train_mode=False,
+        training=config.training,
+        defense=(),
+    )
+    return Observation(KEY, gpt2.sent, update.tensors, update.kind, known), update.batch
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "adafactor"])
@@ -56,10 +66,39 @@ def test_the_steps_prove_the_sentences_in_any_order(
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"max_grad_norm": 0.1},
+        {"schedule": "cosine", "warmup_steps": 1},
+        {"schedule": "linear", "schedule_over": "rounds", "rounds": 9},
+        {"label_smoothing": 0.1},
+        {"proximal_mu": 50.0},
+        {"optimizer": "momentum", "momentum": 0.5},
+        {"precision": "bf16", "learning_rate": 0.1},
+    ],
+)
+def test_every_option_of_local_training_is_replayed(options: Any, gpt2: Victim) -> None:
+    seen, truth = captured(gpt2, [3, 7, 5], local_steps=3, **options)
+    test = unrolled(gpt2, seen)
+    assert test is not None
+    assert test.error(lines(truth)[::-1]) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "option", [{"max_grad_norm": 0.1}, {"label_smoothing": 0.1}, {"proximal_mu": 50.0}]
+)
+def test_another_option_than_the_clients_proves_nothing(option: Any, gpt2: Victim) -> None:
+    seen, truth = captured(gpt2, [3, 7, 5], local_steps=3, **option)
+    usual = seen.knowledge.model_copy(update={"training": FederationConfig().training})
+    test = unrolled(gpt2, replace(seen, knowledge=usual))
+    assert test is not None
+    assert not test.proves(lines(truth))
+
+
+@pytest.mark.parametrize(
     "other",
     [
         {"training": None},
-        {"training": {**FederationConfig().training, "max_grad_norm": 1.0}},
         {"train_mode": True},
         {"train_mode": None},
         {"defense": None},

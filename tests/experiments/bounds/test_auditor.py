@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from clients.local_steps import schedule
 from clients.train import LocalTrainer
 from experiments.bounds.auditor import Auditor, Sampler
 from experiments.bounds.canaries import Canaries
@@ -21,6 +20,7 @@ from fedsim.defenses.dp_client import DpClient
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.federation import FederationConfig
+from fedsim.local.steps import schedule
 from fedsim.magnitudes import cut
 from fedsim.tasks import initial_weights, make_task
 from fedsim.types import Rows, Tensors

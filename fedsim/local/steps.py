@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from statistics import fmean
 
 import torch
@@ -11,7 +12,6 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LRScheduler
 
 from fedsim.federation import FederationConfig
-from fedsim.local_optimizer import local_optimizer
 from fedsim.seeds import generator
 from fedsim.types import Tensors
 
@@ -58,7 +58,7 @@ class Descent:
         self._sent: Tensors = {}
         if config.proximal_mu:
             self._sent = {name: p.detach().clone() for name, p in parameters.items()}
-        self._optimizer = local_optimizer(
+        self._optimizer = _optimizer(
             config.optimizer,
             parameters.values(),
             config.learning_rate,
@@ -96,6 +96,15 @@ class Descent:
             self._rates.step()
 
 
+def nominal_rate(config: FederationConfig, mean: float, steps: int) -> float:
+    """The learning rate before its schedule over ``steps`` steps, given the mean of the steps'."""
+    parameters = {"any": nn.Parameter(torch.zeros(1))}
+    unit = Descent(config.model_copy(update={"learning_rate": 1.0}), parameters, steps, 1)
+    for _ in range(steps):
+        unit.step({"any": torch.zeros(1)})
+    return mean / unit.learning_rate
+
+
 def _rates(
     config: FederationConfig, optimizer: torch.optim.Optimizer, length: int
 ) -> LRScheduler | None:
@@ -107,3 +116,24 @@ def _rates(
     name = "constant_with_warmup" if config.schedule == "constant" else config.schedule
     made: LRScheduler = get_scheduler(name, optimizer, config.warmup_steps, length)
     return made
+
+
+def _optimizer(
+    name: str,
+    parameters: Iterable[nn.Parameter],
+    learning_rate: float,
+    *,
+    momentum: float,
+    weight_decay: float,
+) -> torch.optim.Optimizer:
+    """The optimiser of a name of ``[federation]``, with torch's defaults for all else."""
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay)
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=weight_decay)
+    if name == "adafactor":
+        return torch.optim.Adafactor(parameters, lr=learning_rate, weight_decay=weight_decay)
+    inertia = momentum if name == "momentum" else 0.0
+    return torch.optim.SGD(
+        parameters, lr=learning_rate, momentum=inertia, weight_decay=weight_decay
+    )

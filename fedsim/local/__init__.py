@@ -1,0 +1,1 @@
+"""One client's local training: its step, optimiser, schedule, clipping and defense hooks."""
