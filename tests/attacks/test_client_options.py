@@ -105,7 +105,7 @@ def test_attacks_that_replay_gradients_refuse_it_by_name(
         request.getfixturevalue("updated")
     case = ATTACK_CASES[name]
     seen, task, truth = captured({**MODELS, **TEXTS}[case.cells[0]])
-    attack: Attack = ATTACKS[name](**case.options)  # type: ignore[arg-type]
+    attack: Attack = ATTACKS[name](**case.options)
     job = Job(auxiliary=lambda: truth, candidates=lambda: truth)
 
     def run() -> None:
