@@ -9,19 +9,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attacks.base import Job, Reconstruction
 from attacks.film.beam import Grammar, search
 from attacks.film.cuts import CUTS
 from attacks.proofs.certificate import Prover, proven
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.sentences import SpanSentence
 from attacks.tokens.span_test import SpanTest, best_test
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
-from fedsim.tasks.text import TextTask
 
 Line = tuple[int, ...]
 
@@ -133,38 +132,35 @@ class SpanEvidence:
         return strays > max(1.0, (1 - CUTS.in_span_share) * len(line))
 
 
-def read_evidence(
-    observation: Observation, task: TextTask, network: nn.Module, job: Job
-) -> SpanEvidence:
+def read_evidence(model: AttackedModel, job: Job) -> SpanEvidence:
     """The evidence that the update of a causal model holds.
 
     Raises:
         CannotAttack: the tokens fill the width, the layers were not sent, the tokenizer has no end
             token, or time is up.
     """
+    task = model.task
     if task.tokenizer.eos_token_id is None:
         raise CannotAttack(
             f"the tokenizer of {task.spec.model!r} has no end token, without which beams of "
             "different lengths cannot be compared",
             "Choose a tokenizer that has one.",
         )
-    traces = read_traces(observation, task, network)
-    test = best_test(traces.layers, traces.before, observation)
-    shortlist = traces.shortlist(observation, task, job)
+    traces = read_traces(model)
+    test = best_test(model, traces.before)
+    shortlist = traces.shortlist(job)
     if job.expired:
         raise CannotAttack(
             "the time budget ended before all tokens were tested",
             "Give the attack a larger budget.",
         )
     limit = shortlist.limit if shortlist.clear else CUTS.unclear_sine
-    return SpanEvidence(test, shortlist.tokens, limit, traces.weights(observation))
+    return SpanEvidence(test, shortlist.tokens, limit, traces.weights)
 
 
 def recover(
     evidence: SpanEvidence,
-    observation: Observation,
-    task: TextTask,
-    network: nn.Module,
+    model: AttackedModel,
     grammar: Grammar,
     width: int,
     job: Job,
@@ -175,14 +171,13 @@ def recover(
     missing ones are filled with the model's likeliest sentences. None if no sentence is found.
 
     Args:
-        evidence: of this observation.
-        observation: holds the observed gradient.
-        task: defines the loss.
-        network: as broadcast, in float32 and eval mode.
+        evidence: of this update.
+        model: under attack.
         grammar: the words, the starts and the lengths.
         width: number of beams kept after each token.
         job: time budget and progress.
     """
+    observation, task, network = model.observation, model.task, model.network
     if observation.knowledge.lengths is None:  # a well predicted last word leaves no trace
         longest = min(evidence.longest + 1, task.max_length)
         may_end = torch.ones(longest + 1, dtype=torch.bool)

@@ -17,6 +17,7 @@ from attacks.film.beam import Grammar, read_grammar, search
 from attacks.film.evidence import SpanEvidence, read_evidence, recover
 from attacks.film.likelihood import SoftEvidence, likeliest, read_likelihood
 from attacks.film.phrases import Fluency, Phrases, TokenIds, Words, improve
+from attacks.tokens.attacked_model import AttackedModel
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
@@ -107,15 +108,17 @@ class FILM(Attack):
                 "Choose a language model of the GPT-2 type, or another attack.",
             )
         network = task.model(observation.sent, device=job.device)
-        evidence, note = self._evidence(observation, task, network, job)
+        model = AttackedModel.of(observation, task, network)
+        observation = model.observation
+        evidence, note = self._evidence(model, job)
         bag, note = self._bag(observation, task, network, evidence, note, job)
         grammar = self._grammar(observation, task, bag)
         if isinstance(evidence, SpanEvidence) and self.evidence == "span":
-            exact = recover(evidence, observation, task, network, grammar, self.beams, job)
+            exact = recover(evidence, model, grammar, self.beams, job)
             if exact is not None:
                 return exact
             why = "no sentence in the span was found"
-            evidence, note = read_likelihood(observation, task, network, job, why)
+            evidence, note = read_likelihood(model, job, why)
             bag, note = self._bag(observation, task, network, evidence, note, job)
             grammar = self._grammar(observation, task, bag)
         if isinstance(evidence, SoftEvidence) and self.evidence == "span":
@@ -157,16 +160,14 @@ class FILM(Attack):
             note=note,
         )
 
-    def _evidence(
-        self, observation: Observation, task: LanguageModelling, network: nn.Module, job: Job
-    ) -> tuple[Evidence | None, str]:
+    def _evidence(self, model: AttackedModel, job: Job) -> tuple[Evidence | None, str]:
         """The evidence from the span, and a note if it is not that of exact spans."""
         if "span" not in {self.evidence, self.bag}:
             return None, ""
         try:
-            return read_evidence(observation, task, network, job), ""
+            return read_evidence(model, job), ""
         except CannotAttack as error:
-            found = read_likelihood(observation, task, network, job, error.reason)
+            found = read_likelihood(model, job, error.reason)
             if self.bag == "span" and found[0] is None:
                 raise
             return found

@@ -16,11 +16,11 @@ from attacks.film.cuts import CUTS
 from attacks.proofs.certificate import batch_of
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import choose
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.evidence import Evidence, total_ratio
 from attacks.tokens.prefix_search import ScoredPrefix, varied
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from attacks.tokens.word_posterior import shortlist
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
@@ -71,24 +71,23 @@ class SoftEvidence:
         return [part for part in both if part]
 
 
-def read_likelihood(
-    observation: Observation, task: TextTask, network: nn.Module, job: Job, why: str
-) -> tuple[SoftEvidence | None, str]:
+def read_likelihood(model: AttackedModel, job: Job, why: str) -> tuple[SoftEvidence | None, str]:
     """The evidence of a causal model's update, and a note on what ranks the sentences.
 
     There is none without an end token or time, or if the first layer says nothing. ``why`` is the
     reason that exact spans were not taken.
     """
-    found = None if job.expired else _read(observation, task, network)
+    found = None if job.expired else _read(model)
     how = "Ranked by log-probability alone" if found is None else "Words by their likelihood"
     return found, f"{how}, since {why}."
 
 
-def _read(observation: Observation, task: TextTask, network: nn.Module) -> SoftEvidence | None:
+def _read(model: AttackedModel) -> SoftEvidence | None:
+    observation, task = model.observation, model.task
     if task.tokenizer.eos_token_id is None:
         return None
     try:
-        traces = soft_traces(observation, task, network, rows=True)
+        traces = soft_traces(model, rows=True)
     except CannotAttack:
         return None
     count = observation.knowledge.num_examples or 1

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.base import Attack, Grouping, Inferred, Job, Reconstruction
 from attacks.observed.known_labels import known_labels
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import soft_traces
 from attacks.tokens.word_posterior import posterior
 from fedsim.capture import Observation
@@ -72,8 +73,7 @@ def _words(by_round: Sequence[tuple[Observation, torch.Generator]], task: Task) 
         raise CannotAttack("images have no words", 'Set of = "classes".')
     missing: Tensor | float = 1.0
     for seen, _ in by_round:
-        network = task.model(seen.sent)
-        traces = soft_traces(seen, task, network, rows=True)
+        traces = soft_traces(AttackedModel.of(seen, task), rows=True)
         if traces.first is None:
             raise CannotAttack(
                 "the gradient of the first layer, which shows the words, is not sent or is zero",

@@ -151,6 +151,8 @@ class Consistency:
     def _bounded(self, guess: Tensors) -> float:
         """The p-value of the number of entries out of bounds, at the better of two scales."""
         living = self._living(guess)
+        if not living:  # a line of one token predicts nothing
+            return 0.0
         fitted = scale_of({name: self.found[name] for name in living}, guess)
         most = 0.0
         for scale in {self.step, fitted} - {None}:

@@ -13,6 +13,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.proofs.certificate import Prover, batch_of
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.candidates import nearest, start_of
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import read_traces
@@ -77,6 +78,8 @@ class APRIL(Attack):
         del rng
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
+        model = AttackedModel.of(observation, task, network)
+        observation = model.observation
         names = embedding_names(network)
         count = observation.knowledge.num_examples
         if count != 1:
@@ -99,8 +102,8 @@ class APRIL(Attack):
         if names.word in observation.received:
             ids = by_rows(observation, network, job)
         else:
-            traces = read_traces(observation, task, network)
-            first += traces.weights(observation)
+            traces = read_traces(model)
+            first += traces.weights
             moved = observation.update((names.position,))[names.position].any(1)
             length = min(int(moved.sum()), task.max_length)
             ids = nearest(traces.layers, traces.before, traces.vocabulary, length).tolist()

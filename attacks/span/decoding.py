@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from attacks.base import Job, Reconstruction
 from attacks.observed.prior import prior_guess
@@ -14,8 +13,7 @@ from attacks.span.causal import decoder as causal
 from attacks.span.encoder import decoder as encoder
 from attacks.tokens.adapter_evidence import adapter_evidence
 from attacks.tokens.adapters import first_round
-from attacks.tokens.candidates import vocabulary
-from attacks.tokens.first_layers import FirstLayers
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from attacks.tokens.table_rows import table_rows
 from attacks.tokens.word_posterior import likely_words, note_of
@@ -31,29 +29,22 @@ _HIDDEN = (
 )
 
 
-def decodable(observation: Observation, task: TextTask, network: nn.Module) -> bool:
+def decodable(model: AttackedModel) -> bool:
     """Whether a layer before any attention, or its adapters, sent a gradient that can be read."""
-    if task.spec.target != "class":
+    if model.task.spec.target != "class":
         return False
-    words = vocabulary(observation, task, network, rows=False)
     try:
-        layer = FirstLayers(network, words[-3:].tolist(), task.max_length).tokens
+        layer = model.layers.tokens
     except CannotAttack:
         return False
-    names = layer.weights(observation.received)
+    names = layer.weights(model.observation.received)
     if not names or not is_adapter(names[0]):
         return bool(names)
-    return adapter_evidence(observation, layer, task.max_length, network) is not None
+    return adapter_evidence(model, layer, model.task.max_length) is not None
 
 
 def decode(
-    observation: Observation,
-    task: TextTask,
-    network: nn.Module,
-    rng: torch.Generator,
-    job: Job,
-    *,
-    rows: bool,
+    model: AttackedModel, rng: torch.Generator, job: Job, *, rows: bool
 ) -> Reconstruction | None:
     """The likeliest sentences; None where nothing tells.
 
@@ -63,9 +54,7 @@ def decode(
     ``PriorOnly``, if auxiliary rows are granted: a search would find the noise's own words.
 
     Args:
-        observation: of any optimizer and defense; none is declared.
-        task: defines the vocabulary, the loss and the longest sentence.
-        network: as broadcast, in float32 and eval mode.
+        model: under attack, its update of any optimizer and defense; none is declared.
         rng: the only source of randomness.
         job: ends the search when its time is up.
         rows: exclude words whose embedding row is zero, if an untied table is sent.
@@ -73,23 +62,24 @@ def decode(
     Raises:
         CannotAttack: the network has no attention over linear layers.
     """
+    observation, task = model.observation, model.task
     if task.spec.target != "class":  # a guess needs one, to compare its gradient
         return None
-    traces = soft_traces(observation, task, network, rows=rows)
+    traces = soft_traces(model, rows=rows)
     count = observation.knowledge.num_examples or 1
     level: Certificate = "guess"
     if not traces.shown:
         return None
-    if observation.knowledge.auxiliary and not _tells(observation, traces):
+    if observation.knowledge.auxiliary and not _tells(model, traces):
         lines, labels = _usual(observation, task, job)
         guess = batch_of(lines, task, labels)
         note = "; ".join(filter(None, (_HIDDEN, first_round(observation))))
         return Reconstruction(guess, confidence=(level,) * len(guess), note=note)
     if traces.layers.causal:
-        lines = causal.decode(observation, task, traces, rng, job)
+        lines = causal.decode(model, traces, rng, job)
         labels = [-1] * len(lines)
     else:
-        lines, labels = encoder.decode(observation, task, traces, job)
+        lines, labels = encoder.decode(model, traces, job)
     told = len(lines)
     if not told and not observation.knowledge.auxiliary:
         return None
@@ -97,7 +87,7 @@ def decode(
         usual, their_labels = _usual(observation, task, job)
         lines, labels = lines + usual[told:], labels + their_labels[told:]
     if told == count and not job.expired:
-        level = _level(observation, task, network, lines, labels)
+        level = _level(model, lines, labels)
     words = "" if level != "guess" else note_of(likely_words(traces, count), task)
     few = f"the update tells {told} of {count} sentences" if told < count else ""
     notes = filter(None, (few, words, first_round(observation)))
@@ -109,18 +99,13 @@ def decode(
     )
 
 
-def _level(
-    observation: Observation,
-    task: TextTask,
-    network: nn.Module,
-    lines: list[list[int]],
-    labels: list[int],
-) -> Certificate:
+def _level(model: AttackedModel, lines: list[list[int]], labels: list[int]) -> Certificate:
     """What the client's steps on the sentences, or their gradient, prove of them."""
-    unrolled = Unrolled.of(observation, task, network)
+    seen = (model.observation, model.task, model.network)
+    unrolled = Unrolled.of(*seen)
     if unrolled is not None and unrolled.proves(lines):
         return "certified"
-    return "consistent" if consistent(observation, task, network, lines, labels) else "guess"
+    return "consistent" if consistent(*seen, lines, labels) else "guess"
 
 
 def _usual(observation: Observation, task: TextTask, job: Job) -> tuple[list[list[int]], list[int]]:
@@ -131,15 +116,15 @@ def _usual(observation: Observation, task: TextTask, job: Job) -> tuple[list[lis
     return [ids[own == 1].tolist() for ids, own in pairs], prior.labels.tolist()
 
 
-def _tells(observation: Observation, traces: SoftTraces) -> bool:
+def _tells(model: AttackedModel, traces: SoftTraces) -> bool:
     """Whether a layer, or a row of the embedding tables, stands out of the noise.
 
     Adapters of a causal model are read together, however little each of them shows.
     """
-    names = traces.layers.tokens.weights(observation.received)
+    names = traces.layers.tokens.weights(model.observation.received)
     if traces.layers.causal and any(is_adapter(name) for name in names):
         return True
     if traces.first is not None or traces.near or traces.later:
         return True
-    rows = None if traces.layers.causal else table_rows(observation, traces.layers)
+    rows = None if traces.layers.causal else table_rows(model)
     return rows is not None and rows.tells

@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
 
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
@@ -18,6 +17,7 @@ from attacks.span.exact.search import ExactSearch, count_read
 from attacks.span.exact.sparse_recovery import recover_sparse
 from attacks.span.over_rounds import over_rounds
 from attacks.tokens.adapters import AdapterSpan
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.span_test import best_test
 from attacks.tokens.subspace import Subspace
@@ -99,14 +99,15 @@ class Span(Attack):
         received = task.gradient(network, prospect.example)
         known, key = Knowledge(optimizer=prospect.optimizer), CaptureKey(round=1, client=0)
         observation = Observation(key, prospect.weights, received, "gradient", known)
+        model = AttackedModel.of(observation, task, network)
         try:
-            traces = read_traces(observation, task, network)
-            behind = best_test(traces.layers, traces.before, observation).subspace
+            traces = read_traces(model)
+            behind = best_test(model, traces.before).subspace
             limit = min(room(traces.before), behind.most - 1)
             found = prospect.judge(what, prospect.inputs, limit)
         except CannotAttack as error:
             found = Feasibility("red", what, prospect.inputs, None, error.reason)
-        if found.colour == "green" or not decodable(observation, task, network):
+        if found.colour == "green" or not decodable(model):
             return found
         return replace(found, colour="amber", reason=f"{found.reason}; decoded, not proven")
 
@@ -134,41 +135,27 @@ class Span(Attack):
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
         with job.limited(network, self.work or math.inf):
-            found = self._search(observation, task, network, rng, job)
+            found = self._search(AttackedModel.of(observation, task, network), rng, job)
         if self.work is None or not found.expired or job.late:
             return found
         ended = f"its work budget of {self.work:,} tokens ended the search"
         note = "; ".join(filter(None, (found.note, ended)))
         return replace(found, expired=False, note=note)
 
-    def _search(
-        self,
-        observation: Observation,
-        task: TextTask,
-        network: nn.Module,
-        rng: torch.Generator,
-        job: Job,
-    ) -> Reconstruction:
+    def _search(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
+        rows, tolerance = self.bag, self.tolerance
+        search = ExactSearch(model, rng, job, rows, tolerance, self.beam, self.starts)
         try:
-            exact = ExactSearch(
-                observation,
-                task,
-                network,
-                rng,
-                job,
-                self.bag,
-                self.tolerance,
-                self.beam,
-                self.starts,
-            ).run()
+            exact = search.run()
         except CannotAttack as refusal:
-            few = recover_sparse(observation, task, network, rng, job, self.bag, self.tolerance)
-            if soft := few or decode(observation, task, network, rng, job, rows=self.bag):
+            few = recover_sparse(model, rng, job, rows, tolerance)
+            if soft := few or decode(model, rng, job, rows=rows):
                 return soft
             raise refusal from None
-        if job.expired or 2 * count_read(exact, task) >= (observation.knowledge.num_examples or 1):
+        count = model.observation.knowledge.num_examples or 1
+        if job.expired or 2 * count_read(exact, model.task) >= count:
             return exact
-        return decode(observation, task, network, rng, job, rows=self.bag) or exact
+        return decode(model, rng, job, rows=rows) or exact
 
 
 def room(found: Subspace) -> int:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import completed, spectrum
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.evidence import Evidence
 from attacks.tokens.first_layers import Layer
-from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter, second_factor
 
 
@@ -43,9 +43,7 @@ class AdapterEvidence(Evidence):
         return sum((g if a is None else a.T.to(g) @ g @ a.to(g) for g, a in parts), torch.zeros(()))
 
 
-def adapter_evidence(
-    observation: Observation, layer: Layer, most: int, network: nn.Module
-) -> Evidence | None:
+def adapter_evidence(model: AttackedModel, layer: Layer, most: int) -> Evidence | None:
     """None if the layer has no adapters, they did not move or show too few directions.
 
     The updates of all ``A`` of the layer lie side by side, as one gradient of a layer with as many
@@ -54,16 +52,15 @@ def adapter_evidence(
     they came, since so few outputs do not tell a gradient from its signs.
 
     Args:
-        observation: of any optimizer and defense.
+        model: under attack, its update of any optimizer and defense.
         layer: the layer.
         most: most tokens of the batch.
-        network: as broadcast; on the device of the result.
     """
+    observation, device = model.observation, model.device
     names = [name for name in layer.weights(observation.received) if is_adapter(name)]
     update = observation.update([each for a in names for each in (a, second_factor(a))])
     if not all(value.isfinite().all() for value in update.values()):
         return None
-    device = next(network.parameters()).device
     update = {name: value.to(device) for name, value in update.items() if value.any()}
     sides = [read(update[a].T) for a in names if a in update]
     whole = [(_side_by_side(sides), None)] if sides else []

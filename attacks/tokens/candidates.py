@@ -6,17 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.base import Job
-from attacks.observed.readings import read
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.subspace import Subspace
 from attacks.tokens.sweep import nearest_words
-from fedsim.capture import Observation
-from fedsim.errors import CannotAttack
-from fedsim.models.embeddings import embedding_names
 from fedsim.tasks.text import TextTask
 
 _CHUNK = 1024  # tokens in one forward pass
@@ -56,46 +52,6 @@ class Candidates:
         if self.everywhere:  # no word of the batch was rejected for its place
             between = CUTS.gap * self.accepted
         return min(max(between, CUTS.lowest_limit), CUTS.highest_limit)
-
-
-def vocabulary(
-    observation: Observation,
-    task: TextTask,
-    network: nn.Module,
-    *,
-    rows: bool,
-    padding: bool = False,
-) -> Tensor:
-    """Token ids that may occur in the batch.
-
-    ``rows`` also excludes words whose embedding row is zero, if an untied table is sent. Padding
-    is excluded where a trace is no proof of a token, unless ``padding``.
-    """
-    name = embedding_names(network).word
-    if name is None:
-        raise CannotAttack(
-            f"{type(network).__name__} has no word embeddings to try",
-            "Choose a model of a supported type.",
-        )
-    size = len(network.get_parameter(name))
-    possible = torch.ones(size, dtype=torch.bool)
-    if rows and name in observation.received:
-        table = observation.update((name,))[name]
-        moved = table.any(1)
-        # A tied head, noise or weight decay moves every row; pruning may empty that of a word.
-        if 3 <= int(moved.sum()) < size // 2 and shows_absence(table):
-            possible = moved
-            # Where padding has the id of a start token, its row gets no gradient.
-            possible[task.tokens([""])[0]] = True
-    if not padding and task.spec.pad_id not in {None, *task.tokens([""])[0]}:
-        possible[task.spec.pad_id] = False
-    return torch.nonzero(possible)[:, 0].to(next(network.parameters()).device)
-
-
-def shows_absence(table: Tensor) -> bool:
-    """Whether a row of zeros proves that its word is absent: nothing was pruned or rounded."""
-    seen = read(table)
-    return seen.signs or (seen.complete and not seen.step)
 
 
 def start_of(task: TextTask) -> int | None:

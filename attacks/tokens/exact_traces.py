@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.base import Job
 from attacks.tokens.adapters import AdapterSpan, read_adapters
-from attacks.tokens.candidates import Candidates, candidates, start_of, vocabulary
+from attacks.tokens.attacked_model import AttackedModel
+from attacks.tokens.candidates import Candidates, candidates, start_of
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.subspace import Subspace, span
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.lora import is_adapter, second_factor
-from fedsim.tasks.text import TextTask
 
 
 @dataclass(frozen=True)
@@ -25,35 +24,38 @@ class Traces:
     """The traces that tokens leave in the gradients of the first block.
 
     Attributes:
-        layers: the network up to its first block.
+        model: under attack.
         before: the span of the inputs of query, key and value.
         vocabulary: token ids that may occur in the batch.
     """
 
-    layers: FirstLayers
+    model: AttackedModel
     before: Subspace
     vocabulary: Tensor
 
-    def weights(self, observation: Observation) -> list[str]:
+    @property
+    def layers(self) -> FirstLayers:
+        """The network up to its first block."""
+        return self.model.layers
+
+    @property
+    def weights(self) -> list[str]:
         """Names of the first block's weights that were sent."""
-        blocks, sent = (self.layers.tokens, *self.layers.contexts), observation.received
+        blocks = (self.layers.tokens, *self.layers.contexts)
+        sent = self.model.observation.received
         names = [name for layer in blocks for name in layer.weights(sent)]
         return names + [b for name in names if (b := second_factor(name)) != name and b in sent]
 
-    def shortlist(
-        self, observation: Observation, task: TextTask, job: Job, behind: int = 0
-    ) -> Candidates:
+    def shortlist(self, job: Job, behind: int = 0) -> Candidates:
         """The candidate tokens at each position that a sentence may reach.
 
         The token that usually starts a text is expected, unless the span has no room for it.
 
         Args:
-            observation: may show rows of the table of positions.
-            task: defines the start and the longest sentence.
             job: ends the sweep when its time is up.
             behind: rank behind the attention, which bounds the tokens of the batch.
         """
-        places, start = self._places(observation, task, behind), start_of(task)
+        places, start = self._places(behind), start_of(self.model.task)
         shown = (self.layers, self.before, self.vocabulary)
         if start is None:
             return candidates(*shown, places, None, job)
@@ -65,22 +67,24 @@ class Traces:
                 return found
         return candidates(*shown, places, start, job)
 
-    def _places(self, observation: Observation, task: TextTask, behind: int) -> range:
+    def _places(self, behind: int) -> range:
         """Where tokens may stand: those that attacks look for, or more if the gradient shows it."""
+        task, observation = self.model.task, self.model.observation
         last = task.spec.kind == "language-modelling"  # predicts nothing
         usual, most = task.max_length - last, task.most_tokens - last
         lengths = max(observation.knowledge.lengths or (most,))
         if self.layers.everywhere:  # a token that repeats adds no dimension here
             return range(min(max(usual, min(most, behind)), lengths))
         rank = self.before.rank + 1
-        moved = self._moved(observation)
+        moved = self._moved()
         if moved is None:
             return range(min(max(usual, rank), most, lengths, rank))
         begin, end = moved
         return range(begin, min(most, end, begin + min(rank, lengths)))
 
-    def _moved(self, observation: Observation) -> tuple[int, int] | None:
+    def _moved(self) -> tuple[int, int] | None:
         """First place and end of the moved rows of the learned table; None if all have moved."""
+        observation = self.model.observation
         name = embedding_names(self.layers.network).position
         if self.layers.places is None or name not in observation.received:
             return None
@@ -89,33 +93,25 @@ class Traces:
         return None if len(places) in {0, len(rows)} else (places[0], places[-1] + 1)
 
 
-def read_traces(
-    observation: Observation, task: TextTask, network: nn.Module, *, rows: bool = True
-) -> Traces:
+def read_traces(model: AttackedModel, *, rows: bool = True) -> Traces:
     """Find the first block and the span of its tokens.
 
     Args:
-        observation: its update has to be a multiple of a gradient.
-        task: defines the vocabulary and the longest sentence.
-        network: as broadcast, in float32 and eval mode.
+        model: its update has to be a multiple of a gradient.
         rows: exclude words whose embedding row is zero, if an untied table is sent.
 
     Raises:
         CannotAttack: the span is full, because of the client's optimizer or too many tokens.
     """
-    optimizer = observation.knowledge.optimizer
+    optimizer = model.observation.knowledge.optimizer
     if optimizer not in {None, "sgd", "momentum"}:
         raise CannotAttack(
             f"an update by {optimizer!r} is not a multiple of a gradient, so its columns span "
             "the whole space",
             "Use optimizer = 'sgd', or FedSGD.",
         )
-    words = vocabulary(observation, task, network, rows=rows, padding=True)
-    learned = embedding_names(network).position is not None
-    layers = FirstLayers(
-        network, words[-3:].tolist(), task.most_tokens if learned else task.max_length
-    )
-    before = subspace(layers, layers.tokens, observation)
+    words, layers = model.vocabulary(rows=rows, padding=True), model.layers
+    before = subspace(model, layers.tokens)
     if isinstance(before, AdapterSpan) and before.full:
         raise CannotAttack(
             f"the gradients of the adapters of {layers.tokens.name!r} are full: {before.reason}",
@@ -130,35 +126,35 @@ def read_traces(
             "The batch has too many tokens, or noise, signs, pruning or weight decay fill the "
             "span. Choose an attack that does not need it.",
         )
-    return Traces(layers, before, words)
+    return Traces(model, before, words)
 
 
-def subspace(layers: FirstLayers, layer: Layer, observation: Observation) -> Subspace:
+def subspace(model: AttackedModel, layer: Layer) -> Subspace:
     """The span of a layer's inputs, from those of its weights that were sent.
 
     Raises:
         CannotAttack: no weight was sent, or none has changed.
     """
+    observation = model.observation
     names = layer.weights(observation.received)
     if not names:
         raise CannotAttack(
             f"the client does not send {layer.name!r}, whose gradient spans the tokens",
             "Freeze fewer layers.",
         )
-    device = next(layers.network.parameters()).device
     if is_adapter(names[0]):
-        adapted = read_adapters(observation, names, device)
+        adapted = read_adapters(observation, names, model.device)
         if adapted is None:
             raise _nothing(layer)
         return adapted
-    side = layers.side(layer, observation.update(names))
+    side = model.layers.side(layer, observation.update(names))
     if not side.isfinite().all() or not side.any():
         raise _nothing(layer)
     # Rounding errs by up to half a unit in the last place, and by about 0.3 of one on average.
     wire = torch.cat([observation.received[name].flatten() for name in names])
     unit = CUTS.mean_rounding * torch.finfo(wire.dtype).eps
     noise = unit * float(wire.double().square().mean().sqrt())
-    return span(side.to(device), noise)
+    return span(side.to(model.device), noise)
 
 
 def _nothing(layer: Layer) -> CannotAttack:

@@ -126,6 +126,12 @@ class FirstLayers:
         found.begin = pads
         return found
 
+    def of_length(self, length: int) -> FirstLayers:
+        """The same layers for sentences of at most so many tokens, no more than before."""
+        found = copy.copy(self)
+        found.places = None if self.places is None else self.places[:length]
+        return found
+
     def _shifted(self, size: int) -> Tensor:
         return self.begin + torch.arange(size, device=self._device)[None]
 

@@ -8,30 +8,29 @@ from torch import Tensor
 
 from attacks.observed.readings import Reading, read
 from attacks.observed.spectrum import completed, spectrum
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.evidence import Evidence
-from attacks.tokens.first_layers import FirstLayers, Layer
+from attacks.tokens.first_layers import Layer
 from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter, second_factor
 
 
-def layer_reading(
-    observation: Observation, layers: FirstLayers, layer: Layer, most: int
-) -> Reading | None:
+def layer_reading(model: AttackedModel, layer: Layer, most: int) -> Reading | None:
     """What is known of a layer's gradient, imputed; None if it was not sent or is not finite."""
+    observation = model.observation
     names = layer.weights(observation.received)
     if not names or is_adapter(names[0]):
         return None
     optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
     readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
     parts = [
-        layers.side(layer, {name: getattr(one, part) for name, one in readings.items()})
+        model.layers.side(layer, {name: getattr(one, part) for name, one in readings.items()})
         for part in ("value", "lower", "upper")
     ]
     if not parts[0].isfinite().all() or not parts[0].any():
         return None
-    device = next(layers.network.parameters()).device
-    value, lower, upper = (part.double().to(device) for part in parts)
+    value, lower, upper = (part.double().to(model.device) for part in parts)
     sent = Reading(value, lower, upper)
     return replace(sent, value=completed(sent, most))
 

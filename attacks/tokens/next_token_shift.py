@@ -99,7 +99,12 @@ class DirectionalShift:
         return self._told(states, states[0].new_full((len(prefixes), 1), trust))
 
     def _parents(self, prefixes: Tensor) -> Tensor | None:
-        """The row of each prefix but its last token in the call before; None if one is new."""
+        """The row of each prefix but its last token in the call before; None if one is new.
+
+        None as well for a network that keeps no cache.
+        """
+        if any(cache is None for cache in self._caches):
+            return None
         places = {tuple(line): row for row, line in enumerate(self._prefixes.tolist())}
         rows = [places.get(tuple(line[:-1])) for line in prefixes.tolist()]
         return None if None in rows else torch.tensor(rows, device=prefixes.device)

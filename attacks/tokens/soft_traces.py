@@ -6,19 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.observed.readings import Reading
 from attacks.observed.spectrum import completed
 from attacks.observed.word_rows import words_of_pruned
 from attacks.tokens.adapter_evidence import adapter_evidence
-from attacks.tokens.candidates import vocabulary
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.evidence import Evidence, Normal, Samples
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.layer_readings import are_signs, is_shown, layer_reading, spikes
-from fedsim.capture import Observation
-from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
 _CHUNK = 4096  # tokens in one forward pass
@@ -183,36 +181,33 @@ class SoftTraces:
         return self.words[draws.to(self.words.device)]
 
 
-def soft_traces(
-    observation: Observation, task: TextTask, network: nn.Module, *, rows: bool
-) -> SoftTraces:
+def soft_traces(model: AttackedModel, *, rows: bool) -> SoftTraces:
     """Read the update.
 
     Args:
-        observation: of any optimizer and defense.
-        task: defines the vocabulary and the longest sentence.
-        network: as broadcast, in float32 and eval mode.
+        model: under attack, its update of any optimizer and defense.
         rows: exclude words whose embedding row is zero, if an untied table is sent.
 
     Raises:
         CannotAttack: the network has no attention over linear layers.
     """
-    words = vocabulary(observation, task, network, rows=rows)
+    observation, task, network = model.observation, model.task, model.network
+    words = model.vocabulary(rows=rows)
     count = observation.knowledge.num_examples or 1
     most = count * task.max_length
     shown = words_of_pruned(observation, network, 2 * count, most) if rows else None
     if shown is not None:
         own = torch.cat([shown.to(words), words.new_tensor(task.spec.special_ids)])
         words = words[torch.isin(words, own)]
-    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
+    layers = model.usual_layers
     # An encoder's layers behind the attention say nothing of a token without its sentence.
     behind = (*layers.contexts, *layers.later) if layers.causal else ()
     readings: dict[Layer, Reading] = {}
     found: dict[Layer, Evidence | None] = {}
     for layer in (layers.tokens, *behind):
-        reading = layer_reading(observation, layers, layer, most)
+        reading = layer_reading(model, layer, most)
         if reading is None:
-            found[layer] = adapter_evidence(observation, layer, most, network)
+            found[layer] = adapter_evidence(model, layer, most)
         else:
             readings[layer] = reading
             found[layer] = spikes(reading.value, layer, most)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import subspace
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.subspace import Subspace
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 
 _CHUNK = 1 << 13  # tokens in one forward pass
@@ -71,7 +71,7 @@ class SpanTest:
         return torch.cat(found)
 
 
-def best_test(layers: FirstLayers, before: Subspace, observation: Observation) -> SpanTest:
+def best_test(model: AttackedModel, before: Subspace) -> SpanTest:
     """The layer behind the attention that separates right sentences from wrong ones best.
 
     For a causal model it is the layer with the smallest ratio of rank to width. The descent of an
@@ -80,13 +80,14 @@ def best_test(layers: FirstLayers, before: Subspace, observation: Observation) -
     Raises:
         CannotAttack: in every layer the tokens fill the width or have left no trace.
     """
+    layers, observation = model.layers, model.observation
     tests, ranks, least = list[SpanTest](), [], CUTS.equal_rank * before.rank
     sent = [layer for layer in layers.contexts if layer.weights(observation.received)]
     widths = {layer: len(layers.side(layer, observation.sent)) for layer in sent}
     for layer in sorted(sent, key=lambda one: -widths[one]) if layers.causal else sent:
         if layers.causal and tests and min(map(_filled, tests)) < least / widths[layer]:
             break  # no narrower layer can have more room
-        found = subspace(layers, layer, observation)
+        found = subspace(model, layer)
         ranks.append(f"{found.rank} of {found.most}")
         if least <= found.rank < found.most:
             tests.append(SpanTest(layers, layer, found))

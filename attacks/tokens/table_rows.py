@@ -11,9 +11,8 @@ from torch.nn.functional import normalize
 
 from attacks.observed.readings import Reading, read
 from attacks.observed.word_rows import noise_variance, read_tables
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
-from attacks.tokens.first_layers import FirstLayers
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import Embeddings, embedding_names
 from fedsim.types import Tensors
@@ -120,13 +119,13 @@ def _threshold(values: Tensor) -> float:
     return float(values[best] + values[best + 1]) / 2
 
 
-def table_rows(observation: Observation, layers: FirstLayers) -> TableRows | None:
+def table_rows(model: AttackedModel) -> TableRows | None:
     """The rows as received; None where they are not sent, or do not tell words from places.
 
     Args:
-        observation: of any optimizer and defense.
-        layers: of an encoder.
+        model: an encoder, its update of any optimizer and defense.
     """
+    layers, observation = model.usual_layers, model.observation
     places = layers.places
     if places is None:
         return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
 from fedsim.capture import Observation
@@ -122,7 +123,7 @@ def words_of_update(observation: Observation, task: Task) -> Tensor:
         CannotAttack: the gradient of no layer before any attention was sent.
     """
     assert isinstance(task, TextTask)
-    traces = soft_traces(observation, task, task.model(observation.sent), rows=True)
+    traces = soft_traces(AttackedModel.of(observation, task), rows=True)
     if not traces.shown:
         raise CannotAttack(
             f"the gradient of {traces.layers.tokens.name!r}, which shows the words, is not sent, "

@@ -16,30 +16,29 @@ from attacks.proofs.gradient_pursuit import GradientPursuit, choose
 from attacks.span.causal.matched_growth import MatchedGrowth
 from attacks.span.causal.prefix_fit import PrefixFit
 from attacks.span.causal.tree import Tree, spread
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.next_token_shift import DirectionalShift
 from attacks.tokens.prefix_search import ScoredPrefix
 from attacks.tokens.pursuit import noisy_rows
 from attacks.tokens.soft_traces import SoftTraces
-from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter
-from fedsim.tasks.text import TextTask
 
 _ADAPTIVE = {"adam", "adamw", "adafactor"}
 
 
 def decode(
-    observation: Observation, task: TextTask, traces: SoftTraces, rng: torch.Generator, job: Job
+    model: AttackedModel, traces: SoftTraces, rng: torch.Generator, job: Job
 ) -> list[list[int]]:
     """The likeliest sentences of a causal model.
 
     Args:
-        observation: of any optimizer and defense.
-        task: a language model, or a classifier with causal attention.
+        model: a language model, or a classifier with causal attention.
         traces: of the update.
         rng: draws the words that each layer is fitted to.
         job: ends the search when its time is up.
     """
+    observation, task = model.observation, model.task
     count = observation.knowledge.num_examples or 1
     writes = task.spec.kind == "language-modelling"
     edges = task.tokens([""])[0]

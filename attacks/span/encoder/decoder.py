@@ -8,29 +8,27 @@ from attacks.base import Job
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.encoder.proposals import Sources
 from attacks.span.encoder.word_search import WordSearch
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.soft_traces import SoftTraces
 from attacks.tokens.table_rows import table_rows
 from attacks.tokens.word_clusters import WordClusters
 from fedsim.capture import Observation
-from fedsim.tasks.text import TextTask
 
 _SHORTEST = 3  # tokens
 
 
-def decode(
-    observation: Observation, task: TextTask, traces: SoftTraces, job: Job
-) -> tuple[list[list[int]], list[int]]:
+def decode(model: AttackedModel, traces: SoftTraces, job: Job) -> tuple[list[list[int]], list[int]]:
     """The likeliest sentences of an encoder, with their classes; none where nothing tells.
 
     Args:
-        observation: of any optimizer and defense.
-        task: a classifier.
+        model: a classifier.
         traces: of the update.
         job: ends the search when its time is up.
     """
+    observation, task = model.observation, model.task
     edges, count = task.tokens([""])[0], observation.knowledge.num_examples or 1
-    rows = table_rows(observation, traces.layers)
+    rows = table_rows(model)
     if len(edges) < 2 or (traces.first is None and rows is None):
         return [], []
     sources = Sources(traces, rows, edges[0], edges[-1])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
 
 from attacks.base import Job, Reconstruction
 from attacks.proofs.certificate import Prover, proven
 from attacks.proofs.last_tokens import ended
 from attacks.span.exact.sine_descent import SineDescent
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.candidates import Candidates
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import Traces, read_traces
@@ -19,7 +19,6 @@ from attacks.tokens.layout import RIGHT, Layout, left_layouts
 from attacks.tokens.sentences import SpanSentence, grow
 from attacks.tokens.span_test import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
-from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.text import TextTask
 
@@ -29,9 +28,7 @@ class ExactSearch:
     """Searches the span of one update, and proves what it finds.
 
     Attributes:
-        observation: its update has to be a multiple of a gradient.
-        task: defines the vocabulary and the loss.
-        network: as broadcast, in float32 and eval mode.
+        model: under attack; its update has to be a multiple of a gradient.
         rng: the only source of randomness.
         job: ends the search when its time is up.
         rows: exclude words whose embedding row is zero, if an untied table is sent.
@@ -40,9 +37,7 @@ class ExactSearch:
         starts: largest number of random sentences from which an encoder's descent starts.
     """
 
-    observation: Observation
-    task: TextTask
-    network: nn.Module = field(repr=False)
+    model: AttackedModel
     rng: torch.Generator
     job: Job
     rows: bool
@@ -56,13 +51,15 @@ class ExactSearch:
         Raises:
             CannotAttack: the span is full, or the client's optimizer hides it.
         """
-        traces = read_traces(self.observation, self.task, self.network, rows=self.rows)
+        traces = read_traces(self.model, rows=self.rows)
         self._check_rank(traces)
-        test = best_test(traces.layers, traces.before, self.observation)
+        test = best_test(self.model, traces.before)
         behind = test.subspace.rank
-        shortlist = traces.shortlist(self.observation, self.task, self.job, behind)
-        first = traces.weights(self.observation)
-        prover = Prover(self.observation, self.task, self.network, first, self.tolerance)
+        shortlist = traces.shortlist(self.job, behind)
+        model = self.model
+        prover = Prover(
+            model.observation, model.task, model.network, traces.weights, self.tolerance
+        )
         guess: Reconstruction | None = None
         for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
             found, expired = self._search(test, shortlist, wider)
@@ -77,15 +74,15 @@ class ExactSearch:
 
     @property
     def _count(self) -> int | None:
-        return self.observation.knowledge.num_examples
+        return self.model.observation.knowledge.num_examples
 
     @property
     def _one_step(self) -> bool:
-        known = self.observation.knowledge
-        return self.observation.kind == "gradient" or known.local_steps == 1
+        known = self.model.observation.knowledge
+        return self.model.observation.kind == "gradient" or known.local_steps == 1
 
     def _check_rank(self, traces: Traces) -> None:
-        most, rank = (self._count or 0) * self.task.most_tokens, traces.before.rank
+        most, rank = (self._count or 0) * self.model.task.most_tokens, traces.before.rank
         if self._count is not None and self._one_step and rank > most:
             raise CannotAttack(
                 f"the gradient of {traces.layers.tokens.name!r} has rank {rank}, more than the "
@@ -95,7 +92,7 @@ class ExactSearch:
 
     def _lack(self, guess: Reconstruction) -> str:
         """What the guess has not of a batch of known size, one clause."""
-        read = count_read(guess, self.task)
+        read = count_read(guess, self.model.task)
         if self._count is None or read >= self._count:
             return ""
         return f"{read} of {self._count} examples found"
@@ -127,7 +124,7 @@ class ExactSearch:
 
     def _descended(self, test: SpanTest, shortlist: Candidates) -> tuple[list[SpanSentence], bool]:
         """Sentences of an encoder."""
-        ends, lengths = self.task.tokens([""])[0], self.observation.knowledge.lengths
+        ends, lengths = self.model.task.tokens([""])[0], self.model.observation.knowledge.lengths
         if len(ends) < 2:
             raise CannotAttack(
                 "the tokenizer appends no end token to a sentence, which the descent of an "
@@ -146,7 +143,7 @@ class ExactSearch:
                 continue
             companions = None
             if usual:
-                update = self.observation.update()
+                update = self.model.observation.update()
                 companions = WordClusters.of(test.layers, update, tokens, stop, self.job)
             descent = SineDescent(test, tokens, stop, possible, companions)
             descent.run(self.starts, self._count, self.rng, self.job)
@@ -155,7 +152,7 @@ class ExactSearch:
 
     def _proven(self, prover: Prover, test: SpanTest, found: list[SpanSentence]) -> Reconstruction:
         """The sentences in the layout that explains the gradient, else in the usual one."""
-        if self.task.spec.kind != "language-modelling":
+        if self.model.task.spec.kind != "language-modelling":
             return proven(prover, found)
         provers = [replace(prover, layout=layout) for layout in self._layouts(test, found)]
         best, known = ended(provers, [one.ids for one in found])

@@ -6,20 +6,20 @@ from dataclasses import replace
 from itertools import islice, product
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.base import Job, Reconstruction
 from attacks.proofs.certificate import Prover, proven
 from attacks.proofs.last_tokens import ended
 from attacks.span.exact.growth import Growth
 from attacks.tokens.adapters import read_adapters
-from attacks.tokens.candidates import start_of, vocabulary
+from attacks.tokens.attacked_model import AttackedModel
+from attacks.tokens.candidates import start_of
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.pursuit import Pursuit, few_rows
 from attacks.tokens.sentences import SpanSentence
 from attacks.tokens.subspace import Subspace
-from fedsim.capture import Observation
 from fedsim.models.lora import is_adapter
 from fedsim.tasks.text import TextTask
 
@@ -28,13 +28,7 @@ _CHUNK = 4096  # tokens in one forward pass
 
 
 def recover_sparse(
-    observation: Observation,
-    task: TextTask,
-    network: nn.Module,
-    rng: torch.Generator,
-    job: Job,
-    rows: bool,
-    tolerance: float,
+    model: AttackedModel, rng: torch.Generator, job: Job, rows: bool, tolerance: float
 ) -> Reconstruction | None:
     """The sentences of a batch whose words outnumber the rank of the adapters; None without any.
 
@@ -46,23 +40,20 @@ def recover_sparse(
     certified if their gradient is the observed one.
 
     Args:
-        observation: its update has to be a multiple of a gradient.
-        task: defines the vocabulary and the longest sentence.
-        network: as broadcast, in float32 and eval mode.
+        model: under attack; its update has to be a multiple of a gradient.
         rng: draws the prefixes that a word's usual inputs are taken of.
         job: ends the search when its time is up.
         rows: exclude words whose embedding row is zero, if an untied table is sent.
         tolerance: relative error of a float32 gradient that counts as rounding.
     """
+    observation, task = model.observation, model.task
     if observation.knowledge.optimizer not in {None, "sgd", "momentum"}:
         return None
-    words = vocabulary(observation, task, network, rows=rows)
-    layers = FirstLayers(network, words[-3:].tolist(), task.max_length)
-    lines = _lines(observation, task, layers, words, rng, job)
+    lines = _lines(model, model.vocabulary(rows=rows), rng, job)
     if not lines:
         return None
     first = [name for name in observation.received if is_adapter(name)]
-    prover, known = Prover(observation, task, network, first, tolerance), None
+    prover, known = Prover(observation, task, model.network, first, tolerance), None
     if task.spec.kind == "language-modelling":
         _, known = ended([prover], lines)
         lines = known.lines
@@ -75,15 +66,11 @@ def recover_sparse(
 
 
 def _lines(
-    observation: Observation,
-    task: TextTask,
-    layers: FirstLayers,
-    words: Tensor,
-    rng: torch.Generator,
-    job: Job,
+    model: AttackedModel, words: Tensor, rng: torch.Generator, job: Job
 ) -> list[tuple[int, ...]]:
-    count = observation.knowledge.num_examples or 1
-    space = _space(observation, layers, layers.tokens)
+    layers, task = model.usual_layers, model.task
+    count = model.observation.knowledge.num_examples or 1
+    space = _space(model, layers.tokens)
     places = None if space is None else _places(layers, words, space, task, count, job)
     if places is None:
         return []
@@ -92,18 +79,18 @@ def _lines(
         return [tuple(int(own) for own in places)] if whole else []
     if not layers.causal:
         return []
-    spaces = {own: _space(observation, layers, own) for own in (*layers.contexts, *layers.later)}
+    spaces = {own: _space(model, own) for own in (*layers.contexts, *layers.later)}
     behind = {layer: own for layer, own in spaces.items() if own is not None}
     return Growth.of(layers, behind, places, task, rng).sentences(count, job)
 
 
-def _space(observation: Observation, layers: FirstLayers, layer: Layer) -> Subspace | None:
+def _space(model: AttackedModel, layer: Layer) -> Subspace | None:
     """The space of the combinations of a layer's inputs that its adapters show."""
+    observation = model.observation
     names = layer.weights(observation.received)
     if not names or not is_adapter(names[0]):
         return None
-    device = next(layers.network.parameters()).device
-    found = read_adapters(observation, names, device)
+    found = read_adapters(observation, names, model.device)
     return None if found is None else found.inputs
 
 

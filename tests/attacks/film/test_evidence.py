@@ -19,6 +19,7 @@ from attacks.film.bag import Bag
 from attacks.film.evidence import SpanEvidence
 from attacks.film.film import FILM
 from attacks.film.likelihood import SoftEvidence, likeliest, read_likelihood
+from attacks.tokens.attacked_model import AttackedModel
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
@@ -119,7 +120,8 @@ def test_evidence_against_all_words_does_not_end_a_sentence_early(fresh: Victim)
     seen, truth = fresh.capture([5], BARE, {"name": "gaussian_noise", "std": 1e-4})
     task, rng = task_of(fresh), torch.Generator().manual_seed(0)
     network = task.model(seen.sent)
-    evidence, _ = read_likelihood(seen, task, network, Job(), "")
+    model = AttackedModel.of(seen, task, network)
+    evidence, _ = read_likelihood(model, Job(), "")
     assert evidence is not None
     doubt = Doubt(**vars(evidence))
     grammar = SPAN._grammar(seen, task, Bag(evidence.words, None))
@@ -132,7 +134,8 @@ def test_likelihoods_of_next_words(fresh: Victim) -> None:
     seen, truth = fresh.capture([5], BARE, noise)
     task, rng = task_of(fresh), torch.Generator().manual_seed(0)
     network = task.model(seen.sent)
-    evidence, _ = read_likelihood(seen, task, network, Job(), "")
+    model = AttackedModel.of(seen, task, network)
+    evidence, _ = read_likelihood(model, Job(), "")
     assert evidence is not None
     assert bool((evidence.words.diff() > 0).all())
     (line,) = lines(truth)
@@ -144,7 +147,7 @@ def test_likelihoods_of_next_words(fresh: Victim) -> None:
     place = evidence.words.tolist().index(line[3])
     assert int(nats[0].argmax()) == place
     assert float(nats[0, place]) > float(nats[1, place])
-    none, note = read_likelihood(seen, task, network, Job(deadline=0.0), "time is up")
+    none, note = read_likelihood(model, Job(deadline=0.0), "time is up")
     assert none is None
     assert note == "Ranked by log-probability alone, since time is up."
 

@@ -103,6 +103,14 @@ def test_batches(gpt2: Victim) -> None:
         assert not is_consistent(gpt2, seen, [own[0], own[0]], [-1, -1])
 
 
+def test_a_line_that_predicts_nothing_explains_nothing(gpt2: Victim) -> None:
+    seen, truth = gpt2.capture([5], DEFENSES["signs"])
+    assert isinstance(gpt2.task, TextTask)
+    test = Consistency.of(seen, gpt2.task, gpt2.task.model(seen.sent))
+    assert test is not None
+    assert test.p_value([lines(truth)[0][:1]], [-1]) == 0
+
+
 def test_a_class_that_is_not_known(bert: Victim) -> None:
     seen, truth = bert.capture([2], FROZEN, DEFENSES["noise"])
     assert is_consistent(bert, seen, lines(truth), [-1])

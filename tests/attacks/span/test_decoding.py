@@ -16,6 +16,7 @@ from attacks.proofs.gradient_pursuit import GradientPursuit, choose, fitted, les
 from attacks.span.causal.prefix_fit import PrefixFit, non_negative
 from attacks.span.exact.search import ExactSearch
 from attacks.span.span import Span
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.evidence import Evidence, Normal
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.next_token_shift import DirectionalShift
@@ -211,8 +212,7 @@ def test_a_sentence_shows_in_what_the_others_leave(
     assert isinstance(task, TextTask)
     match = GradientMatcher.of(seen, task, torch.device("cpu"), signs=False)
     found = choose(match, [torch.tensor(line) for line in lines(truth)], 2)
-    network = task.model(seen.sent)
-    traces = soft_traces(seen, task, network, rows=True)
+    traces = soft_traces(AttackedModel.of(seen, task), rows=True)
     index = listed(found).index(lines(truth)[0])
     own = traces.without(found.part(index), found.part(), task.max_length)
     assert own.first is not None
@@ -234,6 +234,15 @@ def test_words_told_of_longer_prefixes_are_those_of_a_fresh_start(gpt2: Victim) 
     longer = torch.cat([prefixes[[1, 0, 1]], torch.tensor([[7], [8], [9]])], 1)
     expected = fresh.next_tokens(longer)
     torch.testing.assert_close(told.next_tokens(longer), expected, atol=0.05, rtol=0.01)
+
+
+def test_a_network_without_a_cache_is_asked_anew() -> None:
+    victim = trained("transformer3", 5)
+    seen, truth = victim.capture([5])
+    shift = DirectionalShift.of(victim.task.model(seen.sent), seen.update(), 32)
+    short = shift.next_tokens(truth.inputs[:, :3])
+    shift.next_tokens(truth.inputs[:, :4])
+    torch.testing.assert_close(shift.next_tokens(truth.inputs[:, :3]), short)
 
 
 def test_layers_of_the_second_block_are_found(gpt2: Victim) -> None:

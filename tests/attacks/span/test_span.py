@@ -16,6 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from attacks.base import Job, Reconstruction
 from attacks.proofs.certificate import batch_of
 from attacks.span.span import Span
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.span_test import best_test
@@ -225,8 +226,8 @@ def inexact(victim: Victim, seen: Observation, reason: str) -> None:
     assert isinstance(task, TextTask)
 
     def test_exactly() -> None:
-        traces = read_traces(seen, task, task.model(seen.sent))
-        best_test(traces.layers, traces.before, seen)
+        model = AttackedModel.of(seen, task)
+        best_test(model, read_traces(model).before)
 
     with pytest.raises(CannotAttack, match=reason):
         test_exactly()

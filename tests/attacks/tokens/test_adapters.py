@@ -19,6 +19,7 @@ from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG
 from attacks.tokens.adapters import AdapterSpan, read_adapters
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.capture import Observation
@@ -76,7 +77,7 @@ def run(victim: Victim, seen: Observation, attack: Any = None) -> Reconstruction
 
 def traces(victim: Victim, seen: Observation) -> Traces:
     assert isinstance(victim.task, TextTask)
-    return read_traces(seen, victim.task, victim.task.model(seen.sent))
+    return read_traces(AttackedModel.of(seen, victim.task))
 
 
 def sentences(batch: Batch) -> Counter[tuple[int, ...]]:
@@ -207,7 +208,7 @@ def test_words_of_adapters_after_steps_of_adamw(steps: int, gpt2: Victim) -> Non
         seen, truth = gpt2.capture([row], **adamw, local_steps=steps)
         seen = replace(seen, knowledge=Knowledge(local_steps=steps, optimizer="adamw"))
         assert isinstance(gpt2.task, TextTask)
-        found = soft_traces(seen, gpt2.task, gpt2.task.model(seen.sent), rows=True)
+        found = soft_traces(AttackedModel.of(seen, gpt2.task), rows=True)
         line = lines(truth)[0][1:-1]
         shares += [
             float((one < one[word]).double().mean())

@@ -12,8 +12,7 @@ from attacks.observed.word_rows import words_of_pruned
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.decoding import decode
 from attacks.span.encoder.word_views import RowView, View
-from attacks.tokens.candidates import vocabulary
-from attacks.tokens.first_layers import FirstLayers
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.table_rows import TableRows, table_rows
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
@@ -35,8 +34,8 @@ def rows_of(
     victim: Victim, rows: list[int], *defenses: dict[str, object]
 ) -> tuple[TableRows | None, Batch]:
     seen, truth = victim.capture(rows, *defenses)
-    network = victim.task.model(seen.sent)
-    return table_rows(seen, FirstLayers(network, [7, 8, 9], 24)), truth
+    assert isinstance(victim.task, TextTask)
+    return table_rows(AttackedModel.of(seen, victim.task)), truth
 
 
 @pytest.mark.parametrize("defense", [NOISE, PRUNED, SIGNS])
@@ -105,7 +104,7 @@ def test_pruned_rows_do_not_rule_out_words(bert: Victim) -> None:
     assert isinstance(task, TextTask)
     for defenses, whole in (((PRUNED,), True), ((), False)):
         seen, truth = bert.capture([17], *defenses)
-        words = vocabulary(seen, task, task.model(seen.sent), rows=True)
+        words = AttackedModel.of(seen, task).vocabulary(rows=True)
         assert (len(words) > 1000) == whole
         assert set(lines(truth)[0]) <= set(words.tolist())
 
@@ -131,8 +130,8 @@ def test_a_sentence_under_noise(bert: Victim) -> None:
     assert isinstance(task, TextTask)
     (line,) = lines(truth)
     seen = replace(seen, knowledge=Knowledge(num_examples=1, lengths=(len(line),)))
-    network = task.model(seen.sent)
-    found = decode(seen, task, network, torch.Generator().manual_seed(0), Job(), rows=True)
+    model = AttackedModel.of(seen, task)
+    found = decode(model, torch.Generator().manual_seed(0), Job(), rows=True)
     assert found is not None
     right = torch.tensor(lines(found.guess)[0]) == torch.tensor(line)
     assert float(right.double().mean()) > 0.8

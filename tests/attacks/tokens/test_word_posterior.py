@@ -7,6 +7,7 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import soft_traces
 from attacks.tokens.word_posterior import likely_words, note_of, posterior
 from fedsim.tasks.text import TextTask
@@ -55,7 +56,7 @@ def test_words_of_held_out_rows() -> None:
     every = 0
     for row in HELD_OUT:
         seen, truth = victim.capture([row], FROZEN, {"name": "gaussian_noise", "std": 1e-3})
-        traces = soft_traces(seen, task, task.model(seen.sent), rows=True)
+        traces = soft_traces(AttackedModel.of(seen, task), rows=True)
         true = tokens(truth)
         every += len(true)
         found = likely_words(traces, 1)

@@ -7,6 +7,7 @@ import pytest
 from attacks import ATTACKS
 from attacks.base import Attack
 from attacks.feasibility import Feasibility, Prospect
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.span_test import best_test
 from experiments.plan.cells import Cell
@@ -122,9 +123,10 @@ def test_more_words_than_the_width_leave_no_room_for_a_proof(make_run: Make) -> 
         seen = cell.captures.load(cell.captures.keys()[0])
         task = load_task(cell.captures.root)
         assert isinstance(task, TextTask)
+        model = AttackedModel.of(seen, task)
         try:
-            traces = read_traces(seen, task, task.model(seen.sent))
-            best_test(traces.layers, traces.before, seen)
+            traces = read_traces(model)
+            best_test(model, traces.before)
             refused = False
         except CannotAttack as error:
             refused = "rank" in str(error)

@@ -14,6 +14,7 @@ from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.decoding import decode
 from attacks.span.encoder.joint_words import JointWords
 from attacks.span.encoder.position_scores import PositionScores
+from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
@@ -36,8 +37,8 @@ def decoded(victim: Victim, rows: list[int], *defenses: dict[str, object]) -> tu
     assert isinstance(task, TextTask)
     lengths = tuple(sorted(map(len, lines(truth)))) if len(rows) > 1 else None
     seen = replace(seen, knowledge=Knowledge(num_examples=len(rows), lengths=lengths))
-    network = task.model(seen.sent)
-    guess = decode(seen, task, network, torch.Generator().manual_seed(0), Job(), rows=True)
+    model = AttackedModel.of(seen, task)
+    guess = decode(model, torch.Generator().manual_seed(0), Job(), rows=True)
     assert guess is not None
     return guess.guess, truth
 
@@ -71,7 +72,7 @@ def joint_words(bert: Victim, rows: list[int]) -> tuple[JointWords, list[torch.T
     seen, truth = bert.capture(rows, FROZEN)
     task = bert.task
     assert isinstance(task, TextTask)
-    traces = soft_traces(seen, task, task.model(seen.sent), rows=True)
+    traces = soft_traces(AttackedModel.of(seen, task), rows=True)
     ends = torch.tensor([lines(truth)[0][0], lines(truth)[0][-1]])
     return JointWords.of(traces, ends, len(rows)), [torch.tensor(line) for line in lines(truth)]
 
@@ -161,8 +162,8 @@ def test_where_noise_hides_all_the_guess_is_the_prior(bert: Victim) -> None:
         seen, _ = bert.capture([3], {"name": "gaussian_noise", "std": std})
         knowledge = Knowledge(num_examples=1, auxiliary=True)
         seen = replace(seen, knowledge=knowledge)
-        network = task.model(seen.sent)
-        found = decode(seen, task, network, torch.Generator().manual_seed(0), job, rows=True)
+        model = AttackedModel.of(seen, task)
+        found = decode(model, torch.Generator().manual_seed(0), job, rows=True)
         assert found is not None
         assert ("the most frequent words" in (found.note or "")) == hidden
         same = torch.equal(found.guess.inputs, prior_guess(seen, task, job).inputs)

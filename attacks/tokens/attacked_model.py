@@ -1,0 +1,125 @@
+"""The model under attack with the update that one client made of it, each part read once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from attacks.observed.readings import read
+from attacks.tokens.first_layers import FirstLayers
+from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
+from fedsim.models.embeddings import embedding_names
+from fedsim.tasks.text import TextTask
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnce(Observation):
+    """An observation that turns each tensor of its update into float64 once.
+
+    The tensors are shared by all who ask for them, and must not be changed in place.
+    """
+
+    _read: dict[str, Tensor | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def update(self, names: Collection[str | None] | None = None) -> Tensors:
+        """As ``Observation.update``."""
+        names = self.received if names is None else names
+        if missing := [name for name in names if name and name not in self._read]:
+            # ``super()`` finds no class in a dataclass with slots.
+            self._read.update(dict.fromkeys(missing) | Observation.update(self, missing))
+        kept = {name: self._read[name] for name in self.received if name in names}
+        return {name: value for name, value in kept.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class AttackedModel:
+    """What attacks on the first layers read of one observation, handed on from part to part.
+
+    It lives as long as the guess. The update is kept in float64, hence twice the size of what a
+    client sends; of a tensor that nobody asks for, nothing is kept.
+
+    Attributes:
+        observation: reads each tensor of the update once.
+        task: defines the vocabulary, the loss and the longest sentence.
+        network: as broadcast, in float32 and eval mode.
+    """
+
+    observation: ReadOnce
+    task: TextTask
+    network: nn.Module = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, observation: Observation, task: TextTask, network: nn.Module | None = None
+    ) -> AttackedModel:
+        """Of an observation, on the device of its network; one is built on the CPU if not given."""
+        seen = ReadOnce(
+            observation.key,
+            observation.sent,
+            observation.received,
+            observation.kind,
+            observation.knowledge,
+        )
+        return cls(seen, task, task.model(seen.sent) if network is None else network)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return next(self.network.parameters()).device
+
+    @cached_property
+    def layers(self) -> FirstLayers:
+        """The first two blocks, with all places that a text may have.
+
+        Raises:
+            CannotAttack: the network has no attention over linear layers.
+        """
+        words = self.vocabulary(rows=False)
+        learned = embedding_names(self.network).position is not None
+        length = self.task.most_tokens if learned else self.task.max_length
+        return FirstLayers(self.network, words[-3:].tolist(), length)
+
+    @cached_property
+    def usual_layers(self) -> FirstLayers:
+        """The same with the places that attacks look for, ``task.max_length``."""
+        return self.layers.of_length(self.task.max_length)
+
+    def vocabulary(self, *, rows: bool, padding: bool = False) -> Tensor:
+        """Token ids that may occur in the batch.
+
+        ``rows`` also excludes words whose embedding row is zero, if an untied table is sent.
+        Padding is excluded where a trace is no proof of a token, unless ``padding``.
+        """
+        name, task = embedding_names(self.network).word, self.task
+        if name is None:
+            raise CannotAttack(
+                f"{type(self.network).__name__} has no word embeddings to try",
+                "Choose a model of a supported type.",
+            )
+        size = len(self.network.get_parameter(name))
+        possible = torch.ones(size, dtype=torch.bool)
+        if rows and name in self.observation.received:
+            table = self.observation.update((name,))[name]
+            moved = table.any(1)
+            # A tied head, noise or weight decay moves every row; pruning may empty that of a word.
+            if 3 <= int(moved.sum()) < size // 2 and shows_absence(table):
+                possible = moved
+                # Where padding has the id of a start token, its row gets no gradient.
+                possible[task.tokens([""])[0]] = True
+        if not padding and task.spec.pad_id not in {None, *task.tokens([""])[0]}:
+            possible[task.spec.pad_id] = False
+        return torch.nonzero(possible)[:, 0].to(self.device)
+
+
+def shows_absence(table: Tensor) -> bool:
+    """Whether a row of zeros proves that its word is absent: nothing was pruned or rounded."""
+    seen = read(table)
+    return seen.signs or (seen.complete and not seen.step)
