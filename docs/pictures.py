@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from docs.panels import chosen, panels, protected, rows_of
+from experiments.analysis.frames import counted
 from experiments.plan.folder import Run
 from experiments.report.gallery import data_uri, mark, words
 from experiments.stages.gallery import Shown, read_gallery
@@ -143,7 +144,7 @@ def rounds(run: Run, colours: Colours) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    rows = rows_of(run, "image")
+    rows = counted(rows_of(run, "image"))
     utility = pd.read_parquet(run.root / "utility.parquet")
     utility = utility[(utility.metric == "accuracy") & utility.cell.isin(rows.cell.unique())]
     names = {

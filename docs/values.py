@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
 from experiments.analysis.membership import METRICS, inferred
+from experiments.analysis.statistics import Estimate
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_label, attack_name, named_place, unit_of
 from experiments.stages.rows import read_rows
@@ -17,6 +18,8 @@ from fedsim.records import STATUSES, ScoreRow
 
 class Value(NamedTuple):
     """One number of a run's findings.
+
+    An interval over the examples of a single client says nothing of others, and is left out.
 
     Attributes:
         labels: what it belongs to, in the words of the report.
@@ -68,7 +71,8 @@ def _inferred(run: Run) -> Iterator[Value]:
                 "probe": "none",
             }
             measure = f"{METRICS[one.metric]}{when}"
-            yield Value(labels, measure, "1", one.n, one.mean, one.low, one.high)
+            ends = (one.low, one.high) if one.clients > 1 else (None, None)
+            yield Value(labels, measure, "1", one.n, one.mean, *ends)
 
 
 def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
@@ -85,15 +89,19 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
         }
         for metric in [section.main] if result.control != "none" else metrics:
             if leaked := result.leakage.get(metric):
-                spread = (leaked.mean, leaked.low, leaked.high)
-                yield Value(labels, title(metric), leaked.unit, leaked.n, *spread)
+                yield Value(labels, title(metric), leaked.unit, leaked.n, *_spread(leaked))
         rounds = result.rounds.get(section.main, {}) if result.control == "none" else {}
         for number, leaked in rounds.items() if len(rounds) > 1 else ():
-            spread = (leaked.mean, leaked.low, leaked.high)
             measure = f"{title(section.main)}, round {number}"
-            yield Value(labels, measure, leaked.unit, leaked.n, *spread)
+            yield Value(labels, measure, leaked.unit, leaked.n, *_spread(leaked))
     yield from _gains(section, about)
     yield from _utility(section, about)
+
+
+def _spread(found: Estimate) -> tuple[float, float | None, float | None]:
+    """The mean and its interval over clients."""
+    ends = (found.low, found.high) if found.interval_of == "clients" else (None, None)
+    return found.mean, *ends
 
 
 def _gains(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:
@@ -112,7 +120,7 @@ def _gains(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:
             "probe": "none",
         }
         unit = unit_of(section, section.main)
-        yield Value(labels, title(section.main), unit, over.n, over.mean, over.low, over.high)
+        yield Value(labels, title(section.main), unit, over.n, *_spread(over))
 
 
 def _utility(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:

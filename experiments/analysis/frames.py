@@ -92,6 +92,11 @@ def with_prior(scores: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
+def counted(scores: pd.DataFrame) -> pd.DataFrame:
+    """``with_prior`` for the scores of ``fedsim.load``, each cell by itself."""
+    return with_prior(scores.assign(setting=scores.cell, has_value=scores.value.notna()))
+
+
 def attacked(scores: pd.DataFrame) -> pd.DataFrame:
     """The rows of attacks on clients: neither controls nor probes."""
     return scores[(scores.control == "none") & (scores.probe == "none")]

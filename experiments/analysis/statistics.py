@@ -272,21 +272,22 @@ def _t_interval(
 ) -> Ends:
     """The t interval of a mean, widened to Hall's where the clusters may be and are skewed.
 
-    The errors of one client's examples are correlated, so they are summed by client before they
-    are squared. With n examples of k clients, e_c the sum of x - mean(x) over client c,
+    The examples of a client are correlated, so clients are the unit. With the mean m_c of client c,
+    its share w_c of the examples, and r_c = m_c - sum of w_c m_c,
 
-        s^2 = k / (k - 1) * sum of e_c^2 / n^2,   t interval = mean +- t(1 - error / 2; k - 1) * s
+        s^2 = sum of w_c^2 r_c^2 / d_c,   d_c = 1 - 2 w_c + sum of w_c^2,
 
-    This is the cluster-robust estimate for a mean, with the factor k / (k - 1) of CR1 and k - 1
-    degrees of freedom (Cameron and Miller 2015, "A practitioner's guide to cluster-robust
-    inference"); for clients of equal size the t interval of their means. It does not know that
-    scores near a bound are skewed. With their skewness
+    the interval is mean +- t(1 - error / 2; f) * s. For clients of equal size it is the t interval
+    of their means. A client with most of the examples pulls the mean to itself, so that its r_c is
+    small: d_c undoes that, and f counts how many clients the estimate rests on. s^2 is unbiased and
+    f is Satterthwaite's where all m_c scatter alike (the correction CR2 and the degrees of freedom
+    of Bell and McCaffrey 2002, "Bias reduction in standard errors for linear regression with
+    multi-stage samples", for a mean); where the examples are independent, s^2 is too large.
 
-        g = k^2 / ((k - 1) * (k - 2)) * mean of e_c^3 / (sum of e_c^2 / (k - 1))^1.5,
-
-    the one whose third moment is unbiased (Fisher), as few clients show half of it else, the
-    inverse of the transformation of Hall (1992, "On the removal of skewness by transformation") of
-    the same quantile q,
+    It does not know that scores near a bound are skewed. With the skewness g of the n_c r_c
+    (Fisher's, with an unbiased third moment, as the plain one of five clients is half as large),
+    the inverse of the transformation of Hall (1992, "On the removal of skewness by transformation")
+    of the same quantile q,
 
         T(q) = sqrt(k) * 3 / g * (cbrt(1 + g * (q / sqrt(k) - g / (6 * k))) - 1)
 
@@ -294,16 +295,31 @@ def _t_interval(
     """
     from scipy.stats import t
 
-    centre, n = float(values.mean()), len(values)
-    deviations: Floats = np.bincount(groups, weights=values - centre).astype(np.float64)
-    variance = float(deviations @ deviations) / (k - 1)
-    error_of_mean = math.sqrt(k * variance) / n
-    q = float(t.ppf(1 - error / 2, k - 1))
+    sizes = np.bincount(groups)
+    means = np.bincount(groups, weights=values) / sizes
+    centre = float(values.mean())
+    error_of_mean, freedom = _scatter(means - centre, sizes / len(values))
+    q = float(t.ppf(1 - error / 2, freedom))
     down = up = q
-    skew = _skewness(deviations) if skewed else 0.0
+    skew = _skewness(sizes * (means - centre)) if skewed else 0.0
     if abs(skew) > _ALIKE:
         down, up = (min(max(q, sign * _hall(sign * q, skew, k)), _WIDEST * q) for sign in (1, -1))
     return centre - down * error_of_mean, centre + up * error_of_mean
+
+
+def _scatter(residuals: Floats, shares: Floats) -> tuple[float, float]:
+    """Standard error of a mean and its degrees of freedom, see ``_t_interval``.
+
+    s^2 is a quadratic form in the clients' means, with the matrix A = diag(u) + P S P' for
+    u_c = w_c^2 / d_c, P = [w, u] and S = [[sum of u, -1], [-1, 0]]; f = tr(A)^2 / tr(A^2).
+    """
+    weight = shares / (1 - 2 * shares + shares @ shares) * shares
+    variance = float(weight @ residuals**2)
+    columns = np.stack([shares, weight], 1)
+    inner = np.array([[weight.sum(), -1.0], [-1.0, 0.0]])
+    gram, scaled = columns.T @ columns, columns.T @ (weight[:, None] * columns)
+    second = weight @ weight + 2 * np.trace(inner @ scaled) + np.trace(inner @ gram @ inner @ gram)
+    return math.sqrt(variance), float((shares @ shares) ** 2 / second)
 
 
 def _skewness(deviations: Floats) -> float:

@@ -34,7 +34,8 @@ class CellLog:
         name: of the cell.
         options: what tells it from others; for each attack, its options as canonical JSON.
         rounds: round -> name -> value: ``utility/<metric>``, ``utility/epsilon`` and
-            ``<attack>/<metric>``, the mean over the round's examples. An attack that occurs with
+            ``<attack>/<metric>``, the mean over the round's examples, as the report takes it: a
+            refused victim counts with the guess of ``prior_only``. An attack that occurs with
             several options has a number from the second on: ``lamp.2``.
     """
 
@@ -45,6 +46,8 @@ class CellLog:
 
 def logs(frames: Frames) -> list[CellLog]:
     """Every cell of a run; controls and probes are left out."""
+    from experiments.analysis.frames import counted
+
     found: dict[str, CellLog] = {}
     for table in (frames.scores, frames.utility):
         for _, row in table.drop_duplicates("cell").iterrows():
@@ -56,7 +59,7 @@ def logs(frames: Frames) -> list[CellLog]:
         if row["epsilon"] == row["epsilon"] and row["epsilon"] is not None:
             values["utility/epsilon"] = row["epsilon"]
     own = frames.scores[(frames.scores.control == "none") & (frames.scores.probe == "none")]
-    for cell, scores in own.dropna(subset="value").groupby("cell"):
+    for cell, scores in counted(own).dropna(subset="value").groupby("cell"):
         _add_attacks(found[str(cell)], scores)
     return list(found.values())
 

@@ -167,7 +167,7 @@ def test_a_gate_asks_for_the_verdict_with_its_smallest_effect(
 
     def changed(row: ScoreRow) -> ScoreRow:
         own = row.attack == "inverting"
-        lead = {"none": 0.7, OTHER_CLIENT: -1.0}.get(row.control, -1.0) if own else 0.0
+        lead = {"none": 0.7}.get(row.control, -0.2) if own else 0.0
         found = 40.0 if own and row.defense == row.control == "none" else 12 + lead
         scatter = 0.01 * (row.client * (1 + 2 * own + 2 * (row.control != "none")) % 8)
         return replace(row, value=found + scatter, adaptive=own and row.defense != "none")

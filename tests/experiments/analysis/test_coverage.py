@@ -82,6 +82,31 @@ def test_intervals_cover_or_are_not_given(kind: str, clients: int) -> None:
         assert held >= 0.885  # .93 less three standard errors
 
 
+UNEQUAL = ((400, *[1] * 31), (400, *[4] * 7), (100, 100, *[1] * 10), tuple(range(1, 13)))
+"""Examples by client. With the errors summed by client and k - 1 degrees of freedom .05, .08, .63
+and .94 were covered."""
+
+
+def covered_unequal(sizes: tuple[int, ...], correlated: float, runs: int) -> float:
+    rng, owners = np.random.default_rng(0), np.repeat(np.arange(len(sizes)), sizes)
+    held = 0
+    for _ in range(runs):
+        effect = correlated * rng.normal(size=len(sizes))
+        found = mean(effect[owners] + rng.normal(size=len(owners)), owners)
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0 <= found.high
+    return held / runs
+
+
+@pytest.mark.parametrize("sizes", UNEQUAL)
+@pytest.mark.parametrize("correlated", [0.0, 1.0])
+def test_a_client_with_most_of_the_examples_narrows_no_interval(
+    sizes: tuple[int, ...], correlated: float
+) -> None:
+    assert covered_unequal(sizes, correlated, 150) >= 0.90  # .95 less three standard errors
+
+
 @pytest.mark.slow
 def test_coverage_is_between_93_and_97_percent_or_exact() -> None:
     for kind in KINDS:

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.plan.cells import fingerprint, make_cells
 from experiments.plan.config import (
+    AttackStage,
     ExperimentConfig,
     Plan,
     find,
@@ -228,3 +229,12 @@ def test_a_wrong_variant(variants: object, fault: str) -> None:
     table = merge(IMAGES, {"attacks": [{"name": "dlg", "variants": variants}]})
     with pytest.raises(ConfigError, match=fault):
         entries(parse_experiment(table))
+
+
+def test_the_clock_decides_no_shipped_number() -> None:
+    """Schedules and budgets of work end searches; the clock is a guard of an hour or more."""
+    guard = AttackStage().time_budget
+    assert guard >= 3600
+    for name in shipped():
+        for config in load_plan(name, ()).experiments:
+            assert config.attack_stage.time_budget >= guard, name

@@ -1,0 +1,107 @@
+"""Scores that are made up to break a verdict."""
+
+import numpy as np
+import pytest
+
+from experiments.analysis.evidence import Verdict
+from experiments.analysis.frames import score_frame
+from experiments.analysis.keys import VictimKey
+from experiments.analysis.paired import Scored
+from experiments.analysis.verdicts import judge
+from fedsim.errors import ConfigError
+from fedsim.records import OTHER_CLIENT
+from tests.experiments.analysis.test_broken_verdicts import (
+    ATTACK,
+    PLACE,
+    PRIOR,
+    Floats,
+    images,
+    judged,
+    scores,
+    texts,
+)
+
+
+def noisy(clients: int, mean: float, seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).normal(mean, 1.0, clients)
+
+
+@pytest.mark.parametrize("clients", [2, 5, 200])
+def test_equal_scores_are_no_leak(clients: int) -> None:
+    # All ties, with and without scatter between clients.
+    for blind in (np.full(clients, 12.0), noisy(clients, 12.0)):
+        assert judged({"psnr": (blind, blind, blind)}, "image").word == "not decided"
+    words = np.full(clients, 0.2)
+    found = judged({"rougeL": (words, words, words)}, "text").word
+    assert found == ("no leak found" if clients == 200 else "not decided")
+
+
+def test_a_lead_of_just_the_smallest_effect_is_no_leak() -> None:
+    base = noisy(200, 12.0)
+    lead = 1.0 + 0.05 * (-1.0) ** np.arange(200)
+    assert judged({"psnr": (base + lead, base, base)}, "image").word == "not decided"
+
+
+@pytest.mark.parametrize(("prior", "other"), [(-100.0, 0.0), (0.0, -100.0), (0.0, 0.0)])
+def test_a_bad_control_alone_makes_no_leak(prior: float, other: float) -> None:
+    guess, base = noisy(100, 12.0, 1), noisy(100, 12.0, 2)
+    found = judged({"psnr": (guess, base + prior, base + other)}, "image")
+    assert found.word != "leaks"
+
+
+def test_a_missing_control_makes_no_leak() -> None:
+    own, prior, other = scores(noisy(100, 20.0), noisy(100, 12.0, 1), noisy(100, 12.0, 2))
+    for known in ([own], [own, prior], [own, other]):
+        verdict = judge(PLACE, score_frame([], {}), {"psnr": known}, "image", working=[ATTACK])
+        assert verdict.word == "not decided"
+        assert verdict.reasons[0].kind == "no_null"
+
+
+def test_one_client_under_many_seeds_is_one() -> None:
+    whole = texts(8, 8)
+    found = judged(whole, "text", seeds=8)
+    assert (found.word, found.clients) == ("leaks", 1)
+    assert (found.verbatim.hit, found.verbatim.of, found.verbatim.examples) == (1, 1, 8)
+    many = {"psnr": (noisy(40, 20.0), noisy(40, 12.0, 1), noisy(40, 12.0, 2))}
+    assert judged(many, "image", seeds=10).word == "not decided"  # four clients
+
+
+def test_one_client_with_most_examples_decides_nothing() -> None:
+    # Its guesses lead by 5 dB, those of nine others by nothing: the mean is 4.8 dB.
+    victims = [VictimKey(0, 0, i, 0, i) for i in range(200)]
+    victims += [VictimKey(0, client, 0, 0, client) for client in range(1, 10)]
+    rng = np.random.default_rng(0)
+
+    def known(lead: float) -> dict[VictimKey, float]:
+        return {
+            victim: 12 + lead * (victim.owner == 0) + float(rng.normal(0, 0.1))
+            for victim in victims
+        }
+
+    parts = [
+        Scored(PLACE, ATTACK, "none", known(5.0)),
+        Scored(PLACE, PRIOR, "none", known(0.0)),
+        Scored(PLACE, ATTACK, OTHER_CLIENT, known(0.0)),
+    ]
+    verdict: Verdict = judge(PLACE, score_frame([], {}), {"psnr": parts}, "image", working=[ATTACK])
+    assert verdict.word == "not decided"
+
+
+@pytest.mark.parametrize("clients", [2, 1000])
+def test_one_sentence_of_any_number_leaks(clients: int) -> None:
+    found = judged(texts(clients, 1), "text")
+    assert (found.word, found.grade, found.verbatim.hit) == ("leaks", "verbatim", 1)
+    assert found.verbatim.of == clients
+    near = texts(clients, 1)
+    near["rougeL"][1][-1] = 0.7  # a blind guess comes near, so that one hit may be chance
+    assert judged(near, "text").grade != "verbatim"
+    assert judged(near, "text", sure=[0]).grade == "verbatim"  # and a certificate is a proof
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_scores_that_are_no_numbers_are_refused_by_name(wrong: float) -> None:
+    parts = images(20, 0)
+    psnr = [one.copy() for one in parts["psnr"]]
+    psnr[0][3] = wrong
+    with pytest.raises(ConfigError, match="Use a metric with finite values"):
+        judged({"psnr": psnr}, "image")
