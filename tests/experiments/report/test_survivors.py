@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def planted(copied: Path, said: Said) -> tuple[Path, float]:
     """A run whose attack read client 0, refused client 1 and failed on client 2; its ROUGE-L."""
     path = copied / "scores.parquet"
     rows = read_rows(path, ScoreRow)
-    ends = {
+    ends: dict[int, dict[str, Any]] = {
         1: {"status": "skipped", "reason": "it was refused", "value": None},
         2: {"status": "failed", "reason": "it failed", "value": 0.0},
     }
