@@ -20,15 +20,15 @@ __version__ = "0.1.0"
 _OFFERED = {
     "Attack": "attacks.base",
     "Eavesdropper": "server.eavesdropper",
-    "Guess": "experiments.audit.guess",
+    "Guess": "experiments.external.guess",
     "Reconstruction": "attacks.base",
-    "Scores": "experiments.audit.scoring",
-    "Update": "experiments.audit.update",
-    "attack": "experiments.audit.attacking",
-    "captured": "experiments.audit.captured",
-    "load": "experiments.audit.runs",
-    "score": "experiments.audit.scoring",
-    "suited": "experiments.audit.suitability",
+    "Scores": "experiments.external.scoring",
+    "Update": "experiments.external.update",
+    "attack": "experiments.external.attacking",
+    "captured": "experiments.external.captured",
+    "load": "experiments.external.runs",
+    "score": "experiments.external.scoring",
+    "suited": "experiments.external.suitability",
     "truth_mod": "clients.truth_mod",
 }
 """The interface for audits and attacks, above this package, which imports it at its first use."""

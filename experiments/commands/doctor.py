@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from experiments.audit.options import Base, Loss, Model, Truth, examine_foreign, is_captures
+from experiments.commands.captures import Base, Loss, Model, Truth, examine_foreign, is_captures
 from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import Json, Target
 from fedsim.visible import say

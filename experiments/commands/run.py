@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from experiments.audit.options import attack_foreign, is_captures, report_foreign, score_foreign
+from experiments.commands.captures import attack_foreign, is_captures, report_foreign, score_foreign
 from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import (
     Address,

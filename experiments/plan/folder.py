@@ -32,6 +32,8 @@ from fedsim.visible import say
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")
+EXTERNAL = "external"
+"""``kind`` in the ``experiment.toml`` of attacks on another application's captures."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,7 @@ class Run:
             raise ConfigError(
                 f"--out {root}: cannot be made ({error.strerror}). Name another folder."
             ) from None
-        table = plan.model_dump(mode="json", exclude_none=True)
-        body = tomli_w.dumps(table).encode()
-        header = f'schema = {SCHEMA}\nsha256 = "{digest(body)}"\n'
-        write_bytes(root / "experiment.toml", header.encode(), body)
+        write_experiment(root, plan.model_dump(mode="json", exclude_none=True))
         for cell in run.cells:
             cell.write()
         return run
@@ -89,6 +88,11 @@ class Run:
             StoreError: a file was altered.
         """
         table = check_version(root)
+        if table.get("kind") == EXTERNAL:
+            raise ConfigError(
+                f"{root}: attacks on another application's captures. Name their folder, "
+                f"{root.parent}, for attack, score, report and doctor."
+            )
         listed = table.get("experiments")
         for experiment in listed if isinstance(listed, list) else ():
             if isinstance(experiment, dict):
@@ -98,11 +102,18 @@ class Run:
             plan = Plan.model_validate_json(json.dumps(table))
         except ValidationError as error:
             raise ConfigError(f"{root / 'experiment.toml'}: {explain(error, '')}") from None
-        _check_whole(root / "experiment.toml")
+        check_whole(root / "experiment.toml")
         run = cls(root, plan, tuple(make_cells(plan, root)))
         for cell in run.cells:
             _check_cell(cell)
         return run
+
+
+def write_experiment(root: Path, table: Mapping[str, Any]) -> None:
+    """Write ``experiment.toml`` with the number of its schema and its hash."""
+    body = tomli_w.dumps(table).encode()
+    header = f'schema = {SCHEMA}\nsha256 = "{digest(body)}"\n'
+    write_bytes(root / "experiment.toml", header.encode(), body)
 
 
 def _forget_address(root: Path, stage: object) -> None:
@@ -128,7 +139,7 @@ def _check_cell(cell: Cell) -> None:
         read_record(cell.folder / "simulation.json", SimulationRecord)
 
 
-def _check_whole(path: Path) -> None:
+def check_whole(path: Path) -> None:
     """Compare the experiment with its hash in the second line, which older runs lack."""
     known, _, body = read_bytes(path).partition(b"\n")[2].partition(b"\n")
     if known.startswith(b"sha256") and known.decode() != f'sha256 = "{digest(body)}"':

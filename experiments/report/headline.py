@@ -30,10 +30,11 @@ def _clauses(section: TaskFindings) -> Iterator[str]:
     verdicts = sorted(section.evidence.verdicts, key=lambda one: one.defense != "none")
     for verdict in verdicts[: _MOST + 1]:
         name = defense_name(verdict.defense, verdict.defense_options)
-        yield f"{'no defense' if verdict.defense == 'none' else name}: {_said(section, verdict)}"
+        yield f"{'no defense' if verdict.defense == 'none' else name}: {clause(section, verdict)}"
 
 
-def _said(section: TaskFindings, verdict: Verdict) -> str:
+def clause(section: TaskFindings, verdict: Verdict) -> str:
+    """The word of a verdict, its strongest attack, and what came back."""
     if verdict.strongest is None:
         measured = any(r.leakage and section.main not in r.leakage for r in section.results)
         return f"{section.main} is not in metrics" if measured else "no attack ran"

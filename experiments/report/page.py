@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = (
-    *("report.html.j2", "chapter.html.j2", "lineup.html.j2", "attacks.html.j2", "full.html.j2"),
+    *(
+        "report.html.j2",
+        "chapter.html.j2",
+        "lineup.html.j2",
+        "attacks.html.j2",
+        "full.html.j2",
+        "external.html.j2",
+    ),
     *("macros.html.j2", "report.css"),
 )
 SCRIPT = files("experiments.report").joinpath("report.js").read_text("utf-8")
@@ -64,9 +71,9 @@ def render(
         redact: say that private examples were left out.
         values: what else the template needs.
     """
-    environment, classes = _environment(), metric_classes()
+    templates, classes = environment(), metric_classes()
     common, own = simulated(chapters)
-    part = environment.get_template("chapter.html.j2")
+    part = templates.get_template("chapter.html.j2")
     body = "\n".join(
         part.render(chapter=one, simulated=own[i], full=full, redact=redact)
         for i, one in enumerate(chapters)
@@ -86,7 +93,7 @@ def render(
     metrics = {row.metric for row in rows} if full else shown
     said = CATALOGS["attacks"]()
     attacked = dict.fromkeys(row.attack for row in rows if row.attack != PRIOR_ONLY)
-    return environment.get_template("report.html.j2").render(
+    return templates.get_template("report.html.j2").render(
         body=Markup(body),  # rendered with escaping above
         chapters=chapters,
         costing=[(heading, said) for heading, said in costing if said],
@@ -122,12 +129,13 @@ def _shown(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates of a run's page, whose expressions are escaped."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
     source, classes = files("experiments.report"), metric_classes()
     # Reconstructed text is hostile input: whatever is not marked safe here gets escaped.
-    environment = Environment(
+    made = Environment(
         loader=DictLoader({name: source.joinpath(name).read_text("utf-8") for name in TEMPLATES}),
         autoescape=True,
         undefined=StrictUndefined,
@@ -135,8 +143,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["bound"] = Binder()
-    environment.globals |= {
+    made.filters["bound"] = Binder()
+    made.globals |= {
         "attack_label": attack_label,
         "attack_name": attack_name,
         "null_of": null_of,
@@ -170,4 +178,4 @@ def _environment() -> Environment:
         "word_of": word_of,
         "utility_unit": utility_unit,
     }
-    return environment
+    return made

@@ -16,7 +16,7 @@ from transformers import (
 
 import fedsim
 from benchmarks.family_cases import SHAPES
-from experiments.audit.update import Update
+from experiments.external.update import Update
 from fedsim.data.rows import load_rows
 from fedsim.models import TEXT_MODELS, transformer
 

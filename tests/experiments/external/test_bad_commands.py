@@ -13,11 +13,11 @@ from experiments import cli
 from fedsim.capture import CaptureStore
 from fedsim.files import load_tensors, save_tensors, write_json
 from fedsim.models import TEXT_MODELS, transformer
-from tests.experiments.audit.conftest import Held
-from tests.experiments.audit.test_captured import by_name, federate, numbered
+from tests.experiments.external.conftest import Held
+from tests.experiments.external.test_captured import by_name, federate, numbered
 
 GPT2 = "--model tiny-gpt2"
-NET = "--model tests.experiments.audit.conftest:Net --image-shape 1,8,8"
+NET = "--model tests.experiments.external.conftest:Net --image-shape 1,8,8"
 
 # Command -> what is wrong, and the fix; NAMED, BARE, ... are folders of captures.
 CASES: list[tuple[str, str, str]] = [
@@ -56,7 +56,7 @@ CASES: list[tuple[str, str, str]] = [
     ("attack quickstart --model tiny-gpt2", "--model: is for the captures", "Leave it out"),
     ("score NAMED", "no score is possible", "--truth FOLDER"),
     ("score NAMED --truth .", "no examples of these captures", "in the same run"),
-    ("score NAMED --truth TRUTH", "not attacked", "Run: fedsim attack"),
+    ("score NAMED --truth TRUTH", "not attacked", "Run fedsim attack"),
     ("report NAMED", "not attacked", "Run fedsim attack"),
     ("doctor NAMED", "the private examples are needed", "--truth FOLDER"),
     ("doctor NAMED --truth .", "no examples of these captures", "in the same run"),

@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from torch import nn
 
-from experiments.audit.facts import facts_of
-from experiments.audit.update import Update, update_of
+from experiments.external.facts import facts_of
+from experiments.external.update import Update, update_of
 from fedsim.build import suggest
 from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore, Kind, Observation
 from fedsim.errors import ConfigError

@@ -12,7 +12,7 @@ import fedsim
 from attacks import ATTACKS
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.types import Batch
-from tests.experiments.audit.conftest import loss
+from tests.experiments.external.conftest import loss
 
 IMAGE, LABEL = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(3)), torch.tensor([2])
 

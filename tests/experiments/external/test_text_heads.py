@@ -10,7 +10,7 @@ import transformers
 
 import fedsim
 from benchmarks.family_cases import SHAPES
-from experiments.audit.update import Update
+from experiments.external.update import Update
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedsim
-from experiments.audit.campaign import attack_captures
-from experiments.audit.captured import Captured, captured
+from experiments.external.attack_stage import attack_captures
+from experiments.external.captured import Captured, captured
 from fedsim.capture import CaptureStore
 from fedsim.errors import ConfigError
 from fedsim.reply_kind import kind_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from experiments.audit.guess import Guess
+from experiments.external.guess import Guess
 from fedsim.build import registry
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
@@ -84,7 +84,7 @@ class Scores:
 
     def _repr_html_(self) -> str:
         """Private pictures over their reconstructions, or texts with what was recovered."""
-        from experiments.audit.rich import diff, grid, table
+        from experiments.external.rich import diff, grid, table
 
         head = f"<p>{escaped(str(self))}</p>"
         if self._truth.words:

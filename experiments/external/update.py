@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from experiments.audit.facts import facts_of
+from experiments.external.facts import facts_of
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
 from fedsim.knowledge import FACTS, Knowledge

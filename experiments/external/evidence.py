@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from experiments.audit.update import Update
+from experiments.external.update import Update
 from fedsim.types import Batch, Tensors
 
 

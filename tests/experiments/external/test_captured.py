@@ -19,14 +19,14 @@ from torch.utils.data import DataLoader
 import fedsim
 from attacks import ATTACKS
 from experiments import cli
-from experiments.audit.results import score_captures
+from experiments.external.score_stage import score_captures
 from fedsim.capture import CaptureStore
 from fedsim.errors import ConfigError, StoreError
 from fedsim.models.lora import LoRA, adapt
 from fedsim.truth import TruthStore
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server
-from tests.experiments.audit.conftest import SENTENCE, Held
+from tests.experiments.external.conftest import SENTENCE, Held
 
 OTHER = "We meet at noon."
 Arrays = Callable[[Any], ArrayRecord]
@@ -111,7 +111,7 @@ def test_a_state_dict_is_attacked_and_scored_by_commands(
     assert "lm_head.weight is tied to transformer.wte.weight" in text
     assert "certified examples in 2 captures: span 2, tag 0, lti 0" in text
     assert "No score is possible" in text
-    assert SENTENCE in (captures / "guesses" / "index.html").read_text()
+    assert SENTENCE in (captures / "run" / "report" / "index.html").read_text()
     scored = json.loads(said("score", captures, "--truth", private_at, "--json"))
     (row,) = scored
     assert (row["exact_match"], row["exact_match (null)"], row["examples"]) == (1, 0, 2)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from experiments.audit.update import Update
+from experiments.external.update import Update
 from fedsim.build import options_of
 from fedsim.metrics.base import Examples
 from fedsim.records import UNFINISHED, Certificate
@@ -73,7 +73,6 @@ class Guess:
     ) -> Guess:
         """The guess with the caveats of the attack and what was ``assumed`` for it."""
         late = UNFINISHED if found.expired else ""
-        caveats = (found.note.rstrip("."), assumed, late, doubt(victim.task))
         return cls(
             label,
             options_of(chosen),
@@ -81,7 +80,7 @@ class Guess:
             found.confidence or (),
             found.objective,
             seconds,
-            "; ".join(filter(None, caveats)),
+            "; ".join(filter(None, (caveats(victim, found, assumed), late))),
             victim.task,
         )
 
@@ -154,7 +153,7 @@ class Guess:
 
     def _repr_html_(self) -> str:
         """A grid of pictures, or a table of texts."""
-        from experiments.audit.rich import grid, table
+        from experiments.external.rich import grid, table
 
         head = f"<p>{escaped(self.line)}</p>"
         if self.images is not None:
@@ -163,6 +162,11 @@ class Guess:
 
     def _levels(self) -> list[tuple[str, str]]:
         return list(zip(self.confidence or ("guess",) * len(self.texts), self.texts, strict=True))
+
+
+def caveats(victim: Update, found: Reconstruction, assumed: str) -> str:
+    """What the attack notes, what was assumed for it, and what is doubtful of the tokenizer."""
+    return "; ".join(filter(None, (found.note.rstrip("."), assumed, doubt(victim.task))))
 
 
 def _class(label: int | tuple[int, ...]) -> str:

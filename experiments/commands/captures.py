@@ -1,4 +1,4 @@
-"""The options of the commands on another application's captures."""
+"""``fedsim attack``, ``score``, ``report`` and ``doctor`` on another application's captures."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def attack_foreign(
     budget: Budget = None,
 ) -> int:
     """Attack the captures of another application; the exit status."""
-    from experiments.audit.campaign import attack_captures
-    from experiments.audit.captured import captured
+    from experiments.external.attack_stage import attack_captures
+    from experiments.external.captured import captured
 
     found = captured(
         folder,
@@ -88,7 +88,7 @@ def attack_foreign(
 
 def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = None) -> int:
     """Score the guesses on another application's captures; the exit status."""
-    from experiments.audit.results import score_captures
+    from experiments.external.score_stage import score_captures
 
     if truth is None:
         raise ConfigError(
@@ -102,17 +102,17 @@ def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = No
 
 def report_foreign(folder: Path, quiet: bool, as_json: bool) -> int:
     """Sum up the guesses on another application's captures; the exit status."""
-    from experiments.audit.guess import NO_SCORE
-    from experiments.audit.results import GUESSES, report_captures
+    from experiments.external.guess import NO_SCORE
+    from experiments.external.score_stage import report_captures
 
-    frame = report_captures(folder)
-    page = folder / GUESSES / "index.html"
+    frame, run = report_captures(folder), folder / "run"
+    page = run / "report" / "index.html"
     if as_json:
         say(frame.to_json(orient="records"))
     else:
         say(frame.to_string(index=False, float_format="%.3g", na_rep="-"))
-        scored = (folder / GUESSES / "scores.csv").exists()
-        say(f"guesses: {page}." + ("" if scored else f" {NO_SCORE}"))
+        scored = (run / "scores.parquet").exists()
+        say(f"report: {page}." + ("" if scored else f" {NO_SCORE}"))
     return 0
 
 
@@ -125,8 +125,8 @@ def examine_foreign(
     base: str | None,
 ) -> int:
     """Check captures against the truth of a test federation; the exit status."""
-    from experiments.audit.captured import captured
-    from experiments.audit.doctor import examine
+    from experiments.external.captured import captured
+    from experiments.external.doctor import examine
 
     found = captured(folder, model, loss=loss, base=base)
     if truth is None:

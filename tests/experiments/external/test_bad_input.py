@@ -12,7 +12,7 @@ import fedsim
 from attacks.texts.lamp import LAMP
 from fedsim.errors import FedsimError
 from fedsim.models import TEXT_MODELS, transformer
-from tests.experiments.audit.conftest import Held, Net, loss
+from tests.experiments.external.conftest import Held, Net, loss
 
 
 class Case(NamedTuple):

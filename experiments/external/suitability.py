@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from attacks import attack_classes
 from attacks.base import Job
-from experiments.audit.attacking import check_suits, first_refusal
-from experiments.audit.update import Update
+from experiments.external.attacking import check_suits, first_refusal
+from experiments.external.update import Update
 from fedsim.errors import CannotAttack
 from fedsim.visible import escaped
 

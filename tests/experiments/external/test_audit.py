@@ -14,7 +14,7 @@ import torch
 import fedsim
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.types import Batch
-from tests.experiments.audit.conftest import SENTENCE, Held, Net, loss
+from tests.experiments.external.conftest import SENTENCE, Held, Net, loss
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +158,6 @@ def test_a_sentence_forms_while_its_attack_runs(victim: Any) -> None:
 
 
 def test_the_example_of_the_step_callback_runs() -> None:
-    from experiments.audit import attacking
+    from experiments.external import attacking
 
     assert doctest.testmod(attacking) == (0, 11)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import fedsim
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.types import Batch
-from tests.experiments.audit.conftest import loss as cross_entropy
+from tests.experiments.external.conftest import loss as cross_entropy
 
 IMAGE = F.interpolate(
     torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(3)), size=8, mode="bicubic"

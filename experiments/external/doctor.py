@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.audit.captured import Captured
-from experiments.audit.evidence import Fit, fit_of
+from experiments.external.captured import Captured
+from experiments.external.evidence import Fit, fit_of
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
 from fedsim.truth import TruthStore

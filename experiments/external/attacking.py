@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attacks import attack_classes
 from attacks.base import Attack, Job, Reconstruction
-from experiments.audit.guess import Guess
-from experiments.audit.update import Update
+from experiments.external.guess import Guess
+from experiments.external.update import Update
 from fedsim.build import build, suggest
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.records import Certificate
@@ -96,10 +96,19 @@ def attack(
         )
     check_budget(budget)
     label, chosen = _chosen(name, options)
-    check_suits(label, chosen, victim)
     start = time.monotonic()
-    job, end = Job(device=torch.device(device)), start + budget
-    job.report = _Progress("" if quiet else label, on_step)
+    job = Job(device=torch.device(device))
+    job.report = Progress("" if quiet else label, on_step)
+    found, assumed = best_reading(victim, label, chosen, job, budget=budget, seed=seed)
+    return Guess.of(label, chosen, victim, found, assumed, time.monotonic() - start)
+
+
+def best_reading(
+    victim: Update, label: str, chosen: Attack, job: Job, *, budget: float, seed: int = 0
+) -> tuple[Reconstruction, str]:
+    """The reconstruction that fits the update best, and what was assumed for it; see ``attack``."""
+    check_suits(label, chosen, victim)
+    end = time.monotonic() + budget
     best: tuple[Reconstruction, str] | None = None
     refused: CannotAttack | None = None
     for seen, assumed in _readings(chosen, victim):
@@ -118,7 +127,7 @@ def attack(
     if best is None:
         assert refused is not None
         raise refused
-    return Guess.of(label, chosen, victim, *best, time.monotonic() - start)
+    return best
 
 
 def check_budget(budget: float) -> None:
@@ -253,14 +262,15 @@ def _fit(found: Reconstruction) -> tuple[float, float, float]:
     return certified, mean, -float("inf") if found.objective is None else -found.objective
 
 
-class _Progress:
+class Progress:
     """Calls back, and with a label prints step and objective to stderr from time to time."""
 
-    def __init__(self, label: str, on_step: OnStep | None) -> None:
+    def __init__(self, label: str, on_step: OnStep | None = None) -> None:
         self._label, self._on_step, self._start = label, on_step, time.monotonic()
         self._said = self._start
 
     def __call__(self, step: int, objective: float, guess: str | Tensor) -> None:
+        """Take the report of a step."""
         if self._on_step is not None:
             picture = guess.detach().cpu().clone() if isinstance(guess, Tensor) else None
             self._on_step(step, objective, guess or None if isinstance(guess, str) else picture)

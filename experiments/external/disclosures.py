@@ -1,0 +1,93 @@
+"""What an update gives away by itself, before any attack: classes, batches, their statistics."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from attacks.base import Job
+from attacks.observed.known_labels import known_labels
+from attacks.observed.running_statistics import counted_batches, tracking_layers
+from experiments.external.update import Update
+from fedsim.capture import CaptureKey
+from fedsim.errors import FedsimError, message_of
+from fedsim.files import Record, read_json, write_json
+from fedsim.knowledge import FACTS
+from fedsim.seeds import generator
+
+
+class Disclosure(Record):
+    """One capture.
+
+    Attributes:
+        match: kind of the reply and how its tensors were matched.
+        claimed: number of examples that the client states.
+        labels: class -> count, for the known or the claimed number of examples.
+        no_labels: why there are none.
+        batches: that its normalisation layers counted.
+        layers: of these layers, each of which gives away mean and variance of the batches.
+        known: facts that the server knows.
+    """
+
+    key: CaptureKey
+    match: str
+    claimed: int | None
+    labels: dict[str, int]
+    no_labels: str
+    batches: int | None
+    layers: int
+    known: tuple[str, ...]
+
+
+def disclosed(victim: Update) -> Disclosure:
+    """What an update gives away."""
+    seen, task = victim.observation, victim.task
+    labels, reason = _labels(victim)
+    layers, batches = {}, None
+    if task.modality == "image":
+        layers = tracking_layers(seen, task.build())
+        counted = [counted_batches(seen, name, layer) for name, layer in layers.items()]
+        batches = next((count for count in counted if count is not None), None)
+    return Disclosure(
+        key=seen.key,
+        match=f"{seen.kind}, {victim.match}",
+        claimed=victim.claimed_examples,
+        labels=labels,
+        no_labels=reason,
+        batches=batches,
+        layers=len([name for name in layers if f"{name}.running_mean" in seen.received]),
+        known=tuple(fact for fact in FACTS if getattr(seen.knowledge, fact)),
+    )
+
+
+def _labels(victim: Update) -> tuple[dict[str, int], str]:
+    seen, task = victim.observation, victim.task
+    if not task.spec.num_classes or task.spec.target != "class":
+        return {}, "the model knows no classes"
+    count = seen.knowledge.num_examples or victim.claimed_examples
+    if count is None:
+        return {}, "the number of examples is not known. Pass --knows num_examples=N"
+    facts = seen.knowledge.model_copy(update={"num_examples": count})
+    known = type(seen)(seen.key, seen.sent, seen.received, seen.kind, facts)
+    try:
+        found = known_labels(known, task, generator(0, "labels", str(seen.key)), Job())
+    except FedsimError as error:
+        return {}, str(error)
+    except Exception as error:  # the network is foreign code
+        return {}, f"{type(error).__name__}: {message_of(error)}"
+    names = task.spec.class_names
+    counts = Counter(int(label) for label in found.flatten().tolist())
+    return {names[k] if k < len(names) else str(k): n for k, n in sorted(counts.items())}, ""
+
+
+def write_disclosures(folder: Path, given: Sequence[Disclosure]) -> None:
+    """Write what the updates of a cell give away."""
+    write_json(folder / "disclosures.json", {"rows": [one.model_dump() for one in given]})
+
+
+def read_disclosures(folder: Path) -> list[Disclosure]:
+    """What ``write_disclosures`` wrote."""
+    rows = read_json(folder / "disclosures.json")["rows"]
+    return [Disclosure.model_validate_json(json.dumps(row)) for row in rows]

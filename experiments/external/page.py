@@ -1,0 +1,324 @@
+"""The page of another application's captures, in the form of a run's page."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from markupsafe import Markup
+
+from experiments.analysis.summary import metric_classes, summarise
+from experiments.external.disclosures import Disclosure, read_disclosures
+from experiments.external.run import ExternalRun, Outcome
+from experiments.plan.folder import read_provenance
+from experiments.report.footer import cost, cover, provenance_lines
+from experiments.report.glossary import metric_terms
+from experiments.report.headline import clause
+from experiments.report.page import SCRIPT, environment
+from experiments.report.reasons import phrases
+from experiments.report.statements import shade
+from experiments.report.tables import Table
+from experiments.stages.gallery import png
+from experiments.stages.rows import read_rows
+from experiments.wording.names import show, title
+from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.federation import FederationConfig
+from fedsim.files import write_bytes
+from fedsim.knowledge import FACTS
+from fedsim.plain_files import make_private
+from fedsim.records import MAIN, ScoreRow
+from fedsim.server_knows import ServerKnows
+from fedsim.tasks.base import Task
+
+_NONE = "\N{EN DASH}"
+_MOST = 12
+"""Guessed examples of one attack on one capture that the page shows."""
+LEVELS = {
+    "certified": "The example makes the observed update, up to the rounding of its numbers.",
+    "consistent": "It makes the update but for what noise, rounding or pruning explains.",
+    "in_span": "Its words lie in the span of the gradient; their order is not proven.",
+    "guess": "Nothing but the objective of a search speaks for it.",
+}
+"""What is said of a guessed example."""
+_WITHOUT_TRUTH = (
+    "There are no private examples to compare with, so that nothing is scored: a certificate is a "
+    "proof, and everything else is weighed by the null, the cosine of the same gradient with "
+    "another client's update. fedsim.truth_mod records the examples of a test federation."
+)
+
+
+@dataclass(frozen=True)
+class _Picture:
+    level: str
+    label: str
+    text: str
+    image: bytes | None
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """One guess as the page shows it; ``more`` counts the examples that it leaves out."""
+
+    heading: str
+    line: str
+    fit: str
+    borne_out: bool
+    pictures: tuple[_Picture, ...]
+    more: int
+
+
+def write_page(run: ExternalRun, task: Task) -> Path:
+    """Write ``run/report/index.html``, its owner's alone."""
+    made = list(run.outcomes(task))
+    given, scored = read_disclosures(run.folder), run.root / "scores.parquet"
+    rows = read_rows(scored, ScoreRow) if scored.exists() else []
+    rows = [row for row in rows if row.cell == run.cell]
+    provenance = read_provenance(run.root)
+    guesses = [_shown(one) for one in made if one.guess is not None]
+    refused = _refused(made)
+    body = (
+        environment()
+        .get_template("external.html.j2")
+        .render(
+            name=run.captures.root.name,
+            cover=cover(provenance),
+            answers=list(_answers(run, made, rows, task)),
+            switches=list(_switches(made, given)),
+            who=_who(given, task),
+            sure="" if rows else _WITHOUT_TRUTH,
+            attacks=_attacks(made, rows, task),
+            updates=_updates(given),
+            statistics=_statistics(given),
+            guesses=guesses,
+            refused=refused,
+            known=sorted({fact for one in given for fact in one.known}),
+            withheld=[fact for fact in FACTS if not any(fact in one.known for one in given)],
+            levels=LEVELS,
+            terms=metric_terms(
+                metric_classes(), {MAIN[task.modality]} if rows else set(), full=False
+            ),
+            cost=cost(provenance),
+            provenance=provenance_lines(provenance, full=False),
+            script=Markup(SCRIPT),  # ours
+            script_hash=b64encode(sha256(SCRIPT.encode()).digest()).decode(),
+        )
+    )
+    make_private(run.root / "report")
+    page = run.root / "report" / "index.html"
+    write_bytes(page, body.encode(), private=True)
+    return page
+
+
+def _answers(
+    run: ExternalRun, made: Sequence[Outcome], rows: Sequence[ScoreRow], task: Task
+) -> Iterator[tuple[str, str]]:
+    """The verdict where there is one, then the shade and the sentence of each attack."""
+    said = _scored(rows, task)
+    if rows:
+        yield _verdict(run, rows, task)
+    for name in dict.fromkeys(one.record.attack for one in made):
+        mine = [one for one in made if one.record.attack == name]
+        guessed = [one for one in mine if one.guess is not None]
+        proven = sum(one.certified for one in guessed)
+        if not guessed:
+            yield (
+                "not-decided",
+                f"{_upper(title(name))} could attack none of {_captures(len(mine))}.",
+            )
+            continue
+        examples = sum(len(one.guess.examples.batch) for one in guessed if one.guess)
+        what = f"{_upper(title(name))} guessed {examples} examples from {_captures(len(guessed))}"
+        if name in said:
+            yield ("verbatim" if proven else ""), f"{what}: {proven} certified, {said[name]}"
+        elif proven:
+            yield "verbatim", f"{what}: {proven} are certified, and came back exactly."
+        else:
+            fits = [one.fit for one in guessed if one.fit and one.fit.other is not None]
+            ahead = sum(fit.own > (fit.other or 0.0) for fit in fits)
+            more = f", though {ahead} of {len(fits)} fit their update better than another's"
+            yield "not-decided", f"{what}: none is certified{more if fits else ''}. Not decided."
+
+
+def _verdict(run: ExternalRun, rows: Sequence[ScoreRow], task: Task) -> tuple[str, str]:
+    """The shade and the sentence of the verdict over all attacks, as of any run."""
+    cell = CellConfig(
+        seed=0,
+        task=TaskConfig(model=task.spec.model, dataset="captures"),
+        auxiliary=None,
+        federation=FederationConfig(),
+        capture=CaptureConfig(),
+        server_knows=ServerKnows(),
+        defense=(),
+    )
+    (section,) = summarise(rows, (), {run.cell: cell}).sections
+    (verdict,) = section.evidence.verdicts
+    reasons = "; ".join(phrases(section, verdict))
+    said = f"{clause(section, verdict)}."
+    if reasons:
+        said += f" {_upper(reasons)}."
+    return shade(verdict.word, verdict.grade), _upper(said)
+
+
+def _scored(rows: Sequence[ScoreRow], task: Task) -> dict[str, str]:
+    """For each scored attack the mean of its examples and of its null."""
+    main = MAIN[task.modality]
+    unit = next((row.unit for row in rows if row.metric == main), "1")
+    found = {}
+    for name in dict.fromkeys(row.attack for row in rows):
+        mine = [row for row in rows if (row.attack, row.metric) == (name, main)]
+        own = [row.value for row in mine if row.control == "none" and row.value is not None]
+        null = [row.value for row in mine if row.control != "none" and row.value is not None]
+        said = f"mean {title(main)} {show(fmean(own), unit)}" if own else "nothing was measured"
+        found[name] = f"{said}{f', null {show(fmean(null), unit)}' if null else ''}."
+    return found
+
+
+def _switches(made: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterator[str]:
+    """What to switch on: a defense where something leaks, a fact where attacks lack it."""
+    if any(one.certified for one in made):
+        yield (
+            "Examples are certified: larger batches and more local steps alone do not hide them. "
+            "Simulate this federation with defenses by fedsim init, and compare what each costs."
+        )
+    else:
+        yield (
+            "No example is certified, which proves nothing: fedsim init writes this federation as "
+            "an experiment, in which attacks are scored and defenses compared."
+        )
+    if any(one.labels for one in given):
+        yield (
+            "The class counts stand in the last layer's bias: secure aggregation hides whose they "
+            "are, and noise on each client's update blurs them."
+        )
+    if any(one.layers for one in given):
+        yield (
+            "Batch normalisation sends mean and variance of every batch: keep the statistics on "
+            "the clients, as FedBN does, or choose group normalisation."
+        )
+    if not any("num_examples" in one.known for one in given):
+        yield "More attacks run if they know the number of examples: --knows num_examples=N."
+
+
+def _who(given: Sequence[Disclosure], task: Task) -> str:
+    known = sorted({fact.replace("_", " ") for one in given for fact in one.known})
+    told = f"It knows {', '.join(known)}." if known else "It was told nothing else."
+    return f"The server that aggregates, with the model ({task.spec.model}) and each reply. {told}"
+
+
+def _upper(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _captures(count: int) -> str:
+    return f"{count} capture{'s' * (count != 1)}"
+
+
+def _attacks(made: Sequence[Outcome], rows: Sequence[ScoreRow], task: Task) -> Table:
+    columns = ["attack", "captures", "guesses", "certified", "objective", "cosine", "null"]
+    main, lines = MAIN[task.modality], []
+    for name in dict.fromkeys(one.record.attack for one in made):
+        mine = [one for one in made if one.record.attack == name]
+        fits = [one.fit for one in mine if one.fit]
+        line: list[Any] = [
+            title(name),
+            len(mine),
+            sum(one.guess is not None for one in mine),
+            sum(one.certified for one in mine),
+            _mean([one.record.objective for one in mine]),
+            _mean([fit.own for fit in fits]),
+            _mean([fit.other for fit in fits]),
+        ]
+        if rows:
+            for wanted in (True, False):
+                values = [
+                    row.value
+                    for row in rows
+                    if (row.attack, row.metric, row.control == "none") == (name, main, wanted)
+                ]
+                line.append(_mean(values))
+        lines.append(tuple(line))
+    if rows:
+        columns += [title(main), f"{title(main)}, null"]
+    return Table("attacks", "What each attack made of the captures", tuple(columns), tuple(lines))
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{fmean(known):.3g}" if known else _NONE
+
+
+def _updates(given: Sequence[Disclosure]) -> Table:
+    columns = ("round", "client", "claims", "batches", "classes", "reply")
+    rows = tuple(
+        (
+            one.key.round,
+            str(one.key.client),
+            _NONE if one.claimed is None else one.claimed,
+            _NONE if one.batches is None else one.batches,
+            ", ".join(f"{name}: {n}" for name, n in one.labels.items()) or one.no_labels,
+            one.match,
+        )
+        for one in given
+    )
+    return Table("updates", "What each update says by itself", columns, rows)
+
+
+def _statistics(given: Sequence[Disclosure]) -> str:
+    layers = max((one.layers for one in given), default=0)
+    if not layers:
+        return "No running statistics are sent."
+    who = (
+        "1 normalisation layer sends its" if layers == 1 else f"{layers} normalisation layers send"
+    )
+    whose = "" if layers == 1 else " their"
+    return f"{who}{whose} running statistics: mean and variance of the batches of a client."
+
+
+def _refused(made: Sequence[Outcome]) -> Table:
+    counts: dict[tuple[str, str, str], int] = {}
+    for one in made:
+        if one.guess is None:
+            reason, _, advice = one.refusal.partition(". ")
+            key = (title(one.record.attack), reason, advice or _NONE)
+            counts[key] = counts.get(key, 0) + 1
+    rows = tuple((*key, count) for key, count in counts.items())
+    return Table("refused", "What was refused", ("attack", "why", "what helps", "captures"), rows)
+
+
+def _shown(one: Outcome) -> _Shown:
+    guess = one.guess
+    assert guess is not None
+    batch = guess.examples.batch
+    levels = guess.confidence or ("guess",) * len(batch)
+    pictures = []
+    for i in range(min(len(batch), _MOST)):
+        label = guess.labels[i] if i < len(guess.labels) else -1
+        pictures.append(
+            _Picture(
+                level=str(levels[i]),
+                label="" if label == -1 else f"class {label}",
+                text=guess.texts[i] if guess.texts else "",
+                image=None if guess.texts else png(_square(batch.inputs[i])),
+            )
+        )
+    fit, key = one.fit, one.record.key
+    return _Shown(
+        heading=f"{title(one.record.attack)}, round {key.round}, client {key.client}",
+        line=guess.line,
+        fit="" if fit is None else str(fit),
+        borne_out=fit is not None and fit.own > (fit.other or 0.0),
+        pictures=tuple(pictures),
+        more=len(batch) - len(pictures),
+    )
+
+
+def _square(image: Any) -> Any:  # noqa: ANN401
+    """Rows of tables and windows as grey pictures, other channels as their mean."""
+    if image.shape[0] in (1, 3):
+        return image
+    return image.mean(0, keepdim=True)

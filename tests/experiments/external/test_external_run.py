@@ -1,0 +1,116 @@
+"""Attacks on another application's captures make a run folder: kept, sealed, scored, shown."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedsim
+from attacks import ATTACKS
+from attacks.scheduling.ledger import read_ledger
+from experiments.external.captured import captured
+from experiments.external.disclosures import Disclosure, disclosed, read_disclosures
+from experiments.external.run import ExternalRun
+from fedsim.errors import ConfigError, StoreError
+from tests.experiments.conftest import Said
+from tests.experiments.external.conftest import SENTENCE, Held
+from tests.experiments.external.conftest import Net as Images
+from tests.experiments.external.conftest import loss as image_loss
+from tests.experiments.external.test_captured import broken, by_name, federate
+
+
+@pytest.fixture
+def captures(held: Held, tmp_path: Path) -> Path:
+    federate(held, held.model, by_name, tmp_path, model=held.model, tokenizer=held.tokenizer)
+    return tmp_path / "captures"
+
+
+def test_a_finished_attack_is_not_run_again(
+    captures: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert said("attack", captures, "--attacks", "span")[0] == 0
+    first = ExternalRun.open(captures)
+    assert [row.state for row in read_ledger(first.root / "jobs.sqlite")] == ["done"] * 2
+    monkeypatch.setattr(ATTACKS["span"], "reconstruct", broken)
+    code, text, _ = said("attack", captures, "--attacks", "span")
+    assert (code, text.count(f"certified           {SENTENCE}")) == (0, 1)
+    # Other facts make other guesses, and the old ones stay.
+    code, text, _ = said("attack", captures, "--attacks", "span", "--knows", "num_examples=1")
+    assert (code, "IndexError: out of range" in text) == (1, True)
+    other = ExternalRun.open(captures)
+    assert other.cell != first.cell
+    assert first.folder.is_dir()
+
+
+def test_the_page_says_what_came_back_and_what_was_refused(captures: Path, said: Said) -> None:
+    assert said("attack", captures, "--attacks", "span,lti")[0] == 0
+    page = captures / "run" / "report" / "index.html"
+    text = page.read_text("utf-8")
+    assert SENTENCE in text
+    assert "2 are certified, and came back exactly." in text
+    assert "LTI could attack none of 2 captures." in text
+    assert "it learns from public rows" in text
+    assert "nothing is scored" in text
+    assert "fedsim init" in text
+    assert "Content-Security-Policy" in text
+    assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+
+
+def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> None:
+    said("attack", captures, "--attacks", "span")
+    assert said("score", captures, "--truth", captures.parent / "private")[0] == 0
+    text = (captures / "run" / "report" / "index.html").read_text("utf-8")
+    assert "Leaks (verbatim): span, 2 of 2 texts recovered" in text
+    assert "nothing is scored" not in text
+    scores = fedsim.load(captures / "run").scores
+    assert set(scores[scores.metric == "exact_match"].value) == {1.0}
+
+
+def test_the_run_folder_is_named_by_its_captures(captures: Path, said: Said) -> None:
+    said("attack", captures, "--attacks", "span")
+    code, _, line = said("report", captures / "run")
+    assert (code, line.count("\n")) == (2, 1)
+    assert f"Name their folder, {captures}" in line
+    path = captures / "run" / "experiment.toml"
+    path.write_text(path.read_text("utf-8").replace("budget = 60", "budget = 61"))
+    with pytest.raises(StoreError, match="cut or altered"):
+        ExternalRun.open(captures)
+
+
+def test_a_hostile_text_stays_a_text(captures: Path, said: Said) -> None:
+    said("attack", captures, "--attacks", "span")
+    path = captures / "run" / ExternalRun.open(captures).cell / "disclosures.json"
+    path.write_text(path.read_text("utf-8").replace("by name", "<script>alert(1)</script>"))
+    assert said("report", captures)[0] == 0
+    text = (captures / "run" / "report" / "index.html").read_text("utf-8")
+    assert "<script>alert(1)" not in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert len(read_disclosures(path.parent)) == 2
+
+
+def images(net: Any, count: int | None, classes: list[int]) -> Disclosure:
+    import torch
+    from torch.nn import functional as F
+
+    labels = torch.tensor(classes)
+    inputs = torch.rand(len(labels), 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    value = F.cross_entropy(net(inputs), labels)
+    gradients = torch.autograd.grad(value, list(net.parameters()))
+    shape: Any = {"image_shape": (1, 8, 8)}
+    known = {} if count is None else {"num_examples": count}
+    return disclosed(fedsim.Update.of(net, gradients=gradients, loss=image_loss, **shape, **known))
+
+
+def test_class_counts_are_read_off_the_update() -> None:
+    assert images(Images(), 4, [1, 1, 3, 4]).labels == {"1": 2, "3": 1, "4": 1}
+    unknown = images(Images(), None, [1, 2])
+    assert (unknown.labels, "--knows num_examples=N" in unknown.no_labels) == ({}, True)
+
+
+def test_nothing_is_written_for_an_attack_that_does_not_exist(captures: Path) -> None:
+    from experiments.external.attack_stage import attack_captures
+
+    with pytest.raises(ConfigError, match="Did you mean 'span'"):
+        attack_captures(captured(captures), ["spam"], 1.0, quiet=True)
+    assert not (captures / "run").exists()
