@@ -9,13 +9,13 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from experiments.analysis.frames import ATTACK, PLACE, attacked
+from experiments.analysis.frames import ATTACK, PLACE, attacked, by_status, jobs
 from experiments.analysis.hits import EXACT_METRIC
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, estimate, is_attack, scored
 from experiments.stages.coverage import EXACT
 from experiments.wording.defense_names import defense_name
-from fedsim.records import AttackKey
+from fedsim.records import PRIOR_ONLY, AttackKey
 
 Compared: TypeAlias = Literal["bound", "mean", "client"]
 """The end of the 95 % interval, the mean, or the mean of the worst client."""
@@ -47,6 +47,7 @@ def broken(
     """
     places = [DefenseInSetting(*key) for key, _ in scores.groupby(PLACE)]
     lines = [] if places else ["no attack was run, so that nothing was tested"]
+    lines += _lost(scores)
     for limit in limits:
         attacks = _tried(scores, limit.metric)
         for place in places:
@@ -60,14 +61,28 @@ def broken(
 
 
 def _tried(scores: pd.DataFrame, metric: str) -> list[Scored]:
-    """Attacks with a finished job; one that failed or refused everywhere has tested nothing."""
+    """Attacks with a finished job that tried half of the victims; others have tested nothing."""
     done = scores[(scores.status == "done") & scores.has_value & (scores.metric == metric)]
     ran = {
         (DefenseInSetting(*place), AttackKey(attack, options, bool(adaptive)))
         for (*place, attack, options, adaptive), _ in attacked(done).groupby([*PLACE, *ATTACK])
     }
     known = [one for one in scored(scores, metric) if is_attack(one)]
-    return [one for one in known if (one.place, one.attacker) in ran]
+    return [
+        one
+        for one in known
+        if (one.place, one.attacker) in ran and 2 * len(one.refused) <= len(one.values)
+    ]
+
+
+def _lost(scores: pd.DataFrame) -> Iterator[str]:
+    """Attacks of which some jobs ended and others did not, whose guesses are blank or too early."""
+    for (*place, attack, _, _), own in attacked(scores).groupby([*PLACE, *ATTACK]):
+        counts = by_status(jobs(own))
+        lost, done = counts["failed"] + counts["timeout"], counts["done"]
+        if lost and done and attack != PRIOR_ONLY:
+            under = where(DefenseInSetting(*place))
+            yield f"{attack} {under}: {lost} of {lost + done} jobs failed or are unfinished"
 
 
 def _over(one: Scored, limit: Limit, compare: Compared) -> str:
@@ -98,6 +113,8 @@ def _number(one: Scored, most: bool, compare: Compared) -> float | None:
     if compare == "mean":
         return one.mean
     known = estimate(one.values)
+    if known.interval_of != "clients":  # examples of one client say nothing of others
+        return None
     return known.high if most else known.low
 
 

@@ -206,6 +206,49 @@ def test_what_was_not_tested_does_not_pass(copied: Path, said: Said) -> None:
         ]
 
 
+@pytest.mark.parametrize("status", ["failed", "timeout"])
+def test_blank_guesses_of_jobs_that_did_not_end_hold_no_limit(
+    status: str, copied: Path, said: Said
+) -> None:
+    path = copied / "scores.parquet"
+    rows = [
+        replace(row, status=status, value=0.0)
+        if row.attack == "embedding_rows" and row.client > 0
+        else row
+        for row in read_rows(path, ScoreRow)
+    ]
+    write_rows(path, ScoreRow, rows)
+    code, out, _ = said("check", copied, "--max", "rouge1=1")
+    assert code == 1
+    assert out == "embedding_rows under no defense: 2 of 3 jobs failed or are unfinished\n"
+
+
+def test_an_attack_that_refused_most_victims_has_tested_nothing(copied: Path, said: Said) -> None:
+    path = copied / "scores.parquet"
+    rows = [
+        replace(row, status="skipped", value=None)
+        if row.attack == "embedding_rows" and row.client > 0
+        else row
+        for row in read_rows(path, ScoreRow)
+    ]
+    write_rows(path, ScoreRow, rows)
+    code, out, _ = said("check", copied, "--max", "rouge1=1")
+    assert (code, out) == (1, "under no defense: no finished attack has a score of rouge1\n")
+
+
+def test_many_examples_of_one_client_hold_no_limit(copied: Path, said: Said) -> None:
+    path = copied / "scores.parquet"
+    rows = [
+        replace(row, client=0, example=row.client, value=0.1 + row.client / 100)
+        for row in read_rows(path, ScoreRow)
+        if row.metric == "rouge1"
+    ]
+    write_rows(path, ScoreRow, rows)
+    code, out, _ = said("check", copied, "--max", "rouge1=0.9")
+    assert (code, "pass --compare mean" in out) == (1, True)
+    assert said("check", copied, "--max", "rouge1=0.9", "--compare", "mean")[0] == 0
+
+
 def test_a_run_without_the_main_metric_says_so(copied: Path, said: Said) -> None:
     rows = [r for r in read_rows(copied / "scores.parquet", ScoreRow) if r.metric != "rougeL"]
     write_rows(copied / "scores.parquet", ScoreRow, rows)
