@@ -86,6 +86,11 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "sign": {},
     "dropout": {"p": 0.5},
     "freeze_embeddings": {},
+    "soteria": {},
+    "censor": {},
+    "pfgd": {},
+    "ats": {},
+    "ffa_lora": {},
 }
 
 

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from attacks.images.likelihoods import SHARP, rank_surprise, sign_surprise, surprise
+from attacks.images.likelihoods import (
+    ROUNDED,
+    SHARP,
+    length_surprise,
+    rank_surprise,
+    sign_surprise,
+    surprise,
+)
 from attacks.observed.declared import declared, granted_noise
 from attacks.observed.distance import EPSILON, cosine_distance
 from attacks.observed.replay import Replay, step_length
@@ -19,9 +26,11 @@ from fedsim.defenses.chain import Chain
 from fedsim.magnitudes import median_magnitude
 from fedsim.types import Batch, Tensors
 
-ImageForm: TypeAlias = Literal["cosine", "support", "ranks", "signs", "interval"]
+ImageForm: TypeAlias = Literal["cosine", "support", "ranks", "signs", "interval", "lengths"]
 WIDTH = 0.05
 """Width of the tanh that stands for a sign, in medians of the guess's magnitudes but 0."""
+_RANK_ONE = 0.999
+"""Share of a matrix's energy squared in its first singular value, from which it has rank 1."""
 SMOOTHER = 16.0
 """Factor of the total variation where signs are compared, whose distance is large at the truth."""
 
@@ -35,6 +44,7 @@ class ImageLoss:
             were received as 0, for pruned updates (Wu et al. 2022, appendix A). ``ranks`` prunes
             each example of the guess, for means of pruned examples. ``signs`` compares
             signs, see ``sign_distance``. ``interval`` leaves out what rounding explains.
+            ``lengths`` compares those of the tensors, where these are not plainly a gradient.
         chain: whose surrogate the guess's gradient passes through; empty for none.
         each: whether every example passes alone, before the mean is taken.
         dither: standard deviation of the noise that a gradient got before its signs were taken.
@@ -65,6 +75,9 @@ class ImageLoss:
             return distance, sign_surprise(guess, observed, self.dither, flipped=self.flipped)
         if self.form == "ranks":
             return distance, rank_surprise(guess, observed)
+        if self.form == "lengths":
+            plain = surprise(cosine_distance(guess, observed), observed)
+            return distance, torch.where(_plain(observed), plain, length_surprise(guess, observed))
         return distance, surprise(distance, observed)
 
     def _distance(self, guess: Tensors, observed: Tensors) -> Tensor:
@@ -73,6 +86,9 @@ class ImageLoss:
         if self.form == "support":
             kept = {name: (value != 0).to(value.dtype) for name, value in observed.items()}
             return cosine_distance(guess, observed, kept)
+        if self.form == "lengths":
+            lengths = length_surprise(guess, observed) * ROUNDED**2
+            return torch.where(_plain(observed), cosine_distance(guess, observed), lengths)
         if self.form == "interval":
             return cosine_distance(guess, nearest(guess, observed, self.chain.slack(observed)))
         return cosine_distance(guess, observed)
@@ -104,6 +120,8 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
         return ImageLoss(model)
     chain = declared(observation)
     known = observation.knowledge
+    if "orthogonal" in chain.distortions:
+        return ImageLoss(model, "lengths")
     several = known.num_examples != 1
     # Each of the cohort's clients defends the gradient of one example.
     singles = 1 < known.cohort == known.num_examples
@@ -125,6 +143,13 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     apart = singles and bool({"sign", "scale"} & chain.distortions)
     surrogate = replace(chain, defenses=tuple(one.sharp(SHARP) for one in chain.defenses))
     return ImageLoss(model, form, surrogate, each=apart or (several and chain.per_example))
+
+
+def _plain(observed: Tensors) -> Tensor:
+    """Whether the last matrix is the gradient of one example, hence of rank 1; a bool scalar."""
+    matrix = [value for value in observed.values() if value.dim() == 2][-1]
+    table = matrix @ matrix.mT
+    return table.square().sum() > _RANK_ONE * table.diagonal().sum().square()
 
 
 def _ranks_each(defense: Defense) -> bool:

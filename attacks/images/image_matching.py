@@ -17,11 +17,13 @@ from attacks.images.evidence import guarded, pixel_prior
 from attacks.images.image_losses import ImageLoss, matching_loss
 from attacks.images.over_rounds import over_rounds
 from attacks.images.victims import Victims
+from attacks.observed.declared import declared
 from attacks.observed.known_labels import known_labels
 from attacks.observed.replay import replay
 from fedsim.capture import Observation
 from fedsim.knowledge import Fact
 from fedsim.tasks.base import Task
+from fedsim.types import Batch
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,10 @@ class ImageMatching(Attack, ABC):
         for members in alike.values():
             group = [observations[i] for i in members]
             victims = self._victims(group, task, [rngs[i] for i in members], job)
-            guesses |= zip(members, self._likeliest(victims, task), strict=True)
+            found = self._likeliest(victims, task)
+            if self.adaptive:
+                found = [_recovered(one, group[0]) for one in found]
+            guesses |= zip(members, found, strict=True)
         return [guesses[index] for index in range(len(observations))]
 
     def _likeliest(self, victims: Victims, task: Task) -> list[Reconstruction]:
@@ -160,3 +165,9 @@ class RegularisedMatching(ImageMatching, ABC):
             loss=StatisticsLoss(seen.loss, self.batch_statistics),
             observed=seen.observed | statistics,
         )
+
+
+def _recovered(found: Reconstruction, seen: Observation) -> Reconstruction:
+    """The examples that the declared defense changed into the guessed ones."""
+    inputs = declared(seen).recover(found.guess.inputs)
+    return replace(found, guess=Batch(inputs, found.guess.labels, found.guess.mask))

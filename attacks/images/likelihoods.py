@@ -13,6 +13,8 @@ from fedsim.types import Tensors
 SHARP = 0.01
 """Width of the logistic function that is a sign's probability, in medians of the guess's
 magnitudes but 0."""
+ROUNDED = 1e-3
+"""Relative error of a tensor's length that no float32 sum exceeds."""
 OUTLYING = 3.0
 """Width of the distribution of errors in ranks, in median errors of what was kept."""
 PROBIT = 1.702
@@ -62,6 +64,22 @@ def sign_surprise(
         wrong = wrong.clamp(*_FLIPS)
         likely = ((1 - 2 * wrong) * likely.exp() + wrong).log()
     return -(kept * likely).sum()
+
+
+def length_surprise(guess: Tensors, observed: Tensors) -> Tensor:
+    """``-log p(observed | guess)`` of directions orthogonal to the gradient, of its lengths.
+
+    Each tensor says two things of the gradient: its length, up to rounding, and that their angle is
+    a right one, which it is within ``1 / sqrt(N)`` for nearly any other, too.
+    """
+    parts = []
+    for name, value in observed.items():
+        own, other = guess[name].flatten(), value.flatten()
+        squares = own.square().sum() + EPSILON**2, other.square().sum() + EPSILON**2
+        angle = (own * other).sum().square() / (squares[0] * squares[1])
+        length = (squares[0] / squares[1]).log() / 2
+        parts.append(((length / ROUNDED).square() + other.numel() * angle) / 2)
+    return torch.stack(parts).sum()
 
 
 def rank_surprise(guess: Tensors, observed: Tensors) -> Tensor:

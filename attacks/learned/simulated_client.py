@@ -16,7 +16,7 @@ from attacks.observed.declared import declared
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, step_length
 from fedsim.capture import Observation
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, Step
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack
 from fedsim.types import Batch, Tensors
@@ -123,9 +123,13 @@ class SimulatedClient:
         )
         if not self.chain.per_example:
             found = self.gradients(batch, size)
+            if self.chain.changes_step:
+                draws = [self._stepped(found, batch, size, rng) for _ in range(count)]
+                return {name: torch.stack([own[name] for own in draws]).sum(0) for name in found}
             return found if count == 1 else {name: v.mul_(count) for name, v in found.items()}
         single = dict(self.gradients(batch, 1))
-        steps = [self._means_of_defended(single, size, rng) for _ in range(count)]
+        means = [self._means_of_defended(single, size, rng) for _ in range(count)]
+        steps = [self._stepped(mean, batch, size, rng) for mean in means]
         return {name: torch.stack([step[name] for step in steps]).sum(0) for name in steps[0]}
 
     def _means_of_defended(self, single: Tensors, size: int, rng: torch.Generator) -> Tensors:
@@ -140,6 +144,21 @@ class SimulatedClient:
             summed = self.chain.on_sum(total, rng)
             means.append({name: value / size for name, value in summed.items()})
         return _stacked(means)
+
+    def _stepped(
+        self, means: Mapping[str, Tensor], batch: Batch, size: int, rng: torch.Generator
+    ) -> Tensors:
+        """The mean gradients after the defenses that look at the model and its examples."""
+        own = dict(means)
+        if not self.chain.changes_step:
+            return own
+        model = self.model
+        steps = [
+            Step(model.network, batch[start : start + size], model.task.loss)
+            for start in range(0, len(batch), size)
+        ]
+        changed = [self.chain.on_step(_row(own, i), step, rng) for i, step in enumerate(steps)]
+        return _stacked(changed)
 
     def _sent(self, mean: Tensors, rng: torch.Generator) -> Tensors:
         if self.length == 1:
@@ -201,7 +220,7 @@ def declared_client(
     chain = Chain(tuple(names), tuple(defenses))
     spread = LocalSteps.of(observation)
     if spread is None:
-        if single or chain.per_example or chain.changes_update:
+        if single or chain.per_example or chain.changes_step or chain.changes_update:
             raise CannotAttack(
                 f"how {size} examples were spread over {cohort} clients and their local steps is "
                 "not known, and their defense depends on it",

@@ -9,6 +9,7 @@ import torch
 from attacks.observed.declared import declared
 from attacks.observed.replay import Replay, step_length
 from fedsim.capture import Observation
+from fedsim.defenses.base import Step
 from fedsim.defenses.chain import Chain
 from fedsim.errors import CannotAttack, ConfigError
 from fedsim.types import Batch, Tensors
@@ -53,6 +54,7 @@ def _sent(own: Replay, chain: Chain, rows: Batch, length: float, rng: torch.Gene
         mean = {k: value / len(rows) for k, value in chain.on_sum(total, rng).items()}
     else:
         mean = _gradient(own, rows)
+    mean = chain.on_step(mean, Step(own.network, rows, own.task.loss), rng)
     if not chain.changes_update:
         return mean
     update = chain.on_update({name: length * value for name, value in mean.items()}, rng)

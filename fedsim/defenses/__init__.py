@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fedsim.build import build, registry
+from fedsim.defenses.ats import Ats
 from fedsim.defenses.base import Defense
+from fedsim.defenses.censor import Censor
 from fedsim.defenses.chain import Chain
 from fedsim.defenses.clip import Clip
 from fedsim.defenses.dp_client import DpClient
@@ -13,14 +15,17 @@ from fedsim.defenses.dp_server import DpServer
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.dropout import Dropout
 from fedsim.defenses.error_feedback import ErrorFeedback
+from fedsim.defenses.ffa_lora import FfaLora
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.local_dp import LocalDp
 from fedsim.defenses.none import NoDefense
 from fedsim.defenses.percentile_privacy import PercentilePrivacy
+from fedsim.defenses.pfgd import Pfgd
 from fedsim.defenses.prune import Prune
 from fedsim.defenses.quantize import Quantize
 from fedsim.defenses.sign import Sign
+from fedsim.defenses.soteria import Soteria
 from fedsim.defenses.svt_privacy import SvtPrivacy
 from fedsim.errors import ConfigError
 
@@ -40,6 +45,11 @@ DEFENSES: dict[str, type[Defense]] = {
     "sign": Sign,
     "dropout": Dropout,
     "freeze_embeddings": FreezeEmbeddings,
+    "soteria": Soteria,
+    "censor": Censor,
+    "pfgd": Pfgd,
+    "ats": Ats,
+    "ffa_lora": FfaLora,
 }
 
 
@@ -74,10 +84,9 @@ def build_chain(tables: Iterable[Mapping[str, object]], where: str) -> Chain:
                 f"{where}[{index}]: {name!r} adds what earlier rounds left to the whole update and "
                 f"has to come before {late}. List it first."
             )
-        if defense.changes_update or defense.changes_sum:
-            late = (
-                f"{name!r}, which changes {'the update' if defense.changes_update else 'their sum'}"
-            )
+        if defense.changes_update or defense.changes_step or defense.changes_sum:
+            whole = "the update" if defense.changes_update else "their mean"
+            late = f"{name!r}, which changes {'their sum' if defense.changes_sum else whole}"
         if unit is not None and defense.unit not in {None, unit}:
             raise ConfigError(
                 f"{where}[{index}]: the epsilon of {name!r} protects one {defense.unit} of a "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -14,10 +15,28 @@ from fedsim.defenses.encoding import Encoding
 from fedsim.types import Batch, Tensors
 
 DefenseStage: TypeAlias = Literal["sample", "client"]
-Distortion: TypeAlias = Literal["scale", "noise", "sparsity", "sign", "rounding"]
-"""Losses of an update: its length, or its exact values, to noise, zeros, signs or rounding."""
+Distortion: TypeAlias = Literal[
+    "scale", "noise", "sparsity", "sign", "rounding", "projection", "orthogonal", "inputs"
+]
+"""Losses of an update: its length; its exact values, to noise, zeros, signs or rounding; a linear
+part that the surrogate leaves out, too; all but each tensor's length, in an orthogonal direction;
+or that the examples were changed before it was computed."""
 Unit: TypeAlias = Literal["example", "update"]
 """What epsilon protects: one example of a client, or everything that it sends in a round."""
+
+
+class Step(NamedTuple):
+    """One local step, for defenses that look at the model and its examples.
+
+    Attributes:
+        model: at the weights before the step; a hook leaves them as they are.
+        batch: the examples, after ``on_batch``.
+        loss: the task's, of the model and a batch.
+    """
+
+    model: nn.Module
+    batch: Batch
+    loss: Callable[[nn.Module, Batch], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,7 +64,7 @@ class Defense:
     defenses in turn. For one step on the examples of ``on_batch``, with single gradients g_1 to
     g_B,
 
-        gradient = on_sum(on_gradient(g_1) + ... + on_gradient(g_B)) / B.
+        gradient = on_step(on_sum(on_gradient(g_1) + ... + on_gradient(g_B)) / B).
 
     Under FedSGD the client sends ``on_update(gradient)``. Under FedAvg it sends
     ``sent - on_update(sent - trained)``, ``trained`` being the weights after its local steps.
@@ -94,6 +113,11 @@ class Defense:
         del rng
         return total
 
+    def on_step(self, gradient: Tensors, step: Step, rng: torch.Generator) -> Tensors:
+        """Change the mean gradient of a step, given the model and the examples that it is of."""
+        del step, rng
+        return gradient
+
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Change the update that the client sends."""
         del rng
@@ -102,6 +126,10 @@ class Defense:
     def surrogate(self, update: Tensors) -> Tensors:
         """Differentiable approximation of the defense, for adaptive attackers."""
         return update
+
+    def recover(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Examples of which ``on_batch`` makes these inputs, as far as an attacker can tell."""
+        return inputs
 
     def sharp(self, width: float) -> Defense:
         """The same defense, a surrogate of signs being this narrow in median magnitudes."""
@@ -171,6 +199,11 @@ class Defense:
     def changes_sum(self) -> bool:
         """True if ``on_sum`` is overridden."""
         return type(self).on_sum is not Defense.on_sum
+
+    @property
+    def changes_step(self) -> bool:
+        """True if ``on_step`` is overridden."""
+        return type(self).on_step is not Defense.on_step
 
     @property
     def changes_update(self) -> bool:

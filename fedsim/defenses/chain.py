@@ -11,7 +11,7 @@ from torch import nn
 
 from fedsim.accountant import Schedule
 from fedsim.build import options_of
-from fedsim.defenses.base import Defense, Distortion, Unit
+from fedsim.defenses.base import Defense, Distortion, Step, Unit
 from fedsim.defenses.encoding import Encoding
 from fedsim.types import Batch, Tensors
 
@@ -57,6 +57,11 @@ class Chain(Defense):
         return any(defense.changes_sum for defense in self.defenses)
 
     @property
+    def changes_step(self) -> bool:
+        """True if any of the defenses changes the mean gradient of a step."""
+        return any(defense.changes_step for defense in self.defenses)
+
+    @property
     def changes_update(self) -> bool:
         """True if any of the defenses changes what the client sends."""
         return any(defense.changes_update for defense in self.defenses)
@@ -98,6 +103,12 @@ class Chain(Defense):
             total = defense.on_sum(total, rng)
         return total
 
+    def on_step(self, gradient: Tensors, step: Step, rng: torch.Generator) -> Tensors:
+        """Apply ``on_step`` of each defense to the result of the one before."""
+        for defense in self.defenses:
+            gradient = defense.on_step(gradient, step, rng)
+        return gradient
+
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Apply ``on_update`` of each defense to the result of the one before."""
         for defense in self.defenses:
@@ -109,6 +120,12 @@ class Chain(Defense):
         for defense in self.defenses:
             update = defense.surrogate(update)
         return update
+
+    def recover(self, inputs: torch.Tensor) -> torch.Tensor:
+        """``recover`` of each defense, the last one first."""
+        for defense in reversed(self.defenses):
+            inputs = defense.recover(inputs)
+        return inputs
 
     def encode(self, packed: Encoding) -> Encoding:
         """Apply ``encode`` of each defense to the result of the one before."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedsim.accountant import Schedule
+from fedsim.defenses.base import Step
 from fedsim.defenses.chain import Chain
 from fedsim.federation import FederationConfig
 from fedsim.local.gradients import mean_gradient
@@ -142,12 +143,13 @@ class LocalClient:
     ) -> tuple[Tensors, Tensors, float]:
         """Mean gradient with defenses, mean gradient without them, and mean loss.
 
-        Both means are one tensor unless a defense needs gradients example by example.
+        Both means are one tensor unless a defense works on the gradients of a step.
         """
         batch = self.chain.on_batch(batch, rng)
+        step = Step(model, batch, self.task.loss)
         if not self.chain.per_example:
             gradient, loss = mean_gradient(self.task, self.config, model, batch)
-            return gradient, gradient, loss
+            return self.chain.on_step(gradient, step, rng), gradient, loss
         total: Tensors = {}
         clean: Tensors = {}
         losses = []
@@ -157,7 +159,8 @@ class LocalClient:
             losses.append(loss)
         total = self.chain.on_sum(total, rng)
         count = len(losses)
-        return _mean(total, count), _mean(clean, count), sum(losses) / count
+        mean = self.chain.on_step(_mean(total, count), step, rng)
+        return mean, _mean(clean, count), sum(losses) / count
 
     def single_gradients(self, model: nn.Module, batch: Batch) -> Iterator[tuple[Tensors, float]]:
         """Gradient and loss of each example, one by one: few gradients fill a machine's memory."""
@@ -178,7 +181,7 @@ class LocalClient:
         empty if no defense works on single gradients.
         """
         parameters = {k: p for k, p in model.named_parameters() if p.requires_grad}
-        defended = self.chain.per_example
+        defended = self.chain.per_example or self.chain.changes_step
         shadow = {k: nn.Parameter(p.detach().clone()) for k, p in parameters.items() if defended}
         descents = [
             Descent(self.config, chosen, len(plan), round_)
