@@ -7,11 +7,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from experiments.plan.config import shipped
 from experiments.plan.toml_source import read_toml
 from fedsim.build import registry
+from fedsim.defenses.base import DefenseFamily
 
 
 def _sentences(classes: Mapping[str, object]) -> dict[str, str]:
@@ -50,6 +51,14 @@ def _metrics() -> dict[str, str]:
         name: f"{said[name]} The attacker wants it {cls.attacker_wants}."
         for name, cls in classes.items()
     }
+
+
+def _defenses() -> dict[str, str]:
+    """By kind, in the order in which ``DefenseFamily`` names them."""
+    classes, families = defenses(), get_args(DefenseFamily)
+    said = _sentences(classes)
+    ordered = sorted(classes, key=lambda name: families.index(classes[name].family))
+    return {name: f"[{classes[name].family}] {said[name]}" for name in ordered}
 
 
 def _models() -> dict[str, str]:
@@ -94,7 +103,7 @@ def opening(path: Path) -> str:
 
 CATALOGS: dict[str, Callable[[], dict[str, str]]] = {
     "attacks": lambda: _sentences(attacks()),
-    "defenses": lambda: _sentences(defenses()),
+    "defenses": _defenses,
     "metrics": _metrics,
     "models": _models,
     "datasets": _datasets,

@@ -164,10 +164,13 @@ def _read(name: str, place: str, cls: type[Any]) -> Manual:
 
 
 def _facts(cls: type[Any]) -> str:
-    """Facts that an attack needs, or the unit of a metric; neither is an option."""
+    """What an attack needs, whose a defense is, or the unit of a metric; none is an option."""
     if hasattr(cls, "requires"):
         known = f" It needs to know: {', '.join(sorted(cls.requires))}." * bool(cls.requires)
         return f"It reconstructs {' and '.join(sorted(cls.modalities))}.{known}"
+    if hasattr(cls, "run_by"):
+        known = f"{cls.known[0].lower()}{cls.known[1:]}"
+        return f"Kind: {cls.family}. Run by {cls.run_by}. An adaptive attacker knows: {known}"
     if hasattr(cls, "attacker_wants"):
         return f"Unit: {cls.unit}. The attacker wants it {cls.attacker_wants}."
     return ""

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsim.defenses.base import Defense, Distortion
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion
 from fedsim.errors import ConfigError
 from fedsim.types import Batch
 
@@ -40,6 +40,10 @@ class Ats(Defense):
     """
 
     title: ClassVar[str] = "ATS"
+    family: ClassVar[DefenseFamily] = "published"
+    run_by: ClassVar[str] = "the client; the authors' code has it"
+    known: ClassVar[str] = "The policies; the image is moved back by the border that fits."
+
     policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("21-13-3", "7-4-15")
 
     def __post_init__(self) -> None:

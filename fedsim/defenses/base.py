@@ -21,6 +21,11 @@ Distortion: TypeAlias = Literal[
 """Losses of an update: its length; its exact values, to noise, zeros, signs or rounding; a linear
 part that the surrogate leaves out, too; all but each tensor's length, in an orthogonal direction;
 or that the examples were changed before it was computed."""
+DefenseFamily: TypeAlias = Literal[
+    "baseline", "deployed", "published", "compression", "DP", "architecture", "added"
+]
+"""Where a defense comes from: ``deployed`` ones ship with a platform, ``published`` ones were
+proposed against inversion, ``added`` ones belong to another package."""
 Unit: TypeAlias = Literal["example", "update"]
 """What epsilon protects: one example of a client, or everything that it sends in a round."""
 
@@ -71,6 +76,9 @@ class Defense:
 
     Attributes:
         title: its name in tables and figures; empty for its name in experiment files, with spaces.
+        family: where it comes from.
+        run_by: who runs it, and which product or code has it.
+        known: what an adaptive attacker uses of it, in a sentence.
 
     Example:
         A chain of one defense, by the name and the options of an experiment file:
@@ -86,6 +94,9 @@ class Defense:
     """
 
     title: ClassVar[str] = ""
+    family: ClassVar[DefenseFamily] = "added"
+    run_by: ClassVar[str] = "the client"
+    known: ClassVar[str] = "Its options, and what its members say of it."
 
     def fit(self, schedule: Schedule) -> Defense:
         """The same defense, its noise set for a client with this schedule."""

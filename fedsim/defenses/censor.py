@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import Defense, Distortion, Step
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Step
 from fedsim.types import Tensors
 
 
@@ -40,6 +40,12 @@ class Censor(Defense):
     """
 
     title: ClassVar[str] = "CENSOR"
+    family: ClassVar[DefenseFamily] = "published"
+    run_by: ClassVar[str] = "the client; the authors' code has it"
+    known: ClassVar[str] = (
+        "Lengths, a right angle to what was sent, and whether that is the true gradient."
+    )
+
     trials: Annotated[int, Field(ge=1)] = 20
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
     projection: Literal["exact", "authors"] = "exact"

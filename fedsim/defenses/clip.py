@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedsim.defenses.base import Defense, Distortion
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
@@ -33,6 +33,10 @@ class Clip(Defense):
     """
 
     title: ClassVar[str] = "clipping"
+    family: ClassVar[DefenseFamily] = "baseline"
+    run_by: ClassVar[str] = "the client; a part of every DP mechanism"
+    known: ClassVar[str] = "The norm; only the length is lost."
+
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Gaussian, Unit
+from fedsim.defenses.base import DefenseFamily, Gaussian, Unit
 from fedsim.defenses.budget import Budgeted, Releases, refuse_sent_statistics
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
@@ -46,6 +46,9 @@ class DpClient(Budgeted):
             al. 2021).
     """
 
+    family: ClassVar[DefenseFamily] = "DP"
+    run_by: ClassVar[str] = "the client"
+    known: ClassVar[str] = "Clipping norm and noise, by which a squared distance is the likelihood."
     name: ClassVar[str] = "dp_client"
     depends: ClassVar[str] = "its rounds"
 

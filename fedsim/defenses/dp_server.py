@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense, Gaussian
+from fedsim.defenses.base import Defense, DefenseFamily, Gaussian
 from fedsim.defenses.budget import refuse_sent_statistics
 
 
@@ -30,6 +30,12 @@ class DpServer(Defense):
         clip: largest Euclidean norm of one client's update.
         noise_multiplier: standard deviation of the noise on the sum, in units of ``clip``.
     """
+
+    family: ClassVar[DefenseFamily] = "DP"
+    run_by: ClassVar[str] = (
+        "the server, after it has seen every update; as Flower's server-side clipping"
+    )
+    known: ClassVar[str] = "Everything: the update arrives as it was."
 
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]

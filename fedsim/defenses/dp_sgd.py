@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Unit
+from fedsim.defenses.base import DefenseFamily, Unit
 from fedsim.defenses.budget import Budgeted, Releases, normalising
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
@@ -46,6 +46,9 @@ class DpSgd(Budgeted):
     """
 
     title: ClassVar[str] = "DP-SGD"
+    family: ClassVar[DefenseFamily] = "DP"
+    run_by: ClassVar[str] = "the client; Opacus and TensorFlow Privacy have it"
+    known: ClassVar[str] = "Clipping norm and noise, by which a squared distance is the likelihood."
     name: ClassVar[str] = "dp_sgd"
     depends: ClassVar[str] = "the client's rows and steps"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, DefenseFamily
 from fedsim.errors import ConfigError
 
 
@@ -27,6 +27,10 @@ class Dropout(Defense):
     Attributes:
         p: probability with which an activation is zeroed.
     """
+
+    family: ClassVar[DefenseFamily] = "architecture"
+    run_by: ClassVar[str] = "the client"
+    known: ClassVar[str] = "The probability; the masks are private."
 
     p: Annotated[float, Field(gt=0, lt=1)]
 

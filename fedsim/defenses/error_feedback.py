@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedsim.defenses.base import Defense, Distortion
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,9 @@ class ErrorFeedback(Defense):
     """
 
     title: ClassVar[str] = "error feedback"
+    family: ClassVar[DefenseFamily] = "compression"
+    run_by: ClassVar[str] = "the client"
+    known: ClassVar[str] = "What the compression after it says; the memory is private."
 
     @property
     def remembers(self) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, DefenseFamily
 from fedsim.errors import ConfigError
 
 
@@ -24,6 +24,9 @@ class FfaLora(Defense):
     """
 
     title: ClassVar[str] = "FFA-LoRA"
+    family: ClassVar[DefenseFamily] = "architecture"
+    run_by: ClassVar[str] = "the client; adapters with a frozen factor"
+    known: ClassVar[str] = "The broadcast factors, with which the model is replayed."
 
     def on_model(self, model: nn.Module) -> None:
         """Freeze every ``lora_A``.

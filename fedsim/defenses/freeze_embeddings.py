@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedsim.defenses.base import Defense
+from fedsim.defenses.base import Defense, DefenseFamily
 from fedsim.errors import ConfigError
 from fedsim.models.embeddings import embedding_names
 
@@ -30,6 +30,10 @@ class FreezeEmbeddings(Defense):
     """
 
     title: ClassVar[str] = "freezing embeddings"
+    family: ClassVar[DefenseFamily] = "architecture"
+    run_by: ClassVar[str] = "the client; fine-tuning recipes have it"
+    known: ClassVar[str] = "Which tensors are missing."
+
     word: bool = True
     position: bool = False
     head: bool = False

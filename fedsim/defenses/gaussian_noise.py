@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import Distortion, Gaussian, StagedDefense
+from fedsim.defenses.base import DefenseFamily, Distortion, Gaussian, StagedDefense
 from fedsim.defenses.encoding import Encoding
 from fedsim.types import Tensors
 
@@ -27,6 +27,10 @@ class GaussianNoise(StagedDefense):
     """
 
     title: ClassVar[str] = "Gaussian noise"
+    family: ClassVar[DefenseFamily] = "baseline"
+    run_by: ClassVar[str] = "the client; every paper on inversion compares with it"
+    known: ClassVar[str] = "The standard deviation, by which a squared distance is the likelihood."
+
     std: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     def transform(self, update: Tensors, rng: torch.Generator) -> Tensors:

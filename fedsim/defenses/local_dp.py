@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedsim.defenses.base import Defense, Distortion, Gaussian
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Gaussian
 from fedsim.defenses.budget import refuse_sent_statistics
 from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
@@ -41,6 +41,10 @@ class LocalDp(Defense):
         epsilon: privacy budget of one message.
         delta: probability with which that budget may be exceeded.
     """
+
+    family: ClassVar[DefenseFamily] = "deployed"
+    run_by: ClassVar[str] = "the client; Flower's LocalDpMod"
+    known: ClassVar[str] = "Clipping norm and noise, by which a squared distance is the likelihood."
 
     clipping_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     sensitivity: Annotated[float, Field(ge=0, allow_inf_nan=False)]

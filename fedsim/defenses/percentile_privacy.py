@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Defense, Distortion
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion
 from fedsim.defenses.encoding import Encoding
 from fedsim.types import Tensors
 
@@ -39,6 +39,10 @@ class PercentilePrivacy(Defense):
         steps: local steps by which the update is divided first; None for those of a round. NVFlare
             takes the number that the client reports, and 1 if it reports none.
     """
+
+    family: ClassVar[DefenseFamily] = "deployed"
+    run_by: ClassVar[str] = "the client; a filter of NVFlare"
+    known: ClassVar[str] = "The filter itself, as a differentiable function."
 
     percentile: Annotated[float, Field(ge=0, le=100)] = 10.0
     gamma: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01

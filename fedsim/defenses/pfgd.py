@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import Defense, Distortion
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion
 from fedsim.types import Tensors
 
 
@@ -33,6 +33,10 @@ class Pfgd(Defense):
     """
 
     title: ClassVar[str] = "pFGD"
+    family: ClassVar[DefenseFamily] = "published"
+    run_by: ClassVar[str] = "the client; the authors' code has it"
+    known: ClassVar[str] = "The projection itself, as a differentiable function."
+
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.01
 
     def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:

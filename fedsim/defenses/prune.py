@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import Distortion, StagedDefense
+from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
 from fedsim.defenses.encoding import Encoding
 from fedsim.types import Tensors
 
@@ -37,6 +37,10 @@ class Prune(StagedDefense):
     """
 
     title: ClassVar[str] = "pruning"
+    family: ClassVar[DefenseFamily] = "compression"
+    run_by: ClassVar[str] = "the client; top-k sparsification in most libraries"
+    known: ClassVar[str] = "The zeros, and of the largest that no other coordinate is above them."
+
     fraction: Annotated[float, Field(ge=0, lt=1)]
     scope: Literal["global", "tensor"] = "global"
     keep: Literal["largest", "random"] = "largest"

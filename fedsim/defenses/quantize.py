@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedsim.defenses.base import Distortion, StagedDefense
+from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
 from fedsim.defenses.encoding import Encoding
 from fedsim.types import Tensors
 
@@ -43,6 +43,10 @@ class Quantize(StagedDefense):
     """
 
     title: ClassVar[str] = "quantization"
+    family: ClassVar[DefenseFamily] = "compression"
+    run_by: ClassVar[str] = "the client; half precision and bytes in most libraries"
+    known: ClassVar[str] = "The interval of every rounded coordinate."
+
     kind: Literal["fp16", "bf16", "int8", "qsgd"]
     levels: Annotated[int, Field(ge=1, le=65_535)] | None = None
     bucket: Annotated[int, Field(ge=0)] | None = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedsim.defenses.base import Distortion, StagedDefense
+from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
 from fedsim.defenses.encoding import Encoding
 from fedsim.magnitudes import median_magnitude
 from fedsim.types import Tensors
@@ -28,6 +28,10 @@ class Sign(StagedDefense):
         tau: width of the surrogate, which the client does not use; None for the median magnitude of
             the nonzero coordinates over all tensors.
     """
+
+    family: ClassVar[DefenseFamily] = "compression"
+    run_by: ClassVar[str] = "the client"
+    known: ClassVar[str] = "The signs; a steep function stands for them."
 
     scale: Literal["none", "mean"] = "none"
     tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedsim.defenses.base import Defense, Distortion, Step
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Step
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 
@@ -39,6 +39,10 @@ class Soteria(Defense):
     """
 
     title: ClassVar[str] = "Soteria"
+    family: ClassVar[DefenseFamily] = "published"
+    run_by: ClassVar[str] = "the client; the authors' code has it"
+    known: ClassVar[str] = "The zeros, which are left out of the comparison."
+
     percentile: Annotated[float, Field(ge=0, lt=100)] = 70.0
 
     def on_step(self, gradient: Tensors, step: Step, rng: torch.Generator) -> Tensors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedsim.accountant import Schedule
-from fedsim.defenses.base import Defense, Distortion
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion
 from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.percentile_privacy import filterable, round_steps
 from fedsim.types import Tensors
@@ -49,6 +49,10 @@ class SvtPrivacy(Defense):
             fewer are sent.
         steps: local steps by which the update is divided first; None for those of a round.
     """
+
+    family: ClassVar[DefenseFamily] = "deployed"
+    run_by: ClassVar[str] = "the client; a filter of NVFlare"
+    known: ClassVar[str] = "The zeros, the truncation and that there is noise."
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
