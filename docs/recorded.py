@@ -98,7 +98,8 @@ def _filled(row: Row, value: Value) -> Row:
         None if one is None else float(f"{scale * one:.5g}")
         for one in (value.mean, value.low, value.high)
     )
-    measured = {"n": value.n, "mean": mean, "low": low, "high": high, "outcome": ""}
+    outcome = "unfinished" if value.unfinished else ""
+    measured = {"n": value.n, "mean": mean, "low": low, "high": high, "outcome": outcome}
     return row.model_copy(update=measured)
 
 

@@ -25,6 +25,7 @@ class Value(NamedTuple):
         labels: what it belongs to, in the words of the report.
         measure: display name of the metric, with the round if it is that of one round.
         low: lower end of the 95 % interval, if there is one.
+        unfinished: whether the clock ended a job behind it, so that it is no number of the attack.
     """
 
     labels: dict[str, str]
@@ -34,6 +35,7 @@ class Value(NamedTuple):
     mean: float
     low: float | None
     high: float | None
+    unfinished: bool = False
 
     def matches(self, source: dict[str, str]) -> bool:
         """Whether a source names this value."""
@@ -87,13 +89,15 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
             "attack": attack_name(section, result),
             "probe": result.probe,
         }
+        ended = result.jobs["timeout"] > 0
         for metric in [section.main] if result.control != "none" else metrics:
             if leaked := result.leakage.get(metric):
-                yield Value(labels, title(metric), leaked.unit, leaked.n, *_spread(leaked))
+                spread = _spread(leaked)
+                yield Value(labels, title(metric), leaked.unit, leaked.n, *spread, ended)
         rounds = result.rounds.get(section.main, {}) if result.control == "none" else {}
         for number, leaked in rounds.items() if len(rounds) > 1 else ():
             measure = f"{title(section.main)}, round {number}"
-            yield Value(labels, measure, leaked.unit, leaked.n, *_spread(leaked))
+            yield Value(labels, measure, leaked.unit, leaked.n, *_spread(leaked), ended)
     yield from _gains(section, about)
     yield from _utility(section, about)
 
@@ -119,8 +123,8 @@ def _gains(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:
             "attack": f"{name} less {title(null)}",
             "probe": "none",
         }
-        unit = unit_of(section, section.main)
-        yield Value(labels, title(section.main), unit, over.n, *_spread(over))
+        unit, ended = unit_of(section, section.main), verdict.jobs["timeout"] > 0
+        yield Value(labels, title(section.main), unit, over.n, *_spread(over), ended)
 
 
 def _utility(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:

@@ -64,6 +64,25 @@ def test_rows_with_a_source_keep_their_layout(run: Run, results: Path) -> None:
             recorded.record(run, "shaped", 1.0)
 
 
+def test_what_the_clock_ended_is_no_number(
+    run: Run, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = values.findings(run)
+    (section,) = found.sections
+    ended = [
+        one.model_copy(update={"jobs": {**one.jobs, "timeout": int(one.attack != "prior_only")}})
+        for one in section.results
+    ]
+    late = section.model_copy(update={"results": tuple(ended)})
+    monkeypatch.setattr(
+        values, "findings", lambda _: found.model_copy(update={"sections": (late,)})
+    )
+    rows = recorded.record(run, "new", 1.0).rows
+    said = {row.setting["attack"]: row.text(2) for row in rows if row.measure == "ROUGE-L"}
+    assert said["embedding rows"].endswith("(unfinished)")
+    assert "unfinished" not in said["prior only"]
+
+
 def test_the_command_is_the_one_that_was_typed_first(run: Run, results: Path) -> None:
     path, name = run.root / "provenance.json", run.plan.name
     text = path.read_text()
