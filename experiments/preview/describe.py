@@ -179,6 +179,7 @@ def _facts(cls: type[Any]) -> str:
 def _split(docstring: str) -> tuple[str, dict[str, str]]:
     """Split a docstring into the description and the entries of its attributes."""
     about, _, listed = inspect.cleandoc(docstring).partition("\n\nAttributes:\n")
+    listed = listed.partition("\n\nExample:\n")[0]
     entries = re.split(r"^(\w+): ", textwrap.dedent(listed), flags=re.MULTILINE)
     return about, {
         name: " ".join(text.split())
