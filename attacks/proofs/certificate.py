@@ -58,6 +58,8 @@ class Prover:
         first: names of the first layers' weights.
         tolerance: relative error of a float32 gradient that counts as rounding.
         layout: how the client set its texts into the batch.
+        smoothing: share of each label that a language model's client spreads over all tokens,
+            heeded where tokens are compared with their weights.
 
     Raises:
         CannotAttack: as ``attacks.observed.replay.check_options``.
@@ -69,6 +71,7 @@ class Prover:
     first: Sequence[str]
     tolerance: float
     layout: Layout = RIGHT
+    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a client that trained with an option that a gradient does not stand for."""
@@ -144,7 +147,7 @@ class Prover:
     def batch(self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor) -> Batch:
         """The batch as the client's, on the network's device."""
         device = next(self.network.parameters()).device
-        return batch_of(lines, self.task, labels, self.layout).to(device)
+        return batch_of(lines, self.task, labels, self.layout, self.smoothing).to(device)
 
     def _gradient(
         self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor
@@ -262,12 +265,35 @@ def batch_of(
     task: Task,
     labels: Sequence[int] | Tensor,
     layout: Layout = RIGHT,
+    smoothing: float = 0.0,
 ) -> Batch:
-    """The sentences in a layout, with classes or next-token targets."""
+    """The sentences in a layout, with classes or next-token targets.
+
+    A tensor of a language model's labels holds the weight of each token ``(text, token)`` instead.
+    """
     inputs, mask = layout.place(sentences, task.spec.pad_id or 0)
     if task.spec.kind == "text-classification":
         return Batch(inputs, torch.as_tensor(labels), mask)
+    if isinstance(labels, Tensor):
+        return Batch(inputs, _weighted(inputs, labels.cpu(), smoothing, task), mask)
     return Batch(inputs, inputs.where(layout.predicted(mask), IGNORED), mask)
+
+
+def _weighted(inputs: Tensor, weights: Tensor, smoothing: float, task: Task) -> Tensor:
+    """Targets of a language model whose tokens weigh differently; hidden labels where that is all.
+
+    Args:
+        inputs: token ids ``(text, token)``.
+        weights: ``(text, token)``, of as many tokens or more.
+        smoothing: see ``Prover``.
+        task: defines the vocabulary.
+    """
+    weights = weights[:, : inputs.shape[1]]
+    if not smoothing and bool(((weights == 0) | (weights == weights.max())).all()):
+        return inputs.where(weights > 0, IGNORED)
+    size = int(task.spec.architecture["vocab_size"])
+    targets = (1 - smoothing) * one_hot(inputs, size) + smoothing / size
+    return targets * weights[..., None].float()
 
 
 def _counts(weights: Sequence[float]) -> list[int]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.proofs.certificate import GradientMatch, Prover
+from attacks.proofs.token_weights import Predictions, predictions
 from fedsim.tasks.text import TextTask
-
-_LIKELY = 3  # predicted tokens tried among those of the batch, and among all others
 
 Line = tuple[int, ...]
 
@@ -18,7 +17,8 @@ Line = tuple[int, ...]
 def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, GradientMatch]:
     """The lines with the token behind each: the end token, if that explains the update.
 
-    Otherwise each line ends with the predicted token whose gradient is nearest to the update. With
+    Otherwise each line ends with the predicted token whose gradient is nearest to the update, and
+    tokens have the weights that the update shows, see ``attacks.proofs.token_weights``. With
     the prover that explains it, else the first.
 
     Args:
@@ -28,30 +28,67 @@ def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, Gra
     task = provers[0].task
     assert isinstance(task, TextTask)
     end = task.tokenizer.eos_token_id
-    usual = [line if end is None else (*line, int(end)) for line in lines]
+    closed = [line if end is None else (*line, int(end)) for line in lines]
     nearest: list[tuple[Prover, GradientMatch]] = []
     for prover in provers:
+        usual = list(lines) if prover.layout.trailing else closed
         nearest.append((prover, prover.compare(usual, [-1] * len(usual))))
         if nearest[-1][1].exact:
             return nearest[-1]
     for row, prover in enumerate(provers):
-        likely = _predicted(prover, lines) if lines else None
-        if likely is not None:
-            nearest[row] = (prover, _chosen(prover, lines, likely))
-        if nearest[row][1].exact:
-            return nearest[row]
+        read = None if prover.layout.trailing else predictions(prover, lines)
+        if read is None:
+            continue
+        told = replace(prover, smoothing=read.smoothing)
+        for match in _tried(told, read.ended_by(end)):
+            if match.exact or match.error < nearest[row][1].error:
+                nearest[row] = (told, match)
+            if match.exact:
+                return nearest[row]
     return nearest[0]
 
 
+def _tried(prover: Prover, read: Predictions) -> Iterator[GradientMatch]:
+    """The lines under the weights that were read, and under equal ones."""
+    if not read.uniform and (own := _trimmed(prover, read)) is not None:
+        yield _chosen(prover, *own)
+    yield _chosen(prover, read.lines, read.likely)
+
+
+def _trimmed(
+    prover: Prover, read: Predictions
+) -> tuple[list[Line], list[Sequence[int]], Tensor] | None:
+    """Lines up to the last token with a label, what may end each, and the weights of all tokens.
+
+    What follows that token leaves no trace. Where the padding on the right has labels, a text ends
+    where it begins. None where a line has no label at all.
+    """
+    if not bool((read.weights > 0).any(1).all()):
+        return None
+    lines, likely = list[Line](), list[Sequence[int]]()
+    for line, ends, row, own in zip(read.lines, read.likely, read.weights, read.mask, strict=True):
+        heeded, last = row.nonzero()[:, 0].tolist(), int(own.nonzero()[-1])
+        size = len(line) + min(0, heeded[-1] - last)  # columns behind the last label
+        lines.append(line[:size])
+        if heeded[-1] > last:
+            likely.append([])
+        else:
+            likely.append(ends if size == len(line) else line[size : size + 1])
+    return lines, likely, nn.functional.pad(read.weights, (1, 0))
+
+
 def _chosen(
-    prover: Prover, lines: Sequence[Line], likely: Sequence[Sequence[int]]
+    prover: Prover,
+    lines: Sequence[Line],
+    likely: Sequence[Sequence[int]],
+    weights: Tensor | None = None,
 ) -> GradientMatch:
     """The lines with the likeliest tokens behind them, one line after the other."""
 
     def compared(tried: list[Line]) -> GradientMatch:
-        return prover.compare(tried, [-1] * len(tried))
+        return prover.compare(tried, [-1] * len(tried) if weights is None else weights)
 
-    best = compared([(*line, own[0]) for line, own in zip(lines, likely, strict=True)])
+    best = compared([(*line, *own[:1]) for line, own in zip(lines, likely, strict=True)])
     for row, (line, own) in enumerate(zip(lines, likely, strict=True)):
         for token in own[1:]:
             if best.exact:
@@ -60,38 +97,3 @@ def _chosen(
             if new.error < best.error or new.exact:
                 best = new
     return best
-
-
-def _predicted(prover: Prover, lines: Sequence[Line]) -> list[list[int]] | None:
-    """The likeliest tokens behind each line; None if the head's gradient does not tell.
-
-    That gradient is ``sum_t c_t h_t^T`` over the tokens that predict another, with hidden states
-    ``h_t``, which the lines determine, and ``c_t = w (p_t - one_hot_t)``. Least squares yields each
-    ``c_t``, whose most negative entry is the token that ``t`` predicts. A tied head holds the rows
-    of the input words as well, hence these are ranked apart.
-    """
-    network, observation = prover.network, prover.observation
-    head = network.get_output_embeddings()  # type: ignore[operator]
-    named = network.named_parameters()
-    name = next((name for name, own in named if head is not None and own is head.weight), None)
-    if name not in observation.received:
-        return None
-    batch = prover.batch(lines, [])
-    assert batch.mask is not None
-    seen: list[Tensor] = []
-    hook = head.register_forward_hook(lambda module, args, output: seen.append(args[0]))
-    with torch.no_grad(), prover.layout.told(network):
-        prover.task.loss(network, batch)
-    hook.remove()
-    mask = batch.mask.bool()
-    states = seen[-1][mask].double()
-    if len(states) > states.shape[1]:
-        return None
-    update = observation.update((name,))[name].to(states)
-    slopes = (update @ torch.linalg.pinv(states)[:, mask.sum(1).cumsum(0) - 1]).T
-    own = batch.inputs[mask].unique()
-    inside = own[slopes[:, own].argsort(1)[:, :_LIKELY]]
-    slopes[:, own] = torch.inf
-    outside = slopes.topk(_LIKELY, largest=False).indices
-    found: list[list[int]] = torch.cat([outside, inside], 1).tolist()
-    return found

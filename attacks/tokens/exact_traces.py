@@ -82,6 +82,11 @@ class Traces:
         begin, end = moved
         return range(begin, min(most, end, begin + min(rank, lengths)))
 
+    def last_place(self) -> int:
+        """Number of places up to the last that has a gradient; 0 where no table shows them."""
+        moved = self._moved()
+        return 0 if moved is None else moved[1]
+
     def _moved(self) -> tuple[int, int] | None:
         """First place and end of the moved rows of the learned table; None if all have moved."""
         observation = self.model.observation

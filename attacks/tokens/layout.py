@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 Line = Sequence[int]
+_SIZES = (*range(16, 129, 8), 160, 192, 256, 384, 512)
+"""Lengths to which applications pad."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,15 @@ class Layout:
             word; None where transformers counts them from the first pad.
         fused: whether attention is fused.
         silent: whether the label of a padded text's first word is hidden as well.
+        trailing: number of pads behind the longest text, where the padding is on the right and its
+            labels are not hidden.
     """
 
     pads: int | None = None
     counted: int | None = None
     fused: bool = False
     silent: bool = False
+    trailing: int = 0
 
     def place(self, lines: Sequence[Line], pad: int) -> tuple[Tensor, Tensor]:
         """Token ids and mask ``(text, token)``."""
@@ -42,13 +47,16 @@ class Layout:
         inputs = pad_sequence(ids, batch_first=True, padding_value=pad, padding_side=side)
         ones = [torch.ones_like(line) for line in ids]
         mask = pad_sequence(ones, batch_first=True, padding_side=side)
-        if self.pads:
-            inputs = nn.functional.pad(inputs, (self.pads, 0), value=pad)
-            mask = nn.functional.pad(mask, (self.pads, 0))
+        more = (self.pads or 0, self.trailing)
+        if any(more):
+            inputs = nn.functional.pad(inputs, more, value=pad)
+            mask = nn.functional.pad(mask, more)
         return inputs, mask
 
     def predicted(self, mask: Tensor) -> Tensor:
         """Which tokens ``(text, token)`` have a label."""
+        if self.trailing:
+            return torch.ones_like(mask, dtype=torch.bool)
         if not self.silent:
             return mask == 1
         return mask.cumsum(1) > 1  # the first token is not predicted anyway
@@ -86,6 +94,24 @@ def left_layouts(places: Sequence[int], *, learned: bool) -> list[Layout]:
     # longest of several texts may have no pad before it.
     several, counted = (1, 0) if len(places) > 1 else (1,), (1, 0, None) if learned else (None,)
     return [Layout(pads, at, True) for pads in several for at in counted]
+
+
+def trailing_layouts(longest: int, places: int, most: int, *, learned: bool) -> Iterator[Layout]:
+    """The layouts with padding on the right and its labels that a search tries.
+
+    Args:
+        longest: text in tokens.
+        places: number that have a gradient, or the rank of it where positions are relative: pads
+            that see the same words are nearly alike.
+        most: tokens of a text.
+        learned: whether a table shows the places.
+    """
+    if places <= longest:
+        return
+    more = () if learned else (*range(places + 2, places + 5), *_SIZES)
+    for size in dict.fromkeys((places + 1, *more)):
+        if places < size <= most:
+            yield Layout(trailing=size - longest)
 
 
 def _count_from(pads: int) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.candidates import Candidates
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import Traces, read_traces
-from attacks.tokens.layout import RIGHT, Layout, left_layouts
+from attacks.tokens.layout import RIGHT, Layout, left_layouts, trailing_layouts
 from attacks.tokens.sentences import SpanSentence, grow
 from attacks.tokens.span_test import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
@@ -64,7 +64,7 @@ class ExactSearch:
         for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
             found, expired = self._search(test, shortlist, wider)
             found = found or ranked(shortlist, self._count or 1)
-            new = self._proven(prover, test, found)
+            new = self._proven(prover, test, traces, found)
             if guess is None or "certified" in (new.confidence or ()):
                 guess = replace(new, expired=expired)
             if expired or "certified" in (guess.confidence or ()):
@@ -150,20 +150,35 @@ class ExactSearch:
             found += [one for one in descent.found if one.in_span or usual]
         return found, self.job.expired
 
-    def _proven(self, prover: Prover, test: SpanTest, found: list[SpanSentence]) -> Reconstruction:
+    def _proven(
+        self, prover: Prover, test: SpanTest, traces: Traces, found: list[SpanSentence]
+    ) -> Reconstruction:
         """The sentences in the layout that explains the gradient, else in the usual one."""
         if self.model.task.spec.kind != "language-modelling":
             return proven(prover, found)
-        provers = [replace(prover, layout=layout) for layout in self._layouts(test, found)]
+        layouts = self._layouts(test, traces, found)
+        provers = [replace(prover, layout=layout) for layout in layouts]
         best, known = ended(provers, [one.ids for one in found])
         whole = [replace(one, ids=ids) for one, ids in zip(found, known.lines, strict=True)]
         return proven(best, whole, known)
 
-    def _layouts(self, test: SpanTest, found: list[SpanSentence]) -> Iterator[Layout]:
-        """How the texts may have been set: on the left, a pad leaves a direction of its own."""
+    def _layouts(
+        self, test: SpanTest, traces: Traces, found: list[SpanSentence]
+    ) -> Iterator[Layout]:
+        """How the texts may have been set: on the left, a pad leaves a direction of its own.
+
+        So does one on the right whose label is not hidden.
+        """
         places = [one.place for one in found]
         if not any(places):
             yield RIGHT
+            if self._one_step:
+                longest = max(len(one.ids) for one in found)
+                shown, rank = traces.last_place(), test.subspace.rank
+                least = shown or -(-rank // len(found))
+                yield from trailing_layouts(
+                    longest, least, self.task.most_tokens, learned=bool(shown)
+                )
         sure = self._one_step and all(one.in_span for one in found)
         blind = test.layer is test.layers.contexts[0]  # the attention of a pad is 0
         if any(places) or (sure and (blind or not self._filled(test, found))):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -145,3 +148,76 @@ def test_an_encoder_without_its_start_or_end(attack: str, starts: int, ends: int
     guess = fedsim.attack(update, attack, budget=60, quiet=True)
     assert guess.texts == (tokenizer.decode(ids),)
     assert (guess.confidence, guess.labels) == (("certified",), (1,))
+
+
+PROMPT = 11
+"""A further sentence of the built-in data."""
+
+
+def padded(lines: list[list[int]], size: int, fill: int) -> list[list[int]]:
+    return [line + [fill] * (size - len(line)) for line in lines]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_prompts_without_labels(family: str, count: int, side: str) -> None:
+    prompts = [encoded(family, row)[:6] for row in (PROMPT, A)][:count]
+    answers = [[*encoded(family, row)[:7], END] for row in (B, PROMPT)][:count]
+    lines = [p + a for p, a in zip(prompts, answers, strict=True)]
+    labels = [[-100] * len(p) + a for p, a in zip(prompts, answers, strict=True)]
+    size = max(map(len, lines)) + 3
+    ids, targets = padded(lines, size, END), padded(labels, size, -100)
+    mask = padded([[1] * len(line) for line in lines], size, 0)
+    if side == "left":
+        places = [size - len(line) for line in lines]
+        ids, targets, mask = (
+            [row[-n:] + row[:-n] for row, n in zip(rows, places, strict=True)]
+            for rows in (ids, targets, mask)
+        )
+    guess = attacked(family, ids, targets, attention_mask=mask)
+    tokenizer = client(family)[1]
+    assert sorted(guess.texts) == sorted(tokenizer.decode(line[:-1]) for line in lines)
+    assert set(guess.confidence) == {"certified"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_padding_whose_labels_are_not_hidden(family: str, count: int) -> None:
+    lines = [[*encoded(family, row), END] for row in (A, B)[:count]]
+    size = max(map(len, lines)) + 5
+    mask = padded([[1] * len(line) for line in lines], size, 0)
+    guess = attacked(family, padded(lines, size, END), attention_mask=mask)
+    assert sorted(guess.texts) == sorted(text(row) for row in (A, B)[:count])
+    assert set(guess.confidence) == {"certified"}
+
+
+def each_mean(logits: Tensor, ids: Tensor) -> Tensor:
+    """The mean of each text, as gradient accumulation has it."""
+    return cross_entropy(logits[0, :-1], ids[0, 1:])
+
+
+def smoothed(logits: Tensor, ids: Tensor) -> Tensor:
+    return cross_entropy(logits[:, :-1].mT, ids[:, 1:], label_smoothing=0.1)
+
+
+def rising(logits: Tensor, ids: Tensor) -> Tensor:
+    """Later tokens weigh more."""
+    losses = cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")
+    return (losses * torch.linspace(0.5, 1, losses.shape[1])).mean()
+
+
+@pytest.mark.parametrize("loss", [each_mean, smoothed, rising])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_losses_that_weigh_tokens(family: str, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    model, tokenizer = client(family)
+    line = torch.tensor([[*encoded(family, A)[:9], END]])
+    start = 1 if loss is rising else 0  # what both begin with shows the sum of its weights
+    other = torch.tensor([[*encoded(family, B)[start:8], END]])
+    logits = [model(input_ids=ids).logits for ids in (line, other)]
+    value = 0.3 * loss(logits[0], line).mean() + 0.7 * loss(logits[1], other).mean()
+    gradients = torch.autograd.grad(value, list(model.parameters()))
+    update = Update.of(model, gradients=list(gradients), tokenizer=tokenizer, num_examples=2)
+    guess = fedsim.attack(update, "span", budget=60, quiet=True)
+    assert sorted(guess.texts) == sorted(tokenizer.decode(row[0, :-1]) for row in (line, other))
+    assert guess.confidence == ("certified", "certified")
