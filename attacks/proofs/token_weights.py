@@ -16,7 +16,7 @@ from attacks.proofs.certificate import Prover
 
 _LIKELY = 3
 """Predicted tokens tried among those of the batch, and among all others."""
-_HIDDEN = 0.2
+_HIDDEN = 0.02
 """Weight, as a share of the largest, below which a label counts as hidden."""
 _LEVEL = 0.05
 """Spread, as a share of the median, within which weights count as equal."""

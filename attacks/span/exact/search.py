@@ -177,7 +177,7 @@ class ExactSearch:
                 shown, rank = traces.last_place(), test.subspace.rank
                 least = shown or -(-rank // len(found))
                 yield from trailing_layouts(
-                    longest, least, self.task.most_tokens, learned=bool(shown)
+                    longest, least, self.model.task.most_tokens, learned=bool(shown)
                 )
         sure = self._one_step and all(one.in_span for one in found)
         blind = test.layer is test.layers.contexts[0]  # the attention of a pad is 0
