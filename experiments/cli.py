@@ -16,6 +16,7 @@ from experiments.commands.diff import diff
 from experiments.commands.doctor import doctor
 from experiments.commands.export import export
 from experiments.commands.help_page import Chapters
+from experiments.commands.init import init
 from experiments.commands.limits import limits
 from experiments.commands.list import list_
 from experiments.commands.ls import ls
@@ -69,7 +70,7 @@ for _stage, _sentence in (
 ):
     app.command(_stage, help=_sentence)(command(_stage))
 for _command in (
-    *(show, prepare, prior),
+    *(show, prepare, prior, init),
     *(check, diff, doctor, limits, audit),
     *(ls, rm, export),
     *(describe, schema),

@@ -8,7 +8,7 @@ import click
 import typer.core
 
 CHAPTERS: Mapping[str, tuple[str, ...]] = {
-    "Simulate": ("run", "show", "simulate", "prepare", "prior"),
+    "Simulate": ("run", "show", "simulate", "prepare", "prior", "init"),
     "Attack": ("attack", "score", "report", "open"),
     "Judge": ("check", "diff", "doctor", "limits", "audit"),
     "Manage": ("ls", "rm", "export"),
