@@ -61,7 +61,7 @@ def _inferred(run: Run) -> Iterator[Value]:
     configs = {where[name]: config for name, config in cells.items()}
     for kind in ("membership", "properties"):
         path = run.root / f"{kind}.parquet"
-        for one in inferred(read_rows(path, ScoreRow), where) if path.exists() else ():
+        for one in inferred(read_rows(path, ScoreRow), where, cells) if path.exists() else ():
             task, when = configs[one.setting].task, f", round {one.round}" if one.round else ""
             labels = {
                 "data": task.dataset,

@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.analysis.statistics import mean
+from experiments.analysis.statistics import mean, paired_difference
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title, told_apart
+from fedsim.cell import CellConfig
 from fedsim.files import Record
-from fedsim.records import ScoreRow
+from fedsim.records import OTHER_CLIENT, ScoreRow
 
 METRICS = {
     "membership_auc": "AUC",
@@ -23,10 +24,13 @@ METRICS = {
     "word_calibration": "calibration error of words",
 }
 """Metric -> its printed name."""
+_OTHER = title(OTHER_CLIENT)
 SEEN = "the update"
 """What the attack itself was given, as opposed to the controls."""
 _CHANCE = {"membership_auc": 0.5, "membership_tpr_1": 0.01, "membership_tpr_01": 0.001}
-"""Metric -> its value for a guess. Members leak if one of the three is surely above it."""
+"""Metric -> its mean for a guess. Members leak if one of the three is surely above a guess."""
+_ROUTES = 2
+"""Ways of being above a guess, see ``_tells``, which share the error."""
 
 
 class Finding(Record):
@@ -37,7 +41,7 @@ class Finding(Record):
         n: members, or updates where properties are inferred.
         guessed: those of them whose job failed or is unfinished, which count as a blind guess.
         tells: whether an AUC or TPR lies above that of a guess, at an error of 2.5 % that the
-            three share with all attacks on the defense.
+            three share with all attacks on the defense, see ``_tells``.
     """
 
     setting: str
@@ -76,6 +80,13 @@ class Finding(Record):
         )
 
 
+class _Member(NamedTuple):
+    cell: str
+    round: int
+    client: int
+    example: int
+
+
 class _Group(NamedTuple):
     setting: str
     defense: str
@@ -85,7 +96,9 @@ class _Group(NamedTuple):
     metric: str
 
 
-def inferred(rows: Sequence[ScoreRow], settings: Mapping[str, str]) -> list[Finding]:
+def inferred(
+    rows: Sequence[ScoreRow], settings: Mapping[str, str], cells: Mapping[str, CellConfig]
+) -> list[Finding]:
     """Means over the rows of ``membership.parquet`` or ``properties.parquet``, of clients only.
 
     Jobs without scores count as guessing at random. Where several rounds were captured, each round
@@ -94,6 +107,7 @@ def inferred(rows: Sequence[ScoreRow], settings: Mapping[str, str]) -> list[Find
     Args:
         rows: those of cells in ``settings``.
         settings: cell -> its setting.
+        cells: by name; how many fresh rows a cell has decides what a guess may reach.
     """
     kept = [
         row
@@ -113,7 +127,7 @@ def inferred(rows: Sequence[ScoreRow], settings: Mapping[str, str]) -> list[Find
         setting for setting in settings.values() if len(_rounds(kept, settings, setting)) > 1
     }
     return [
-        _finding(group, own, len(attacks))
+        _finding(group, own, groups.get(group._replace(control=_OTHER), ()), cells, len(attacks))
         for group, own in groups.items()
         if group.round is None or group.setting in several
     ]
@@ -123,11 +137,16 @@ def _rounds(rows: Sequence[ScoreRow], settings: Mapping[str, str], setting: str)
     return {row.round for row in rows if settings[row.cell] == setting}
 
 
-def _finding(group: _Group, own: Sequence[ScoreRow], attacks: int) -> Finding:
-    values = [row.value for row in own if row.value is not None]
-    clients = [row.client for row in own]
-    known = mean(values, clients)
-    low = mean(values, clients, comparisons=attacks * len(_CHANCE)).low
+def _finding(
+    group: _Group,
+    own: Sequence[ScoreRow],
+    other: Sequence[ScoreRow],
+    cells: Mapping[str, CellConfig],
+    attacks: int,
+) -> Finding:
+    known = mean([row.value for row in own if row.value is not None], [row.client for row in own])
+    fresh = min(cells[row.cell].candidates.fresh for row in own)
+    comparisons = attacks * len(_CHANCE) * _ROUTES
     return Finding(
         **group._asdict(),
         n=known.n,
@@ -136,5 +155,58 @@ def _finding(group: _Group, own: Sequence[ScoreRow], attacks: int) -> Finding:
         mean=known.mean,
         low=known.low,
         high=known.high,
-        tells=low is not None and low > _CHANCE.get(group.metric, math.inf),
+        tells=group.metric in _CHANCE
+        and _tells(group.metric, _values(own), _values(other), fresh, comparisons),
     )
+
+
+def _values(rows: Sequence[ScoreRow]) -> dict[_Member, float]:
+    return {
+        _Member(row.cell, row.round, row.client, row.example): row.value
+        for row in rows
+        if row.value is not None
+    }
+
+
+def _tells(
+    metric: str,
+    values: Mapping[_Member, float],
+    other: Mapping[_Member, float],
+    fresh: int,
+    comparisons: int,
+) -> bool:
+    """Whether members are told for sure, in one of two ways.
+
+    The update tells them: they are ranked above chance, and higher than by another client's update,
+    paired. Or the weights do, as after some rounds of training: they are ranked above what a blind
+    attack can reach. All members are ranked among the same ``fresh`` rows, and where these happen
+    to be ranked low by an attack that reads no update, all members are told together, however many
+    clients there are. That AUC is a mean of F uniform numbers, and the share of the fresh rows
+    that a threshold at rate r of F rows really passes has the distribution
+    Beta(floor(r (F + 1)), F + 1 - floor(r (F + 1))).
+    """
+    ordered = list(values)
+    low = mean([*values.values()], [m.client for m in ordered], comparisons=comparisons).low
+    if low is None or low <= _CHANCE[metric]:
+        return False
+    both = [member for member in ordered if member in other]
+    if both:
+        between = paired_difference(
+            [values[member] for member in both],
+            [other[member] for member in both],
+            [member.client for member in both],
+            comparisons=comparisons,
+        )
+        if between.low is not None and between.low > 0:
+            return True
+    return low > _by_chance(metric, fresh, 0.025 / comparisons)
+
+
+def _by_chance(metric: str, fresh: int, error: float) -> float:
+    """What a blind attack exceeds with this probability, over the draw of the fresh rows."""
+    from scipy.stats import beta, norm
+
+    if metric == "membership_auc":
+        return float(0.5 + norm.ppf(1 - error) / math.sqrt(12 * fresh))
+    passing = math.floor(_CHANCE[metric] * (fresh + 1) + 1e-9)
+    return float(beta.ppf(1 - error, passing, fresh + 1 - passing)) if passing else 1.0

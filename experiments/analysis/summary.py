@@ -94,7 +94,7 @@ def summarise(
         scores = score_frame((row for row in rows if row.cell in mine), labels)
         measured = utility_frame((row for row in utility if row.cell in mine), labels)
         rule = (rules or {}).get(runs.get(min(mine), ""), VerdictRule())
-        told = _members([row for row in membership if row.cell in mine], labels)
+        told = _members([row for row in membership if row.cell in mine], labels, mine)
         found.append(_section(key, tuple(mine), scores, measured, directions, rule, told))
     return Findings(sections=tuple(found))
 
@@ -161,7 +161,7 @@ def _section(
 
 
 def _members(
-    rows: Sequence[ScoreRow], labels: Mapping[str, str]
+    rows: Sequence[ScoreRow], labels: Mapping[str, str], cells: Mapping[str, CellConfig]
 ) -> dict[DefenseInSetting, Finding]:
     """What tells members best under each defense, over all rounds."""
     places = {
@@ -170,7 +170,7 @@ def _members(
         )
         for row in rows
     }
-    known = sorted(inferred(rows, labels), key=lambda one: (one.tells, one.mean))
+    known = sorted(inferred(rows, labels, cells), key=lambda one: (one.tells, one.mean))
     return {
         places[one.setting, one.defense]: one
         for one in known

@@ -36,7 +36,8 @@ def audit(
     found = {}
     for kind in ("membership", "properties"):
         path = run.root / f"{kind}.parquet"
-        found[kind] = inferred(read_rows(path, ScoreRow), labels) if path.exists() else []
+        rows = read_rows(path, ScoreRow) if path.exists() else []
+        found[kind] = inferred(rows, labels, configs)
     planted = plant(run, canaries)
     if as_json:
         told = {kind: [one.model_dump() for one in own] for kind, own in found.items()}

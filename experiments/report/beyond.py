@@ -69,7 +69,7 @@ def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) ->
     for kind in ("membership", "properties"):
         path = run / f"{kind}.parquet"
         rows = read_rows(path, ScoreRow) if path.exists() else []
-        findings += inferred([row for row in rows if row.cell in cells], labels)
+        findings += inferred([row for row in rows if row.cell in cells], labels, cells)
     audits: dict[tuple[str, str], list[AuditRow]] = {}
     path = run / "audit.json"
     for row in read_record(path, AuditRecord).rows if path.exists() else ():

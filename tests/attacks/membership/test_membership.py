@@ -195,7 +195,10 @@ def test_a_run_tells_members_from_fresh_rows(base: dict[str, object], make_run: 
     assert names <= {"inputs", "labels", "mask"}  # and nothing that tells them apart
     rows = read_rows(run.root / "membership.parquet", ScoreRow)
     labels = {cell.name: "" for cell in run.cells}
-    means = {(f.control, f.metric): f.mean for f in inferred(rows, labels)}
+    means = {
+        (f.control, f.metric): f.mean
+        for f in inferred(rows, labels, {c.name: c.config for c in run.cells})
+    }
     assert means["the update", "membership_auc"] > 0.9
     assert means["other client's update", "membership_auc"] < 0.8
     assert 0.1 < means["fresh rows for members", "membership_auc"] < 0.9

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +13,11 @@ from attacks.membership.membership import Membership
 from experiments.analysis.membership import Finding, inferred
 from experiments.stages.membership import ranked
 from fedsim.capture import CaptureKey, Observation
+from fedsim.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
+from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
+from fedsim.server_knows import ServerKnows
 from fedsim.tasks.base import TaskSpec, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch
@@ -35,8 +39,18 @@ def row(value: float, client: int = 0, **changes: Any) -> ScoreRow:
     return ScoreRow(**columns)
 
 
-def found(rows: list[ScoreRow]) -> list[Finding]:
-    return inferred(rows, {"c": ""})
+def found(rows: list[ScoreRow], fresh: int = 100) -> list[Finding]:
+    cell = CellConfig(
+        seed=0,
+        task=TaskConfig(model="mlp", dataset="shapes"),
+        auxiliary=None,
+        federation=FederationConfig(),
+        capture=CaptureConfig(),
+        candidates=CandidatesConfig(fresh=fresh),
+        server_knows=ServerKnows(),
+        defense=(),
+    )
+    return inferred(rows, {"c": ""}, {"c": cell})
 
 
 def test_an_auc_above_chance_is_told() -> None:
@@ -54,6 +68,61 @@ def test_rounds_follow_all_of_them() -> None:
         (1, 0.1),
         (3, 0.3),
     ]
+
+
+def ranked_rows(
+    rng: np.random.Generator, fresh: int, *, gain: float, shared: bool
+) -> list[ScoreRow]:
+    """Eight clients with eight members each, whose scores are higher by a gain.
+
+    An attack that reads no update gives a row the same score for each client, and so do its
+    controls; else another client's update gives other scores.
+    """
+    beside = rng.normal(size=fresh)
+    rows = []
+    for client in range(8):
+        for example in range(8):
+            member = rng.normal() + gain
+            turns = {"none": (beside, member)}
+            wrong = (beside, member) if shared else (rng.normal(size=fresh), rng.normal())
+            turns["other_client"] = wrong
+            if not shared:
+                turns["none"] = (rng.normal(size=fresh), member)
+            rows += [
+                row(float((others < score).mean()), client, example=example, control=control)
+                for control, (others, score) in turns.items()
+            ]
+    return rows
+
+
+def told(fresh: int, runs: int, *, gain: float, shared: bool) -> int:
+    rng = np.random.default_rng(fresh)
+    drawn = (ranked_rows(rng, fresh, gain=gain, shared=shared) for _ in range(runs))
+    return sum(
+        any(one.tells for one in found(rows, fresh) if one.control == "the update")
+        for rows in drawn
+    )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("fresh", [4, 20, 100])
+def test_few_fresh_rows_make_no_blind_attack_tell(fresh: int, shared: bool) -> None:
+    # Before: 15 % of the blind attacks beside 4 fresh rows, 7 % beside 20.
+    assert told(fresh, 60, gain=0.0, shared=shared) <= 3
+
+
+def test_members_are_told_by_the_update_or_the_weights() -> None:
+    # By the update above another client's, even beside few fresh rows; by the weights if strongly.
+    assert told(20, 10, gain=2.5, shared=False) == 10
+    assert told(100, 10, gain=1.5, shared=True) == 10
+    assert told(4, 10, gain=0.3, shared=True) <= 1
+
+
+def test_a_rate_beside_few_fresh_rows_is_one_of_their_draw() -> None:
+    # All of 99 fresh rows rank low by chance in one of a hundred draws: then many members pass.
+    passing = [row(float(i % 25 == 0), i, metric="membership_tpr_1") for i in range(500)]
+    assert not any(one.tells for one in found(passing, 99))
+    assert any(one.tells for one in found(passing, 9999))
 
 
 def audits(count: int) -> Iterator[list[ScoreRow]]:

@@ -9,7 +9,7 @@ from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.report.beyond import beyond
 from experiments.report.tables import Number
 from experiments.stages.rows import write_rows
-from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
+from fedsim.cell import CandidatesConfig, CaptureConfig, CellConfig, TaskConfig
 from fedsim.federation import FederationConfig
 from fedsim.files import write_json
 from fedsim.records import ScoreRow
@@ -24,6 +24,7 @@ CELLS = {
         auxiliary=None,
         federation=FederationConfig(),
         capture=CaptureConfig(),
+        candidates=CandidatesConfig(fresh=100),
         server_knows=ServerKnows(),
         defense=defense,
     )
