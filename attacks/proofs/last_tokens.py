@@ -40,7 +40,7 @@ def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, Gra
         if read is None:
             continue
         told = replace(prover, smoothing=read.smoothing)
-        for match in _tried(told, read.ended_by(end)):
+        for match in _tried(told, read.or_ended_by(end)):
             if match.exact or match.error < nearest[row][1].error:
                 nearest[row] = (told, match)
             if match.exact:
@@ -88,9 +88,12 @@ def _chosen(
     def compared(tried: list[Line]) -> GradientMatch:
         return prover.compare(tried, [-1] * len(tried) if weights is None else weights)
 
-    best = compared([(*line, *own[:1]) for line, own in zip(lines, likely, strict=True)])
+    best = compared([(*line, *own[-1:]) for line, own in zip(lines, likely, strict=True)])
+    if not best.exact:
+        first = compared([(*line, *own[:1]) for line, own in zip(lines, likely, strict=True)])
+        best = min(first, best, key=lambda one: one.error)
     for row, (line, own) in enumerate(zip(lines, likely, strict=True)):
-        for token in own[1:]:
+        for token in own:
             if best.exact:
                 return best
             new = compared([*best.lines[:row], (*line, token), *best.lines[row + 1 :]])

@@ -54,10 +54,10 @@ class Predictions:
             self.weights, self.mask.to(self.weights) * self.weights.max()
         )
 
-    def ended_by(self, token: int | None) -> Predictions:
-        """With a token that is likelier than all others, if it is not None."""
-        first = () if token is None else (int(token),)
-        likely = tuple(tuple(dict.fromkeys(first + own)) for own in self.likely)
+    def or_ended_by(self, token: int | None) -> Predictions:
+        """With a further token that may stand behind each line, if it is not None."""
+        last = () if token is None else (int(token),)
+        likely = tuple((*(one for one in own if one not in last), *last) for own in self.likely)
         return replace(self, likely=likely)
 
 
