@@ -20,6 +20,7 @@ from experiments.commands.init import init
 from experiments.commands.limits import limits
 from experiments.commands.list import list_
 from experiments.commands.ls import ls
+from experiments.commands.new import new
 from experiments.commands.open import open_
 from experiments.commands.prepare import prepare
 from experiments.commands.prior import prior
@@ -73,7 +74,7 @@ for _command in (
     *(show, prepare, prior, init),
     *(check, diff, doctor, limits, audit),
     *(ls, rm, export),
-    *(describe, schema),
+    *(describe, schema, new),
 ):
     app.command()(_command)
 app.command("list")(list_)

@@ -13,6 +13,7 @@ CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Judge": ("check", "diff", "doctor", "limits", "audit"),
     "Manage": ("ls", "rm", "export"),
     "Look up": ("list", "describe", "schema"),
+    "Extend": ("new",),
 }
 
 

@@ -104,7 +104,7 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
     elif name == "describe":
         assert manual(subject).options
     elif (
-        name in {"ls", "schema"} or subject == "captures"
+        name in {"ls", "schema", "init", "new"} or subject == "captures"
     ):  # a folder of runs, another application's captures
         pass
     elif run := given.get("run") or given.get("before"):

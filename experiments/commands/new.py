@@ -1,0 +1,97 @@
+"""``fedsim new``: a package or a file to begin with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsim.build import suggest
+from fedsim.errors import ConfigError
+from fedsim.files import write_bytes
+from fedsim.visible import say
+
+CLASSES: Mapping[str, str] = {
+    "attack": "ClassMean",
+    "defense": "LaplacianNoise",
+    "metric": "MeanAbsoluteError",
+}
+"""Kinds of packages, and the class of their template."""
+KINDS = (*CLASSES, "dataset", "experiment")
+_NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+_PROJECT = """[build-system]
+requires = ["setuptools>=61"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{name}"
+version = "0.1.0"
+
+[project.entry-points."fedsim.{kind}s"]
+{name} = "{name}:{cls}"
+
+[tool.setuptools]
+py-modules = ["{name}"]
+"""
+_ROWS = (
+    ("Lunch is at noon today.", "office"),
+    ("The train leaves at nine.", "travel"),
+    ("Please sign the new lease.", "office"),
+    ("Our flight was delayed again.", "travel"),
+)
+
+
+def new(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(KINDS))],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="lower case, e.g. class_mean")],
+) -> None:
+    """Write an attack, defense, metric, dataset or experiment to begin with, ready to run.
+
+    An attack, a defense and a metric are a package in a folder of that name: change its class, and
+    pip install -e makes it known to every experiment. Each comes with an experiment that uses it.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"new {kind!r}: there is no such template. {suggest(kind, KINDS)}")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r}: no name. Write lower-case letters, digits and underscores.")
+    written = {Path(f"{name}.toml"): _text(f"{kind}.toml").replace("NAME", name)}
+    if kind in CLASSES:
+        written |= {Path(name, path): text for path, text in _package(kind, name).items()}
+    elif kind == "dataset":
+        written |= {Path(name, f"{split}.csv"): _table(split) for split in ("train", "test")}
+    if known := [path for path in written if path.exists()]:
+        raise ConfigError(f"{known[0]}: exists. Choose another name.")
+    for path, text in written.items():
+        write_bytes(path, text.encode())
+    install = f"pip install -e {name}, then " if kind in CLASSES else ""
+    say(f"{', '.join(map(str, written))} written. Try: {install}fedsim run {name}.toml")
+
+
+def _text(file: str) -> str:
+    return files("experiments.templates").joinpath(file).read_text("utf-8")
+
+
+def _package(kind: str, name: str) -> dict[str, str]:
+    cls = "".join(part.capitalize() for part in name.split("_"))
+    code = _text(f"{kind}.py").replace(CLASSES[kind], cls)
+    if kind == "metric":
+        code = code.replace('"mae"', f'"{name}"')
+    project = _PROJECT.format(name=name, kind=kind, cls=cls)
+    return {f"{name}.py": code, "pyproject.toml": project}
+
+
+def _table(split: str) -> str:
+    """Twenty messages for training and eight for a test, no two of them equal."""
+    rows, text = range(20) if split == "train" else range(20, 28), io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("text", "topic"))
+    for row in rows:
+        sentence, topic = _ROWS[row % len(_ROWS)]
+        writer.writerow((f"Note {row}: {sentence}", topic))
+    return text.getvalue()

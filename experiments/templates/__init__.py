@@ -1,0 +1,1 @@
+"""What ``fedsim new`` writes: the code of the tutorials, ready to run."""

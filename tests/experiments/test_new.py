@@ -1,0 +1,68 @@
+"""``fedsim new``: every template runs as it is written, and is the code of the tutorial."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from docs.measured import ROOT
+from experiments.commands.new import CLASSES, KINDS
+from experiments.pipeline import execute
+from experiments.plan.config import load_plan
+from experiments.plan.folder import STAGES, Run
+from tests.experiments.conftest import Said
+
+SMALL = ["federation.clients=2", "federation.rounds=1", "capture.rounds=[1]", "task.heldout_rows=4"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_template_runs_as_it_is(
+    kind: str, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"my_{kind}"
+    code, text, error = said("new", kind, name)
+    assert (code, error) == (0, "")
+    assert f"fedsim run {name}.toml" in text
+    if kind in CLASSES:
+        install(tmp_path / name, name, monkeypatch)
+    few = [] if kind == "dataset" else ["attacks=[{ name = 'inverting', steps = 2 }]"]
+    few = [f"attacks=[{{ name = '{name}' }}]"] if kind == "attack" else few
+    run = Run.create(load_plan(f"{name}.toml", [*SMALL, *few]), tmp_path / "run")
+    outcome = execute(run, STAGES, quiet=True)
+    assert set(outcome.statuses) == {"done"}
+    assert said("new", kind, name)[0] == 2  # nothing is overwritten
+
+
+def install(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip does with ``-e``: the folder on the path, and a record of its entry points."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    info = folder / f"{name}-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    ((group, points),) = project["entry-points"].items()
+    lines = [f"{key} = {value}\n" for key, value in points.items()]
+    (info / "entry_points.txt").write_text(f"[{group}]\n{''.join(lines)}")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_template_is_the_code_of_its_tutorial(kind: str) -> None:
+    page = (ROOT / "docs" / "tutorial" / f"own-{kind}.md").read_text("utf-8")
+    found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    template = (ROOT / "experiments" / "templates" / f"{kind}.py").read_text("utf-8")
+    assert template.partition("\n\n")[2] == found[1]
+
+
+def test_bad_names_and_kinds_are_one_line(said: Said, tmp_path: Path) -> None:
+    for words, fault in (
+        (("atack", "mine"), "Did you mean 'attack'?"),
+        (("attack", "../mine"), "no name"),
+        (("attack", "Mine"), "no name"),
+    ):
+        code, _, line = said("new", *words)
+        assert (code, line.count("\n"), fault in line) == (2, 1, True)
