@@ -98,10 +98,10 @@ class Prover:
                 return GradientMatch(likely, labels, 1.0, self.tolerance)
             labels = [label for label, _ in shares]
         if known is not None and sorted(known.lines) == sorted(likely):
-            found = replace(known, lines=likely)
+            match = replace(known, lines=likely)
         else:
-            found = self.compare(likely, labels)
-        if not found.exact:
+            match = self.compare(likely, labels)
+        if not match.exact:
             if self.task.spec.num_classes:
                 shares = self._shares(sentences) or []
             else:
@@ -110,12 +110,12 @@ class Prover:
             rows = [row for row, times in enumerate(counts) for _ in range(times)]
             lines, labels = [sentences[row] for row in rows], [shares[row][0] for row in rows]
             again = self.compare(lines, labels)
-            found = again if again.exact else found
-        if found.exact and count and len(found.lines) < count and count % len(found.lines) == 0:
+            match = again if again.exact else match
+        if match.exact and count and len(match.lines) < count and count % len(match.lines) == 0:
             # Repeating the whole batch does not change its mean gradient.
-            times = count // len(found.lines)
-            found = replace(found, lines=found.lines * times, labels=found.labels * times)
-        return found
+            times = count // len(match.lines)
+            match = replace(match, lines=match.lines * times, labels=match.labels * times)
+        return match
 
     def compare(self, lines: list[tuple[int, ...]], labels: list[int] | Tensor) -> GradientMatch:
         """Compare the gradient of labelled sentences, in the multiplicities given."""
@@ -136,10 +136,10 @@ class Prover:
                 sums[key][2] += float((observed * guess).sum())
                 sums[key][3] += rounding
         errors, bounds = [], []
-        for seen, made, both, rounding in sums.values():
+        for seen, guessed_square, both, rounding in sums.values():
             if both <= 0:
                 return GradientMatch(lines, shown, 1.0, self.tolerance)
-            errors.append(max(0.0, 1 - both**2 / (seen * made)) ** 0.5)
+            errors.append(max(0.0, 1 - both**2 / (seen * guessed_square)) ** 0.5)
             bounds.append(self.tolerance + 2 * (rounding / seen) ** 0.5)
         worst = max(range(2), key=lambda i: errors[i] / bounds[i])
         return GradientMatch(lines, shown, errors[worst], bounds[worst])
@@ -168,10 +168,10 @@ class Prover:
         Of the slopes ``w_i (p_i - one_hot_i)`` the only negative entry is the class, so that no
         assignment of classes has to be tried.
         """
-        found = self._slopes(lines)
-        if found is None:
+        solution = self._slopes(lines)
+        if solution is None:
             return None
-        slopes, logits = found
+        slopes, logits = solution
         classes = slopes.argmin(1)
         once = logits.softmax(1) - one_hot(classes, logits.shape[1])
         weights = (slopes * once).sum(1) / once.square().sum(1).clamp(min=1e-30)
@@ -241,9 +241,9 @@ def proven(
         known: see ``Prover.match``.
     """
     count = prover.observation.knowledge.num_examples
-    found = sorted(found, key=lambda one: (not one.in_span, one.sine))
-    good = [one.ids for one in found if one.in_span]
-    rest = [one.ids for one in found if not one.in_span]
+    found = sorted(found, key=lambda sentence: (not sentence.in_span, sentence.sine))
+    good = [sentence.ids for sentence in found if sentence.in_span]
+    rest = [sentence.ids for sentence in found if not sentence.in_span]
     lines, labels, objective = [], [], None
     level: Certificate = "in_span"
     if good:

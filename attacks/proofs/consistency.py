@@ -49,7 +49,7 @@ def consistent(
     if count is not None and count != len(lines):
         return False
     given = _known(labels, task)
-    best = max(given, key=lambda own: test.p_value(lines, own), default=None)
+    best = max(given, key=lambda labelling: test.p_value(lines, labelling), default=None)
     if best is None or test.p_value(lines, best) < CUTS.consistency_level:
         return False
     rivals = list(_rivals(lines, task, network))
@@ -95,15 +95,15 @@ class Consistency:
             parameter.requires_grad_(name in observation.received)
             if name in observation.received and name != word:
                 names.append(name)
-        found = entry_bounds(observation, names)
-        if not found:
+        bounds = entry_bounds(observation, names)
+        if not bounds:
             return None
         chain = None if known.defense is None else declared(observation)
         adam = weights and known.optimizer in {"adam", "adamw"}
         return cls(
             task,
             network,
-            found,
+            bounds,
             None if adam else granted_noise(observation),
             known.learning_rate if weights else 1.0,
             chain is not None and chain.per_example,
@@ -118,11 +118,11 @@ class Consistency:
             rival: leave out the tests that are slow and add little against a wrong word.
         """
         parts = [[i] for i in range(len(lines))] if self.separate else [range(len(lines))]
-        own = [self._gradient([lines[i] for i in k], [labels[i] for i in k]) for k in parts]
-        guess = own[0] if len(own) == 1 else self._combined(own)
+        gradients = [self._gradient([lines[i] for i in k], [labels[i] for i in k]) for k in parts]
+        guess = gradients[0] if len(gradients) == 1 else self._combined(gradients)
         if guess is None:
             return 0.0
-        noisy = self.noise != 0 and all(one.complete for one in self.found.values())
+        noisy = self.noise != 0 and all(bounds.complete for bounds in self.found.values())
         exact = 0.0 if rival and noisy else self._bounded(guess)
         if exact >= CUTS.consistency_level or not noisy:
             return exact
@@ -131,21 +131,23 @@ class Consistency:
     def _gradient(self, lines: Lines, labels: Sequence[int]) -> Tensors:
         device = next(self.network.parameters()).device
         batch = batch_of(lines, self.task, labels).to(device)
-        found = self.task.gradient(self.network, batch)
-        return {name: found[name].float().cpu() for name in self.found}
+        gradient = self.task.gradient(self.network, batch)
+        return {name: gradient[name].float().cpu() for name in self.found}
 
-    def _combined(self, own: list[Tensors]) -> Tensors | None:
+    def _combined(self, gradients: list[Tensors]) -> Tensors | None:
         """The gradients of the examples at their best scales; None if one is not positive."""
-        flat = torch.stack([torch.cat([one[n].flatten() for n in self.found]) for one in own])
-        seen = torch.cat([one.value.flatten() for one in self.found.values()])
+        flat = torch.stack(
+            [torch.cat([part[n].flatten() for n in self.found]) for part in gradients]
+        )
+        seen = torch.cat([part.value.flatten() for part in self.found.values()])
         # On the CPU, as CUDA's only solver assumes full rank, which equal sentences have not.
         table, right = (flat @ flat.T).double().cpu(), (flat @ seen).double()[:, None].cpu()
         scales = torch.linalg.lstsq(table, right).solution[:, 0]
         if bool((scales <= 0).any()):
             return None
-        pairs = [(float(s), one) for s, one in zip(scales, own, strict=True)]
+        pairs = [(float(s), part) for s, part in zip(scales, gradients, strict=True)]
         return {
-            name: torch.stack([s * one[name] for s, one in pairs]).sum(0) for name in self.found
+            name: torch.stack([s * part[name] for s, part in pairs]).sum(0) for name in self.found
         }
 
     def _bounded(self, guess: Tensors) -> float:
@@ -169,14 +171,14 @@ class Consistency:
         names = self._living(guess)
         seen = {name: self.found[name].value for name in names}
         both = sum(float((guess[n] * seen[n]).sum(dtype=torch.float64)) for n in names)
-        own = sum(float(guess[n].square().sum(dtype=torch.float64)) for n in names)
+        square = sum(float(guess[n].square().sum(dtype=torch.float64)) for n in names)
         if both <= 0:
             return 0.0
         parts, edges = [], []
         for name in names:
-            made = both / own * guess[name]
-            residual = seen[name] - made
-            part = shares(residual, made, tokens)
+            fitted = both / square * guess[name]
+            residual = seen[name] - fitted
+            part = shares(residual, fitted, tokens)
             if part is None:
                 continue
             if self.noise and abs(part.noise / self.noise - 1) > CUTS.granted_noise:

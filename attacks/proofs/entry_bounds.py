@@ -54,13 +54,13 @@ class EntryBounds:
 
 def entry_bounds(observation: Observation, names: Sequence[str]) -> dict[str, EntryBounds]:
     """The bounds of each weight of which enough entries were sent."""
-    found: dict[str, EntryBounds] = {}
+    bounds: dict[str, EntryBounds] = {}
     optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
     for name, value in observation.update(names).items():
         sent = int((value != 0).sum())
         if value.dim() == 2 and value.isfinite().all() and sent >= CUTS.fewest_entries:
-            found[name] = bounds_of(value, observation.received[name], optimizer)
-    return found
+            bounds[name] = bounds_of(value, observation.received[name], optimizer)
+    return bounds
 
 
 def bounds_of(value: Tensor, received: Tensor, optimizer: str | None) -> EntryBounds:
@@ -73,13 +73,13 @@ def bounds_of(value: Tensor, received: Tensor, optimizer: str | None) -> EntryBo
     return EntryBounds(value.float(), low.float(), high.float(), seen.signs, seen.complete)
 
 
-def scale_of(found: Mapping[str, EntryBounds], guess: Mapping[str, Tensor]) -> float:
+def scale_of(bounds: Mapping[str, EntryBounds], guess: Mapping[str, Tensor]) -> float:
     """The multiple of the guess that is nearest to the entries which arrived nearly unrounded."""
-    both = own = 0.0
-    for name, one in found.items():
-        if not one.signs:
-            kept = one.sharp
-            mine = guess[name][kept].double()
-            both += float(mine @ one.value[kept].double())
-            own += float(mine @ mine)
-    return both / own if own else 0.0
+    both = square = 0.0
+    for name, bound in bounds.items():
+        if not bound.signs:
+            sharp = bound.sharp
+            mine = guess[name][sharp].double()
+            both += float(mine @ bound.value[sharp].double())
+            square += float(mine @ mine)
+    return both / square if square else 0.0

@@ -97,13 +97,13 @@ class GradientMatcher:
         ``label`` is its class; None for a language model.
         """
         network = self.model.network
-        for name, own in network.named_parameters():
-            own.requires_grad_(name in self.model.parameters)
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(name in self.model.parameters)
         target = line[None] if label is None else line.new_tensor([label])
         batch = Batch(line[None], target, torch.ones_like(line[None]))
-        found = self.model.task.gradient(network, batch)
+        gradient = self.model.task.gradient(network, batch)
         network.requires_grad_(False)
-        return found
+        return gradient
 
     def shown(self, gradient: Tensors) -> Tensors:
         """The gradient as far as its entries were sent."""
@@ -111,12 +111,12 @@ class GradientMatcher:
 
     def similarities(self, lines: Sequence[Tensor]) -> Tensor:
         """Similarity of lines of a language model of any lengths, ``(line,)``."""
-        found = self.table.new_zeros(len(lines))
+        scores = self.table.new_zeros(len(lines))
         for length in {len(line) for line in lines}:
             places = [i for i, line in enumerate(lines) if len(line) == length]
-            own = torch.stack([lines[i] for i in places])
-            found[places] = self.similarity(own, own)
-        return found
+            lines_of_length = torch.stack([lines[i] for i in places])
+            scores[places] = self.similarity(lines_of_length, lines_of_length)
+        return scores
 
     def similarity(self, lines: Tensor, labels: Tensor) -> Tensor:
         """Similarity ``(line,)`` of each line ``(line, token)`` alone in its batch.
@@ -127,8 +127,8 @@ class GradientMatcher:
 
     def beside(self, gradient: Tensors) -> Beside:
         """Further lines that batches share, by their summed gradient."""
-        inner = {name: float((own * self.update[name]).sum()) for name, own in gradient.items()}
-        square = {n: float(own.square().sum()) for n, own in self.shown(gradient).items()}
+        inner = {name: float((value * self.update[name]).sum()) for name, value in gradient.items()}
+        square = {n: float(value.square().sum()) for n, value in self.shown(gradient).items()}
         return Beside(gradient, inner, square)
 
     def of_batches(
@@ -225,26 +225,26 @@ class GradientMatcher:
 
 
 def _norms(update: Tensors) -> dict[str, float]:
-    return {name: max(float(own.norm()), 1e-30) for name, own in update.items()}
+    return {name: max(float(value.norm()), 1e-30) for name, value in update.items()}
 
 
-def _explained(both: Tensor, own: Tensor, *, positive: bool) -> Tensor:
+def _explained(both: Tensor, gram: Tensor, *, positive: bool) -> Tensor:
     """The root of what lanes at their best scales explain of the update ``(batch,)``.
 
     Args:
         both: inner products with the update ``(batch, lane)``.
-        own: with each other ``(batch, lane, lane)``.
+        gram: with each other ``(batch, lane, lane)``.
         positive: leave out lanes whose scale would be negative.
     """
-    own.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE).add_(1e-30)
-    kept = torch.ones_like(both, dtype=torch.bool)
+    gram.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE).add_(1e-30)
+    active = torch.ones_like(both, dtype=torch.bool)
     for _ in range(both.shape[1]):
-        table = torch.where(kept[:, :, None] & kept[:, None], own, 0)
-        table.diagonal(dim1=1, dim2=2).add_((~kept).double())
-        scales = torch.linalg.solve(table, both * kept)
+        table = torch.where(active[:, :, None] & active[:, None], gram, 0)
+        table.diagonal(dim1=1, dim2=2).add_((~active).double())
+        scales = torch.linalg.solve(table, both * active)
         negative = positive & (scales < 0)
         if not negative.any():
             break
-        kept &= ~negative
-    found: Tensor = (both * scales).sum(1).clamp(min=0).sqrt()
-    return found
+        active &= ~negative
+    root: Tensor = (both * scales).sum(1).clamp(min=0).sqrt()
+    return root

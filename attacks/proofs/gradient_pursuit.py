@@ -64,10 +64,10 @@ class GradientPursuit:
         if match.measure == "each" and lines:
             size = match.gradient(lines[0])
             whole = {n: v * (size[n].norm() / v.norm().clamp(min=1e-30)) for n, v in whole.items()}
-        found = cls(match, whole)
+        pursuit = cls(match, whole)
         for line in lines:
-            found.add(line)
-        return found
+            pursuit.add(line)
+        return pursuit
 
     @property
     def ids(self) -> list[tuple[int, ...]]:
@@ -90,7 +90,7 @@ class GradientPursuit:
         """The update less what the lines but some explain."""
         weights = self._weights.clone()
         weights[list(but)] = 0
-        return less(self.whole, [self.match.shown(own) for own in self._made], weights)
+        return less(self.whole, [self.match.shown(gradient) for gradient in self._made], weights)
 
     def part(self, *but: int) -> Tensors:
         """What the lines but some explain, whether or not it was sent."""
@@ -100,7 +100,7 @@ class GradientPursuit:
         return less(nothing, self._made, -weights)
 
     def _fit(self) -> None:
-        self._weights = fitted(self.whole, [self.match.shown(own) for own in self._made])
+        self._weights = fitted(self.whole, [self.match.shown(gradient) for gradient in self._made])
 
 
 def fitted(whole: Tensors, parts: Sequence[Tensors]) -> Tensor:
@@ -110,15 +110,15 @@ def fitted(whole: Tensors, parts: Sequence[Tensors]) -> Tensor:
         [[sum(float((a[n] * b[n]).sum()) for n in names) for b in parts] for a in parts]
     )
     goal = torch.tensor([sum(float((a[n] * whole[n]).sum()) for n in names) for a in parts])
-    found: Tensor = torch.linalg.lstsq(table.double(), goal.double()[:, None]).solution
-    return found[:, 0].clamp(min=0)
+    solution: Tensor = torch.linalg.lstsq(table.double(), goal.double()[:, None]).solution
+    return solution[:, 0].clamp(min=0)
 
 
 def less(whole: Tensors, parts: Sequence[Tensors], weights: Tensor) -> Tensors:
     """The whole less the weighted parts."""
-    left = {name: value.clone() for name, value in whole.items()}
+    residual = {name: value.clone() for name, value in whole.items()}
     for part, weight in zip(parts, weights.tolist(), strict=True):
-        for name in left:
+        for name in residual:
             if name in part and weight:
-                left[name].sub_(part[name], alpha=weight)
-    return left
+                residual[name].sub_(part[name], alpha=weight)
+    return residual

@@ -58,11 +58,11 @@ def entries(group: Products | Vectors, index: int, where: Tensor) -> Vectors:
     if isinstance(group, Vectors):
         values = group.values[index]
         return Vectors(name, values[:, where.flatten()[: values.shape[1]]][None])
-    left, right = group.left[index], group.right[index]
+    inputs, slopes = group.left[index], group.right[index]
     if float(where.sum()) > _DENSE * where.numel():
-        return Vectors(name, (left.mT @ right)[:, where][None])
+        return Vectors(name, (inputs.mT @ slopes)[:, where][None])
     row, column = where.nonzero().T
-    return Vectors(name, (left[:, :, row] * right[:, :, column]).sum(1)[None])
+    return Vectors(name, (inputs[:, :, row] * slopes[:, :, column]).sum(1)[None])
 
 
 def products(group: Products | Vectors, index: int, batches: int) -> Tensor:
@@ -70,8 +70,8 @@ def products(group: Products | Vectors, index: int, batches: int) -> Tensor:
     if isinstance(group, Vectors):
         values = group.values[index].view(batches, -1, group.values.shape[2])
         return values @ values.mT
-    left, right = group.left[index], group.right[index]
-    lanes, rows = len(left) // batches, left.shape[1]
-    left, right = (part.reshape(batches, lanes * rows, -1) for part in (left, right))
-    both = (left @ left.mT) * (right @ right.mT)
+    inputs, slopes = group.left[index], group.right[index]
+    lanes, rows = len(inputs) // batches, inputs.shape[1]
+    inputs, slopes = (part.reshape(batches, lanes * rows, -1) for part in (inputs, slopes))
+    both = (inputs @ inputs.mT) * (slopes @ slopes.mT)
     return both.view(batches, lanes, rows, lanes, rows).sum((2, 4))

@@ -38,8 +38,8 @@ class Shares:
     @property
     def scaled(self) -> Tensor:
         """The parts in units of the noise: chi-square if the residual is nothing but noise."""
-        left = (self.squares.clamp(min=0).sqrt() - self.rounding).clamp(min=0)
-        return left.square() / self.noise**2
+        excess = (self.squares.clamp(min=0).sqrt() - self.rounding).clamp(min=0)
+        return excess.square() / self.noise**2
 
 
 def shares(residual: Tensor, guess: Tensor, rank: int) -> Shares | None:
@@ -89,13 +89,13 @@ def chance(parts: Iterable[Shares], edges: Iterable[float] = ()) -> float:
     parts = list(parts)
     if not parts:
         return 0.0
-    scaled = torch.stack([one.scaled[:3] for one in parts])
-    dimensions = torch.stack([one.dimensions[:3] for one in parts])
+    scaled = torch.stack([part.scaled[:3] for part in parts])
+    dimensions = torch.stack([part.dimensions[:3] for part in parts])
     scaled = torch.cat([scaled, scaled.sum(0, keepdim=True)])
     dimensions = torch.cat([dimensions, dimensions.sum(0, keepdim=True)])
     real = dimensions > 0
-    found = torch.as_tensor(chi2.sf(scaled[real].numpy(), dimensions[real].numpy()))
-    every = [*found.tolist(), *edges]
+    p_values = torch.as_tensor(chi2.sf(scaled[real].numpy(), dimensions[real].numpy()))
+    every = [*p_values.tolist(), *edges]
     return float(min(1.0, len(every) * min(every)))
 
 

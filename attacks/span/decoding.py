@@ -80,16 +80,16 @@ def decode(
         labels = [-1] * len(lines)
     else:
         lines, labels = encoder.decode(model, traces, job)
-    told = len(lines)
-    if not told and not observation.knowledge.auxiliary:
+    read = len(lines)
+    if not read and not observation.knowledge.auxiliary:
         return None
-    if told < count and observation.knowledge.auxiliary:
+    if read < count and observation.knowledge.auxiliary:
         usual, their_labels = _usual(observation, task, job)
-        lines, labels = lines + usual[told:], labels + their_labels[told:]
-    if told == count and not job.expired:
+        lines, labels = lines + usual[read:], labels + their_labels[read:]
+    if read == count and not job.expired:
         level = _level(model, lines, labels)
     words = "" if level != "guess" else note_of(likely_words(traces, count), task)
-    few = f"the update tells {told} of {count} sentences" if told < count else ""
+    few = f"the update tells {read} of {count} sentences" if read < count else ""
     notes = filter(None, (few, words, first_round(observation)))
     return Reconstruction(
         batch_of(lines, task, labels),

@@ -42,7 +42,9 @@ def over_rounds(
         new = search(joined(seen), rounds[-1])
         if before is None or job.expired or "certified" in (new.confidence or ()):
             return new
-        both = [explained(seen, task, one.guess, job) for one in (before, new)]
+        both = [
+            explained(seen, task, reconstruction.guess, job) for reconstruction in (before, new)
+        ]
         return before if both[0] >= both[1] else new
 
     return round_by_round(observations, guess, job)
@@ -63,16 +65,16 @@ def joined(rounds: Sequence[Observation]) -> Observation:
     if len(rounds) == 1:
         return last
     sent = {
-        name: torch.stack([one.sent[name] for one in rounds]).mean(0)
+        name: torch.stack([seen.sent[name] for seen in rounds]).mean(0)
         if value.is_floating_point()
         else value
         for name, value in last.sent.items()
     }
-    updates = [one.update() for one in rounds]
+    updates = [seen.update() for seen in rounds]
     optimizer = None if last.kind == "gradient" else last.knowledge.optimizer
     received = {}
     for name in updates[-1]:
-        mean = _mean([one[name] for one in updates], optimizer)
+        mean = _mean([seen[name] for seen in updates], optimizer)
         shown = {"weights": sent[name] - mean, "difference": -mean}
         received[name] = shown.get(last.kind, mean).float()
     knowledge = last.knowledge.model_copy(update={"defense": None})
@@ -95,7 +97,7 @@ def explained(rounds: Sequence[Observation], task: TextTask, batch: Batch, job: 
     """
     if task.spec.num_classes and bool((batch.labels < 0).any()):
         return -torch.inf
-    both = own = 0.0
+    both = square = 0.0
     for seen in rounds:
         network = task.model(seen.sent, device=job.device)
         for name, parameter in network.named_parameters():
@@ -103,9 +105,9 @@ def explained(rounds: Sequence[Observation], task: TextTask, batch: Batch, job: 
         gradient = task.gradient(network, batch.to(job.device))
         update = seen.update(gradient)
         both += _inner(gradient, update)
-        own += _inner(gradient, gradient)
-    return both / own**0.5 if own else -torch.inf
+        square += _inner(gradient, gradient)
+    return both / square**0.5 if square else -torch.inf
 
 
-def _inner(one: Tensors, other: Tensors) -> float:
-    return sum(float((one[k].cpu().double() * other[k].cpu().double()).sum()) for k in one)
+def _inner(a: Tensors, b: Tensors) -> float:
+    return sum(float((a[k].cpu().double() * b[k].cpu().double()).sum()) for k in a)

@@ -104,12 +104,14 @@ class Span(Attack):
             traces = read_traces(model)
             behind = best_test(model, traces.before).subspace
             limit = min(room(traces.before), behind.most - 1)
-            found = prospect.judge(what, prospect.inputs, limit)
+            feasibility = prospect.judge(what, prospect.inputs, limit)
         except CannotAttack as error:
-            found = Feasibility("red", what, prospect.inputs, None, error.reason)
-        if found.colour == "green" or not decodable(model):
-            return found
-        return replace(found, colour="amber", reason=f"{found.reason}; decoded, not proven")
+            feasibility = Feasibility("red", what, prospect.inputs, None, error.reason)
+        if feasibility.colour == "green" or not decodable(model):
+            return feasibility
+        return replace(
+            feasibility, colour="amber", reason=f"{feasibility.reason}; decoded, not proven"
+        )
 
     def reconstruct(
         self,
@@ -135,12 +137,12 @@ class Span(Attack):
         assert isinstance(task, TextTask)
         network = task.model(observation.sent, device=job.device)
         with job.limited(network, self.work or math.inf):
-            found = self._search(AttackedModel.of(observation, task, network), rng, job)
-        if self.work is None or not found.expired or job.late:
-            return found
+            guess = self._search(AttackedModel.of(observation, task, network), rng, job)
+        if self.work is None or not guess.expired or job.late:
+            return guess
         ended = f"its work budget of {self.work:,} tokens ended the search"
-        note = "; ".join(filter(None, (found.note, ended)))
-        return replace(found, expired=False, note=note)
+        note = "; ".join(filter(None, (guess.note, ended)))
+        return replace(guess, expired=False, note=note)
 
     def _search(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
         rows, tolerance = self.bag, self.tolerance
@@ -158,10 +160,10 @@ class Span(Attack):
         return decode(model, rng, job, rows=rows) or exact
 
 
-def room(found: Subspace) -> int:
+def room(space: Subspace) -> int:
     """The largest rank at which tokens can still be distinguished."""
-    if isinstance(found, AdapterSpan):
-        return found.most - 1
-    ranks = range(found.most, 0, -1)
-    spans = (Subspace(torch.empty(found.width, rank, device="meta"), found.most) for rank in ranks)
-    return next((one.rank for one in spans if not one.full), 0)
+    if isinstance(space, AdapterSpan):
+        return space.most - 1
+    ranks = range(space.most, 0, -1)
+    spans = (Subspace(torch.empty(space.width, rank, device="meta"), space.most) for rank in ranks)
+    return next((candidate.rank for candidate in spans if not candidate.full), 0)

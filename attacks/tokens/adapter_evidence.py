@@ -31,11 +31,11 @@ class AdapterEvidence(Evidence):
 
     def statistic(self, inputs: Tensor) -> Tensor:
         """Mean over the spans of the log of residual over prediction."""
-        found = [
+        statistics = [
             part.statistic(inputs if a is None else inputs @ a.to(inputs).T)
             for part, a in self.parts
         ]
-        return torch.stack(found).mean(0)
+        return torch.stack(statistics).mean(0)
 
     def gram(self) -> Tensor:
         """Sum of those of the parts, in the space of ``x``."""
@@ -65,7 +65,7 @@ def adapter_evidence(model: AttackedModel, layer: Layer, most: int) -> Evidence 
     sides = [read(update[a].T) for a in names if a in update]
     whole = [(_side_by_side(sides), None)] if sides else []
     pairs = [(second_factor(a), observation.sent[a].to(device)) for a in names]
-    mapped = [(read(update[b].T), own) for b, own in pairs if b in update]
+    mapped = [(read(update[b].T), factor) for b, factor in pairs if b in update]
     parts = []
     for reading, a in whole or mapped:
         seen = spectrum(completed(reading, most), most)
@@ -76,7 +76,7 @@ def adapter_evidence(model: AttackedModel, layer: Layer, most: int) -> Evidence 
 
 def _side_by_side(readings: Sequence[Reading]) -> Reading:
     value, lower, upper = (
-        torch.cat([getattr(one, part) for one in readings], 1)
+        torch.cat([getattr(reading, part) for reading in readings], 1)
         for part in ("value", "lower", "upper")
     )
     return Reading(value, lower, upper)

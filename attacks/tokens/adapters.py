@@ -132,9 +132,9 @@ def read_adapters(
     rank = sum(b.shape[1] if several else _rank(b) for b in sent)
     if sides := [_side(observation, update, name) for name, _ in pairs if name in update]:
         whole = torch.cat([side for side, _ in sides], 1)
-        found = span(whole, max(noise for _, noise in sides), blurred=False)
-        blocks.append(AdapterBlock(Subspace(found.basis, min(found.most, rank))))
-        said.append(f"dL/dA has rank {found.rank} of {blocks[-1].seen.most}")
+        space = span(whole, max(noise for _, noise in sides), blurred=False)
+        blocks.append(AdapterBlock(Subspace(space.basis, min(space.most, rank))))
+        said.append(f"dL/dA has rank {space.rank} of {blocks[-1].seen.most}")
     else:
         said.append("dL/dA is 0" + ("" if rank else f", as B is{_ALONE}"))
     for a, b in pairs:

@@ -35,8 +35,8 @@ class ReadOnce(Observation):
         if missing := [name for name in names if name and name not in self._read]:
             # ``super()`` finds no class in a dataclass with slots.
             self._read.update(dict.fromkeys(missing) | Observation.update(self, missing))
-        kept = {name: self._read[name] for name in self.received if name in names}
-        return {name: value for name, value in kept.items() if value is not None}
+        tensors = {name: self._read[name] for name in self.received if name in names}
+        return {name: value for name, value in tensors.items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from attacks.tokens.subspace import Subspace
 from attacks.tokens.sweep import nearest_words
 from fedsim.tasks.text import TextTask
 
+_ANYWHERE_TOKENS = 1024  # tokens that stay after the one test for all positions together
+_TOKENS_BEYOND_RANK = 32  # tokens measured at each position in excess of the rank
+
 _CHUNK = 1024  # tokens in one forward pass
 
 
@@ -86,7 +89,7 @@ def candidates(
     """
     positions, places = len(places), places[start is not None :]
     places = places[:1] if layers.everywhere else places
-    count = subspace.rank + CUTS.tokens_beyond_rank
+    count = subspace.rank + _TOKENS_BEYOND_RANK
     ids: list[Tensor] = []
     sines: list[Tensor] = []
     begin, worst = places.start, 0.0
@@ -106,22 +109,22 @@ def candidates(
         sines.append(exact[order])
     first = [] if start is None else [vocabulary.new_tensor([start])]
     if not layers.everywhere:
-        found = _cut(ids, sines)
+        cut = _cut(ids, sines)
         begin -= len(first)
-        tokens = [*first, *found.tokens]
-        return replace(found, tokens=tokens, begin=begin, public=start is not None)
-    found = _cut(ids, sines, sines[0].new_ones(1))  # the bag may hold no token to reject
-    (own,) = found.tokens
+        tokens = [*first, *cut.tokens]
+        return replace(cut, tokens=tokens, begin=begin, public=start is not None)
+    cut = _cut(ids, sines, sines[0].new_ones(1))  # the bag may hold no token to reject
+    (words,) = cut.tokens
     # A text of nothing but its start is in the span where a token's place does not show.
-    later = [own if start is None else own[own != start]] * (positions - len(first))
+    later = [words if start is None else words[words != start]] * (positions - len(first))
     tokens = [*first, *later]
-    return replace(found, tokens=tokens, everywhere=True, public=start is not None)
+    return replace(cut, tokens=tokens, everywhere=True, public=start is not None)
 
 
 def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:
     """The token of smallest sine at each of the first ``positions``, int64 ``(position,)``."""
     places = range(positions)
-    measured = _measured(layers, subspace, vocabulary, places, CUTS.tokens_beyond_rank)
+    measured = _measured(layers, subspace, vocabulary, places, _TOKENS_BEYOND_RANK)
     return torch.stack([near[exact.argmin()] for near, exact in measured])
 
 
@@ -157,12 +160,12 @@ def _anywhere(
     inputs would fill the width.
     """
     crowded = subspace.rank + 2 * positions > subspace.width // 2
-    if crowded or len(vocabulary) <= CUTS.anywhere_tokens:
+    if crowded or len(vocabulary) <= _ANYWHERE_TOKENS:
         return vocabulary
     words = vocabulary[[0, len(vocabulary) // 2]]
     shown = torch.cat([layers.of_tokens(words, p) for p in range(positions)])
     wider = subspace.widened(shown)
-    return _nearest(layers, wider, vocabulary, 0, CUTS.anywhere_tokens)
+    return _nearest(layers, wider, vocabulary, 0, _ANYWHERE_TOKENS)
 
 
 def _nearest(
@@ -189,5 +192,5 @@ def _cut(ids: list[Tensor], sines: list[Tensor], *false: Tensor) -> Candidates:
     if not fitting:
         return Candidates(ids, 1.0, 1.0, False)
     largest, smallest = pooled[fitting[-1] : fitting[-1] + 2].tolist()
-    kept = [part[sine <= largest] for part, sine in zip(ids, sines, strict=True)]
-    return Candidates(kept, largest, smallest, True)
+    accepted_ids = [part[sine <= largest] for part, sine in zip(ids, sines, strict=True)]
+    return Candidates(accepted_ids, largest, smallest, True)

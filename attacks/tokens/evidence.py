@@ -13,6 +13,18 @@ from attacks.observed.spectrum import Spectrum
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import Layer
 
+_LEAST_SPREAD = 0.1  # smallest spread of a statistic of false tokens
+_LEAST_TRUE_SPREAD = 0.15  # smallest spread of a statistic of true tokens
+_MODEL_ERROR = 0.002
+"""Share of an input's square that may lie outside the span for other reasons than white noise:
+imputation, dropout, steps at other weights."""
+_MILD_SHIFT = 2.0  # slope of the likelihood of a layer that does not tell, a spread of the absent
+_OUTLIER_SHARE = 0.05  # share of true tokens with a wider spread
+_OUTLIER_SPREAD = 3.0  # that spread, as a multiple
+_LAYER_TRUST = 0.5  # weight of one layer's log-likelihood ratio, as layers err together
+_LEAST_RATIO = -8.0  # most that one layer can say against a token
+_LARGEST_RATIO = 6.0  # most that one layer can say for a token
+
 
 @dataclass(frozen=True)
 class Normal:
@@ -28,9 +40,9 @@ class Normal:
 
     @classmethod
     def around(cls, values: Tensor, low: float = 0.16, high: float = 0.84) -> Normal:
-        """Median and half the distance between two quantiles, at least ``CUTS.least_spread``."""
+        """Median and half the distance between two quantiles, at least ``_LEAST_SPREAD``."""
         middle, *ends = values.quantile(values.new_tensor([0.5, low, high])).tolist()
-        return cls(middle, max(CUTS.least_spread, (ends[1] - ends[0]) / 2))
+        return cls(middle, max(_LEAST_SPREAD, (ends[1] - ends[0]) / 2))
 
 
 @dataclass
@@ -76,7 +88,7 @@ class Evidence:
         inside = (inputs @ self._basis.to(inputs)).square()
         total = inputs.square().sum(-1)
         residual = (total - inside.sum(-1)).clamp(min=1e-6 * total)
-        predicted = inside @ self._weights.to(inputs) + CUTS.model_error * total
+        predicted = inside @ self._weights.to(inputs) + _MODEL_ERROR * total
         return (residual / predicted.clamp(min=1e-30)).log()
 
     def gram(self) -> Tensor:
@@ -94,12 +106,12 @@ class Evidence:
         if not self.tells:
             # A shift by two spreads of the absent: a mild preference for the nearest.
             score = (self.absent.mean - statistic) / self.absent.width
-            return CUTS.mild_shift * score.clamp(-2, 8)
-        share = CUTS.outlier_share
+            return _MILD_SHIFT * score.clamp(-2, 8)
+        share = _OUTLIER_SHARE
         # A residual below the prediction speaks less against a token than one above.
         shown = torch.where(statistic < self.true.mean, (statistic + self.true.mean) / 2, statistic)
         own = torch.logaddexp(
-            self.true.log(shown, 1 - share), self.true.log(shown, share, CUTS.outlier_spread)
+            self.true.log(shown, 1 - share), self.true.log(shown, share, _OUTLIER_SPREAD)
         )
         others = [
             self.absent.log(statistic, 0.45),
@@ -107,7 +119,7 @@ class Evidence:
             torch.full_like(statistic, math.log(0.1 * math.sqrt(2 * math.pi) / 8)),
         ]
         apart = own - torch.stack(others).logsumexp(0)
-        return CUTS.layer_trust * apart.clamp(CUTS.least_ratio, CUTS.largest_ratio)
+        return _LAYER_TRUST * apart.clamp(_LEAST_RATIO, _LARGEST_RATIO)
 
     def fit(self, true: Tensor, moved: Tensor, absent: Tensor, quantile: float) -> None:
         """Fit the three distributions to statistics, where ``true`` may hold false tokens.
@@ -121,14 +133,16 @@ class Evidence:
         self.absent, self.moved = Normal.around(absent), Normal.around(moved)
         middle = float(true.quantile(quantile))
         spread = 1.4826 * float((true - middle).abs().median())
-        room = max(CUTS.least_true_spread, (self.moved.mean - middle) / 2)
-        self.true = Normal(middle, min(max(CUTS.least_true_spread, spread), room))
+        room = max(_LEAST_TRUE_SPREAD, (self.moved.mean - middle) / 2)
+        self.true = Normal(middle, min(max(_LEAST_TRUE_SPREAD, spread), room))
 
 
 def total_ratio(evidence: Sequence[Evidence], inputs: Sequence[Tensor]) -> Tensor | float:
     """Sum over the layers that tell; 0 without any."""
     pairs = zip(evidence, inputs, strict=True)
-    return sum((one.ratio(one.statistic(own)) for one, own in pairs if one.tells), start=0.0)
+    return sum(
+        (layer.ratio(layer.statistic(part)) for layer, part in pairs if layer.tells), start=0.0
+    )
 
 
 class Samples:
@@ -139,11 +153,11 @@ class Samples:
 
     def add(self, layer: int, *statistics: Tensor) -> None:
         """Take further statistics of the three kinds."""
-        for kept, own in zip(self._kinds[layer], statistics, strict=True):
-            kept.append(own)
+        for kind, values in zip(self._kinds[layer], statistics, strict=True):
+            kind.append(values)
 
     def fit(self, evidence: Sequence[Evidence]) -> None:
         """Fit each layer."""
-        for one, kinds in zip(evidence, self._kinds, strict=True):
+        for layer, kinds in zip(evidence, self._kinds, strict=True):
             true, moved, absent = (torch.cat(kind) for kind in kinds)
-            one.fit(true, moved if len(moved) else absent, absent, 0.5)
+            layer.fit(true, moved if len(moved) else absent, absent, 0.5)

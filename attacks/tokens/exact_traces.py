@@ -62,9 +62,9 @@ class Traces:
         token = self.vocabulary.new_tensor([start])
         absent = self.before.distance(self.layers.of_tokens(token, places.start)) > CUTS.end_sine
         if bool(absent) or places.start:
-            found = candidates(*shown, places, None, job)
-            if found.clear and (found.begin == 0 or start in found.tokens[0].tolist()):
-                return found
+            untested = candidates(*shown, places, None, job)
+            if untested.clear and (untested.begin == 0 or start in untested.tokens[0].tolist()):
+                return untested
         return candidates(*shown, places, start, job)
 
     def _places(self, behind: int) -> range:

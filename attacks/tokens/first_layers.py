@@ -90,8 +90,12 @@ class FirstLayers:
         uses = Counter(name for layer in layers for name in layer.modules)
         once = [all(uses[name] == 1 for name in layer.modules) for layer in layers]
         sees = [not torch.equal(p[2], e[2]) for p, e in zip(plain, early, strict=True)]
-        bare = [layer for layer, one, yes in zip(layers, once, sees, strict=True) if one > yes]
-        trained = {name for name, own in network.named_parameters() if own.requires_grad}
+        bare = [
+            layer for layer, single, yes in zip(layers, once, sees, strict=True) if single > yes
+        ]
+        trained = {
+            name for name, parameter in network.named_parameters() if parameter.requires_grad
+        }
         # The gradient of shared weights (ALBERT) mixes the inputs of all blocks: the last resort.
         fresh = once if any(map(min, once, sees)) else _first_uses(layers)
         behind = [
@@ -122,15 +126,15 @@ class FirstLayers:
 
     def behind(self, pads: int) -> FirstLayers:
         """The same layers for sentences that begin behind padding."""
-        found = copy.copy(self)
-        found.begin = pads
-        return found
+        padded = copy.copy(self)
+        padded.begin = pads
+        return padded
 
     def of_length(self, length: int) -> FirstLayers:
         """The same layers for sentences of at most so many tokens, no more than before."""
-        found = copy.copy(self)
-        found.places = None if self.places is None else self.places[:length]
-        return found
+        shorter = copy.copy(self)
+        shorter.places = None if self.places is None else self.places[:length]
+        return shorter
 
     def _shifted(self, size: int) -> Tensor:
         return self.begin + torch.arange(size, device=self._device)[None]
@@ -179,7 +183,7 @@ class FirstLayers:
         mask = mask.masked_fill(~sees, torch.finfo(dtype).min).expand(count, 1, size, size)
         ids = torch.cat([prefixes, tokens.expand(count, more)], 1)
         with self._placed(self._shifted(size).clamp(max=self.begin + start)):
-            return [found[:, start:] for found in self._run(layers, ids, mask)]
+            return [inputs[:, start:] for inputs in self._run(layers, ids, mask)]
 
     def of_lines(self, layers: Sequence[Layer], ids: Tensor) -> list[Tensor]:
         """Inputs ``(sentence, token, width)`` of each layer, for sentences of one length."""
@@ -192,12 +196,12 @@ class FirstLayers:
     def _run(
         self, layers: Sequence[Layer], ids: Tensor, mask: Tensor | None = None
     ) -> list[Tensor]:
-        found: dict[int, Tensor] = {}
+        inputs: dict[int, Tensor] = {}
 
         def keep(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
             def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-                found[index] = args[0]
-                if len(found) == len(layers):
+                inputs[index] = args[0]
+                if len(inputs) == len(layers):
                     raise _Reached
 
             return hook
@@ -208,7 +212,7 @@ class FirstLayers:
                 module = self.network.get_submodule(layer.modules[0])
                 stack.callback(module.register_forward_pre_hook(keep(index)).remove)
             self.network(input_ids=ids, attention_mask=mask, **self._arguments)
-        return [found[index] for index in range(len(layers))]
+        return [inputs[index] for index in range(len(layers))]
 
     def _trace(self, words: list[int]) -> tuple[list[Layer], list[Tensor]]:
         """All layers in the order of their use, and their inputs ``(token, width)``."""

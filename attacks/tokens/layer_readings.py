@@ -25,7 +25,9 @@ def layer_reading(model: AttackedModel, layer: Layer, most: int) -> Reading | No
     optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
     readings = {n: read(v, optimizer) for n, v in observation.update(names).items()}
     parts = [
-        model.layers.side(layer, {name: getattr(one, part) for name, one in readings.items()})
+        model.layers.side(
+            layer, {name: getattr(reading, part) for name, reading in readings.items()}
+        )
         for part in ("value", "lower", "upper")
     ]
     if not parts[0].isfinite().all() or not parts[0].any():

@@ -11,10 +11,16 @@ from torch import Tensor, nn
 
 from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.spectrum import spectrum
-from attacks.tokens.cuts import CUTS
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
 from fedsim.types import Tensors
+
+_MODEL_WEIGHT = 0.5  # weight of a language model's log-probability
+_SHIFT_WEIGHT = 3.0  # weight of the change that the update makes to it, a spread of the vocabulary
+_START_TRUST = 0.2  # factor on that for the first word, where all sentences show in each other's
+_FEED_FORWARD = 4.0  # least ratio of the sides of a feed-forward weight
+_EVEN_RANKS = 0.33  # median over largest rank of such weights, below which all matrices are taken
+_HEAD_SHIFT = 0.5  # the same for what the head's update says of the next word
 
 _STEP = 0.01  # of the weights' norm
 
@@ -38,19 +44,21 @@ class DirectionalShift:
         self,
         network: nn.Module,
         moves: Tensors,
-        shift: float = CUTS.told_shift,
-        weight: float = CUTS.told_weight,
+        shift: float = _SHIFT_WEIGHT,
+        weight: float = _MODEL_WEIGHT,
         head: Tensor | None = None,
     ) -> None:
         """Take the broadcast network, the inverse of the update and the weights of both parts.
 
         ``head`` is the inverse of the head's update, ``(vocabulary, width)``, if it is to tell.
         """
-        own = dict(network.named_parameters())
-        moves = {name: value.to(own[name]) for name, value in moves.items() if name in own}
+        parameters = dict(network.named_parameters())
+        moves = {
+            name: value.to(parameters[name]) for name, value in moves.items() if name in parameters
+        }
         self._shift, self._weight, self._head = shift, weight, head
         total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
-        size = sum(float(own[name].detach().square().sum()) for name in moves) ** 0.5
+        size = sum(float(parameters[name].detach().square().sum()) for name in moves) ** 0.5
         self.shifts = total > 0
         self._networks: list[Any] = []
         for sign in (-1, 1) if self.shifts else (0,):
@@ -67,8 +75,8 @@ class DirectionalShift:
     def of(cls, network: nn.Module, update: Tensors, most: int) -> DirectionalShift:
         """Take the broadcast network, the update and its largest rank."""
         tables = embedding_names(network)
-        own = dict(network.named_parameters())
-        known = {k: v for k, v in update.items() if k in own}
+        parameters = dict(network.named_parameters())
+        known = {k: v for k, v in update.items() if k in parameters}
         for name in (tables.word, tables.position):
             known.pop(name or "", None)
         return cls(network, dict(_telling(known, most)))
@@ -95,8 +103,8 @@ class DirectionalShift:
             self._caches[index] = out.past_key_values
             states.append(out.last_hidden_state[:, -1])
         self._prefixes = prefixes
-        trust = 1.0 if prefixes.shape[1] > 1 else CUTS.told_start
-        return self._told(states, states[0].new_full((len(prefixes), 1), trust))
+        trust = 1.0 if prefixes.shape[1] > 1 else _START_TRUST
+        return self._scores(states, states[0].new_full((len(prefixes), 1), trust))
 
     def _parents(self, prefixes: Tensor) -> Tensor | None:
         """The row of each prefix but its last token in the call before; None if one is new.
@@ -114,26 +122,26 @@ class DirectionalShift:
         """The same for each place of a line but the first, ``(place, vocabulary)``."""
         states = [self._states(net, line[None])[0, :-1] for net in self._networks]
         trust = states[0].new_ones(len(line) - 1, 1)
-        trust[0] = CUTS.told_start
-        return self._told(states, trust)
+        trust[0] = _START_TRUST
+        return self._scores(states, trust)
 
     def _states(self, network: Any, ids: Tensor) -> Tensor:  # noqa: ANN401
         mask = torch.ones_like(ids)
         states: Tensor = network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
         return states
 
-    def _told(self, states: list[Tensor], trust: Tensor) -> Tensor:
+    def _scores(self, states: list[Tensor], trust: Tensor) -> Tensor:
         heads = [net.get_output_embeddings() for net in self._networks]
         logs: list[Tensor] = [
-            head(own).log_softmax(-1) for head, own in zip(heads, states, strict=True)
+            head(state).log_softmax(-1) for head, state in zip(heads, states, strict=True)
         ]
-        told: Tensor = torch.stack(logs).mean(0)
+        scores: Tensor = torch.stack(logs).mean(0)
         if self.shifts:
-            told = told + trust * self._shift * _standing_out(logs[0] - logs[1])
+            scores = scores + trust * self._shift * _standing_out(logs[0] - logs[1])
         if self._head is not None:
             shift = -torch.stack(states).mean(0) @ self._head.T
-            told = told + CUTS.head_shift * _standing_out(shift)
-        return told * self._weight
+            scores = scores + _HEAD_SHIFT * _standing_out(shift)
+        return scores * self._weight
 
 
 def _standing_out(shift: Tensor) -> Tensor:
@@ -158,7 +166,10 @@ def next_word_weights(network: nn.Module) -> set[str]:
 def head_weight(network: nn.Module) -> str | None:
     """The parameter of the head, which may be the table of words; None without a head."""
     head = cast(Any, network).get_output_embeddings()
-    return next((n for n, own in network.named_parameters() if head and own is head.weight), None)
+    return next(
+        (n for n, parameter in network.named_parameters() if head and parameter is head.weight),
+        None,
+    )
 
 
 def _telling(update: Tensors, most: int) -> Iterator[tuple[str, Tensor]]:
@@ -168,12 +179,12 @@ def _telling(update: Tensors, most: int) -> Iterator[tuple[str, Tensor]]:
     fewer directions than one of them, as under strong noise and pruning.
     """
     alive = {k: v for k, v in update.items() if v.dim() == 2 and v.any() and v.isfinite().all()}
-    wide = [k for k, v in alive.items() if max(v.shape) >= CUTS.feed_forward * min(v.shape)]
-    found = {name: _inverse(alive[name], most) for name in wide}
-    ranks = sorted(rank for _, rank in found.values())
-    if not ranks or ranks[len(ranks) // 2] < CUTS.even_ranks * ranks[-1]:
-        found |= {k: _inverse(v, most) for k, v in alive.items() if k not in found}
-    yield from ((name, move) for name, (move, _) in found.items())
+    wide = [k for k, v in alive.items() if max(v.shape) >= _FEED_FORWARD * min(v.shape)]
+    inverses = {name: _inverse(alive[name], most) for name in wide}
+    ranks = sorted(rank for _, rank in inverses.values())
+    if not ranks or ranks[len(ranks) // 2] < _EVEN_RANKS * ranks[-1]:
+        inverses |= {k: _inverse(v, most) for k, v in alive.items() if k not in inverses}
+    yield from ((name, move) for name, (move, _) in inverses.items())
 
 
 def _inverse(value: Tensor, most: int) -> tuple[Tensor, int]:
@@ -190,5 +201,5 @@ def _inverse(value: Tensor, most: int) -> tuple[Tensor, int]:
         return torch.zeros_like(value), 0
     right = seen.basis.T @ wide
     scale = right.norm(dim=1).clamp(min=OBSERVED.spike_floor) * seen.strengths.sqrt()
-    found: Tensor = (seen.basis * (seen.cosines / scale)) @ right
-    return found if value.shape[0] <= value.shape[1] else found.T, seen.rank
+    inverse: Tensor = (seen.basis * (seen.cosines / scale)) @ right
+    return inverse if value.shape[0] <= value.shape[1] else inverse.T, seen.rank

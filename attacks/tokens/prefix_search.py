@@ -14,6 +14,12 @@ from attacks.tokens.evidence import Evidence, total_ratio
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.next_token_shift import DirectionalShift
 
+_NEAR_TOKENS = 8  # of these, those tried in the second block
+_FIRST_WORDS = 4  # factor on both behind a single prefix, the start of every sentence
+_BEGIN_TOKENS = 4  # first tokens that tell sentences of a batch from one another
+_HOPELESS = 60.0  # log-probability below a sentence of the same begin that ends a prefix
+_LINES = 32  # candidates kept of each first word, divided by the sentences of the batch
+
 
 @dataclass(frozen=True)
 class ScoredPrefix:
@@ -37,7 +43,7 @@ class PrefixSearch:
         near: evidence of the layers behind the first attention.
         later: evidence of those of the second block.
         first: log-likelihood ratio before any attention, ``(position, vocabulary)``.
-        told: the language model; None if the network has no head over the vocabulary.
+        shift: the language model; None if the network has no head over the vocabulary.
         end: id of the token that ends a sentence; None if none does.
         beam: number of prefixes kept.
         count: sentences of the batch.
@@ -47,7 +53,7 @@ class PrefixSearch:
     near: Sequence[Evidence]
     later: Sequence[Evidence]
     first: Tensor
-    told: DirectionalShift | None
+    shift: DirectionalShift | None
     end: int | None
     beam: int
     count: int
@@ -61,7 +67,7 @@ class PrefixSearch:
             ahead: most tokens behind the first ones; None for sentences of any length.
         """
         prefixes, score = starts, self.first.new_zeros(len(starts))
-        found: list[ScoredPrefix] = []
+        sentences: list[ScoredPrefix] = []
         best: dict[tuple[int, ...], float] = {}
         longest = min(len(self.first), starts.shape[1] + (ahead or len(self.first)))
         for position in range(starts.shape[1], longest + 1):
@@ -72,9 +78,9 @@ class PrefixSearch:
                 shares = torch.cat([gain, over[:, None]], 1).log_softmax(1)
                 ends = score + shares[:, -1]
                 total = score[:, None] + shares[:, :-1]
-            found += [
-                ScoredPrefix(tuple(line), own)
-                for line, own in zip(lines, ends.tolist(), strict=True)
+            sentences += [
+                ScoredPrefix(tuple(line), log)
+                for line, log in zip(lines, ends.tolist(), strict=True)
             ]
             if last:
                 break
@@ -82,12 +88,12 @@ class PrefixSearch:
             if not alive.any():
                 break
             prefixes, tokens, total = prefixes[alive], tokens[alive], total[alive].flatten()
-            beam = max(self.beam, CUTS.first_words * CUTS.near_tokens if len(prefixes) == 1 else 0)
+            beam = max(self.beam, _FIRST_WORDS * _NEAR_TOKENS if len(prefixes) == 1 else 0)
             index = self._kept(total, tokens.flatten(), beam)
             row, column = index // tokens.shape[1], index % tokens.shape[1]
             score = total[index]
             prefixes = torch.cat([prefixes[row], tokens[row, column][:, None]], 1)
-        return sorted(found, key=lambda one: -one.score)
+        return sorted(sentences, key=lambda sentence: -sentence.score)
 
     def _hopeful(
         self,
@@ -100,13 +106,13 @@ class PrefixSearch:
 
         ``best`` is of the sentences so far, by their first tokens, and is brought up to date.
         """
-        begins = [tuple(line[: CUTS.begin_tokens]) for line in lines]
-        for begin, own in zip(begins, ends, strict=True):
-            best[begin] = max(own, best.get(begin, -torch.inf))
+        begins = [tuple(line[:_BEGIN_TOKENS]) for line in lines]
+        for begin, log in zip(begins, ends, strict=True):
+            best[begin] = max(log, best.get(begin, -torch.inf))
         rank = 1 if self.count == 1 else 2 * self.count
         least = sorted(best.values(), reverse=True)[rank - 1] if len(best) >= rank else -torch.inf
         rivals = score.new_tensor([max(least, best[begin]) for begin in begins])
-        hopeful: Tensor = score >= rivals - CUTS.hopeless
+        hopeful: Tensor = score >= rivals - _HOPELESS
         return hopeful
 
     def _kept(self, total: Tensor, tokens: Tensor, beam: int) -> Tensor:
@@ -119,36 +125,36 @@ class PrefixSearch:
         if self.count == 1:
             return order[:beam]
         seen: dict[int, int] = {}
-        kept = []
+        chosen = []
         for index, token in zip(order.tolist(), tokens[order].tolist(), strict=True):
             seen[token] = seen.get(token, 0) + 1
             if seen[token] <= CUTS.prefixes:
-                kept.append(index)
-            if len(kept) == beam:
+                chosen.append(index)
+            if len(chosen) == beam:
                 break
-        return torch.tensor(kept, device=total.device)
+        return torch.tensor(chosen, device=total.device)
 
-    def _told(self, prefixes: Tensor) -> Tensor:
-        if self.told is None:
+    def _next_words(self, prefixes: Tensor) -> Tensor:
+        if self.shift is None:
             return self.first.new_zeros(len(prefixes), self.first.shape[1])
-        return self.told.next_tokens(prefixes)
+        return self.shift.next_tokens(prefixes)
 
     def _extensions(self, prefixes: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
         """Log-likelihood ratio and ids ``(prefix, token)`` of the best next tokens of each prefix.
 
         And what speaks for its end, ``(prefix,)``, in the same unit.
         """
-        told = self._told(prefixes)
-        wider = CUTS.first_words if len(prefixes) == 1 else 1
-        over = told.new_zeros(len(told))
+        logs = self._next_words(prefixes)
+        wider = _FIRST_WORDS if len(prefixes) == 1 else 1
+        over = logs.new_zeros(len(logs))
         if self.end is not None:
-            over = told[:, self.end].clone()
-            told[:, self.end] = -torch.inf
+            over = logs[:, self.end].clone()
+            logs[:, self.end] = -torch.inf
             if position == len(prefixes) == 1:  # a sentence has a word
                 over.fill_(-torch.inf)
         size = min(wider * CUTS.next_tokens, self.first.shape[1])
-        gain, tokens = (self.first[position] + told).topk(size, dim=1)
-        for evidence, few in ((self.near, CUTS.near_tokens), (self.later, CUTS.near_tokens)):
+        gain, tokens = (self.first[position] + logs).topk(size, dim=1)
+        for evidence, few in ((self.near, _NEAR_TOKENS), (self.later, _NEAR_TOKENS)):
             if evidence:
                 inputs = self.layers.of_extensions([e.layer for e in evidence], prefixes, tokens)
                 gain = gain + total_ratio(evidence, inputs)
@@ -157,13 +163,17 @@ class PrefixSearch:
         return gain, tokens, over + CUTS.end_gain
 
 
-def varied(found: Sequence[ScoredPrefix], start: int, count: int) -> list[ScoredPrefix]:
+def varied(sentences: Sequence[ScoredPrefix], start: int, count: int) -> list[ScoredPrefix]:
     """The likeliest sentences of each first word, of different lengths, for some first words."""
-    kept: dict[int, dict[int, ScoredPrefix]] = {}
-    for one in sorted(found, key=lambda one: -one.score):
-        if len(one.ids) > start + 1:
-            own = kept.setdefault(one.ids[start], {})
-            if len(own) < max(CUTS.fewest_lines, CUTS.lines // count):
-                own.setdefault(len(one.ids), one)
-    lines = [one for own in list(kept.values())[: 2 * count] for one in own.values()]
-    return lines or list(found[:1])
+    by_word: dict[int, dict[int, ScoredPrefix]] = {}
+    for sentence in sorted(sentences, key=lambda sentence: -sentence.score):
+        if len(sentence.ids) > start + 1:
+            by_length = by_word.setdefault(sentence.ids[start], {})
+            if len(by_length) < max(CUTS.fewest_lines, _LINES // count):
+                by_length.setdefault(len(sentence.ids), sentence)
+    lines = [
+        sentence
+        for by_length in list(by_word.values())[: 2 * count]
+        for sentence in by_length.values()
+    ]
+    return lines or list(sentences[:1])

@@ -44,28 +44,31 @@ class Pursuit:
     def directions(self) -> Tensor:
         """Orthonormal basis of what is left, ``(direction, width)``."""
         _, sizes, basis = torch.linalg.svd(self.left, full_matrices=False)
-        found: Tensor = basis[sizes > CUTS.pursued]
-        return found
+        directions: Tensor = basis[sizes > CUTS.pursued]
+        return directions
 
     def plus(self, inputs: Tensor) -> Pursuit:
         """The same with further rows ``(row, width)``; those in the span of others add nothing."""
-        rows, left = self.rows, self.left
-        for one in inputs.to(rows):
-            new = one
+        rows, residual = self.rows, self.left
+        for row in inputs.to(rows):
+            new = row
             for _ in range(2):  # once more against rounding
                 new = new - (new @ rows.T) @ rows
-            if new.norm() > CUTS.pursued * one.norm():
+            if new.norm() > CUTS.pursued * row.norm():
                 new = new / new.norm()
-                rows, left = torch.cat([rows, new[None]]), left - (left @ new)[:, None] * new
-        return replace(self, left=left, rows=rows)
+                rows, residual = (
+                    torch.cat([rows, new[None]]),
+                    residual - (residual @ new)[:, None] * new,
+                )
+        return replace(self, left=residual, rows=rows)
 
     def shares(self, inputs: Tensor, directions: Tensor) -> Tensor:
         """Share of what rows leave of inputs ``(..., width)`` that lies in ``directions``."""
-        own = inputs.to(self.rows)
-        rest = own - (own @ self.rows.T) @ self.rows
+        rows = inputs.to(self.rows)
+        rest = rows - (rows @ self.rows.T) @ self.rows
         size = rest.square().sum(-1)
         share = (rest @ directions.T).square().sum(-1) / size.clamp(min=1e-30)
-        return share.where(size > CUTS.pursued * own.square().sum(-1), 0)
+        return share.where(size > CUTS.pursued * rows.square().sum(-1), 0)
 
 
 def few_rows(
@@ -81,19 +84,19 @@ def few_rows(
     """
     pursuit = Pursuit.of(basis)
     size = atoms.square().sum(1)
-    room, found = size.clone(), list[int]()
+    room, chosen = size.clone(), list[int]()
     while len(directions := pursuit.directions):
-        if job.expired or len(found) >= CUTS.pursued_rows * basis.shape[0]:
+        if job.expired or len(chosen) >= CUTS.pursued_rows * basis.shape[0]:
             return None
         # Directions are orthogonal to the rows, so that atoms need not be made so.
         share = (atoms @ directions.to(atoms).T).square().sum(1) / room.clamp(min=1e-30)
         share = share.where(room > CUTS.pursued_room * size, 0)
-        found.append(int(share.argmax()))
+        chosen.append(int(share.argmax()))
         if kinds is not None:
-            room[kinds == kinds[found[-1]]] = 0
-        pursuit = pursuit.plus(atoms[found[-1]][None])
+            room[kinds == kinds[chosen[-1]]] = 0
+        pursuit = pursuit.plus(atoms[chosen[-1]][None])
         room -= (atoms @ pursuit.rows[-1].to(atoms)).square()
-    return found
+    return chosen
 
 
 def noisy_rows(matrix: Tensor, atoms: Tensor, most: int) -> list[int]:
@@ -107,24 +110,27 @@ def noisy_rows(matrix: Tensor, atoms: Tensor, most: int) -> list[int]:
         atoms: the dictionary, ``(row, width)``.
         most: largest number of rows.
     """
-    left, atoms = matrix.double(), atoms.double()
-    measured, width = left.shape
+    residual, atoms = matrix.double(), atoms.double()
+    measured, width = residual.shape
     size = atoms.square().sum(1)
-    room, chosen, found = size.clone(), left[:0], list[int]()
+    room, chosen, numbers = size.clone(), residual[:0], list[int]()
     nats = math.log(len(atoms))
-    while len(found) < most:
+    while len(numbers) < most:
         # Of white noise it is chi-square with as many degrees of freedom as there are measurements.
-        energy = (atoms @ left.T).square().sum(1) / room.clamp(min=1e-30)
+        energy = (atoms @ residual.T).square().sum(1) / room.clamp(min=1e-30)
         energy[room < CUTS.noisy_room * size] = 0
-        noise = left.square().sum() / (measured * (width - len(found)))
+        noise = residual.square().sum() / (measured * (width - len(numbers)))
         best = int(energy.argmax())
         if energy[best] <= noise * (measured + 2 * (measured * nats) ** 0.5 + 2 * nats):
             break
-        found.append(best)
+        numbers.append(best)
         new = atoms[best]
         for _ in range(2):  # once more against rounding
             new = new - (new @ chosen.T) @ chosen
         new = new / new.norm()
-        chosen, left = torch.cat([chosen, new[None]]), left - (left @ new)[:, None] * new
+        chosen, residual = (
+            torch.cat([chosen, new[None]]),
+            residual - (residual @ new)[:, None] * new,
+        )
         room = room - (atoms @ new).square()
-    return found
+    return numbers

@@ -49,9 +49,9 @@ def grow(
     if public:
         total = torch.zeros_like(total)
     prefixes, total = prefixes[total <= limit][:beam], total[total <= limit][:beam]
-    if len(prefixes) and all(len(own) == 1 for own in tokens):
-        found = _only(test, torch.cat(list(tokens)), limit)
-        return [found] if _is_text(found, test) else [], job.expired
+    if len(prefixes) and all(len(ids) == 1 for ids in tokens):
+        sentence = _only(test, torch.cat(list(tokens)), limit)
+        return [sentence] if _is_text(sentence, test) else [], job.expired
     done: list[SpanSentence] = []
     for position in range(1, len(tokens) + 1):
         if not len(prefixes) or job.expired:
@@ -73,12 +73,12 @@ def grow(
             prefixes = torch.cat([prefixes[rows], tokens[position][columns][:, None]], 1)
     if job.expired:
         done += [SpanSentence(tuple(line), 1.0, False, place) for line in prefixes.tolist()]
-    return [one for one in done if _is_text(one, test)], job.expired
+    return [sentence for sentence in done if _is_text(sentence, test)], job.expired
 
 
-def _is_text(found: SpanSentence, test: SpanTest) -> bool:
+def _is_text(sentence: SpanSentence, test: SpanTest) -> bool:
     """Whether it is no run of one token that any length of it would fit."""
-    return not test.layers.everywhere or len(found.ids) == 1 or len(set(found.ids)) > 1
+    return not test.layers.everywhere or len(sentence.ids) == 1 or len(set(sentence.ids)) > 1
 
 
 def _only(test: SpanTest, line: Tensor, limit: float) -> SpanSentence:

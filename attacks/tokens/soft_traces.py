@@ -13,11 +13,15 @@ from attacks.observed.spectrum import completed
 from attacks.observed.word_rows import words_of_pruned
 from attacks.tokens.adapter_evidence import adapter_evidence
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.evidence import Evidence, Normal, Samples
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.layer_readings import are_signs, is_shown, layer_reading, spikes
 from fedsim.types import Tensors
+
+_GROWN_PLACES = 7  # places of the greedy growth that fits the layers first
+_GROWN_STARTS = 6  # first tokens that it tries in excess of the sentences
+_RESIDUAL_ROUNDS = 8  # rounds of imputation of what found sentences leave of an update
+_RESIDUAL_WORDS = 1024  # words tried at each position in it, the likeliest in the whole update
 
 _CHUNK = 4096  # tokens in one forward pass
 
@@ -54,8 +58,8 @@ class SoftTraces:
         """Log-likelihood ratio before any attention ``(position, vocabulary)``."""
         if self.first is None:
             return self.statistics.masked_fill(self.statistics.isfinite(), 0).neg()
-        found = self.first.ratio(self.statistics.clamp(max=1e4))
-        return found.masked_fill(~self.statistics.isfinite(), -torch.inf)
+        ratios = self.first.ratio(self.statistics.clamp(max=1e4))
+        return ratios.masked_fill(~self.statistics.isfinite(), -torch.inf)
 
     def grow(self, start: Sequence[int], count: int, rng: torch.Generator) -> None:
         """Fit every layer by a few greedy steps from the likeliest first tokens, the best of them.
@@ -69,9 +73,9 @@ class SoftTraces:
             rng: draws random words.
         """
         every = self._every
-        kinds = [one.layer for one in every]
-        places = range(len(start), min(len(start) + CUTS.grown_places, len(self.statistics) - 1))
-        tried = min(count + CUTS.grown_starts, self.statistics.shape[1])
+        kinds = [evidence.layer for evidence in every]
+        places = range(len(start), min(len(start) + _GROWN_PLACES, len(self.statistics) - 1))
+        tried = min(count + _GROWN_STARTS, self.statistics.shape[1])
         first = self.statistics[places[0]].topk(tried, largest=False).indices
         ids = torch.tensor(start, dtype=torch.int64, device=first.device).expand(tried, len(start))
         prefixes = torch.cat([ids, first[:, None]], 1)
@@ -81,30 +85,32 @@ class SoftTraces:
             few = self.statistics[place].topk(2 * count + 6, largest=False).indices
             tokens = torch.cat([few, self._draws(rng)])
             inputs = self.layers.of_extensions(kinds, prefixes, tokens)
-            found = [one.statistic(own) for one, own in zip(every, inputs, strict=True)]
-            far = [Normal.around(own[:, len(few) :].flatten()) for own in found]
+            statistics = [
+                evidence.statistic(values) for evidence, values in zip(every, inputs, strict=True)
+            ]
+            far = [Normal.around(values[:, len(few) :].flatten()) for values in statistics]
             apart = sum(
-                (one.mean - own[:, : len(few)]) / one.width
-                for one, own in zip(far, found, strict=True)
+                (evidence.mean - values[:, : len(few)]) / evidence.width
+                for evidence, values in zip(far, statistics, strict=True)
             )
             assert isinstance(apart, Tensor)
             most, best = apart.max(1)
             total += most
             false = torch.ones_like(apart, dtype=torch.bool).scatter_(1, best[:, None], False)
-            near = [own[:, : len(few)] for own in found]
-            draws = [own[:, len(few) :] for own in found]
+            near = [values[:, : len(few)] for values in statistics]
+            draws = [values[:, len(few) :] for values in statistics]
             grown.append(
                 [
-                    (own[~false], own[false].view(tried, -1), random)
-                    for own, random in zip(near, draws, strict=True)
+                    (values[~false], values[false].view(tried, -1), random)
+                    for values, random in zip(near, draws, strict=True)
                 ]
             )
             prefixes = torch.cat([prefixes, few[best][:, None]], 1)
-        kept = total.topk(count).indices
+        best_rows = total.topk(count).indices
         samples = Samples(len(every))
         for step in grown:
             for index, parts in enumerate(step):
-                samples.add(index, *(part[kept].flatten() for part in parts))
+                samples.add(index, *(part[best_rows].flatten() for part in parts))
         samples.fit(every)
 
     def fit(self, lines: Sequence[Sequence[int]], rng: torch.Generator) -> None:
@@ -114,26 +120,26 @@ class SoftTraces:
         and the hardest to tell.
         """
         every = self._every
-        kinds = [one.layer for one in every]
+        kinds = [evidence.layer for evidence in every]
         samples = Samples(len(every))
         ratios = self.ratios
         for line in lines:
             ids = torch.tensor(line, device=self.words.device)
             true = self.layers.of_lines(kinds, ids[None])
             nothing = ids.new_zeros(0, dtype=torch.float32)
-            for index, (one, inputs) in enumerate(zip(every, true, strict=True)):
-                samples.add(index, one.statistic(inputs)[0, 1:], nothing, nothing)
+            for index, (evidence, inputs) in enumerate(zip(every, true, strict=True)):
+                samples.add(index, evidence.statistic(inputs)[0, 1:], nothing, nothing)
             for place in range(1, len(line), max(1, len(line) * len(lines) // 6)):
-                own = ids[1:].unique()
-                own = own[own != ids[place]][:16]
+                others = ids[1:].unique()
+                others = others[others != ids[place]][:16]
                 near = ratios[place].topk(2 * len(lines) - 1).indices
                 near = near[near != ids[place]][: 2 * len(lines) - 2]
-                tokens = torch.cat([own, near, self._draws(rng)])
+                tokens = torch.cat([others, near, self._draws(rng)])
                 tried = self.layers.of_extensions(kinds, ids[None, :place], tokens)
-                for index, (one, made) in enumerate(zip(every, tried, strict=True)):
-                    found, few = one.statistic(made)[0], len(own) + len(near)
-                    false = found[: len(own)] if one is self.first else found[:few]
-                    samples.add(index, nothing, false, found[few:])
+                for index, (evidence, candidates) in enumerate(zip(every, tried, strict=True)):
+                    values, few = evidence.statistic(candidates)[0], len(others) + len(near)
+                    false = values[: len(others)] if evidence is self.first else values[:few]
+                    samples.add(index, nothing, false, values[few:])
         samples.fit(every)
 
     def without(self, others: Tensors, every: Tensors, most: int) -> SoftTraces:
@@ -144,18 +150,18 @@ class SoftTraces:
             every: part of it that all sentences explain, as known so far.
             most: tokens of the rest.
         """
-        found = {}
+        evidence = {}
         for layer, reading in self.readings.items():
             part, whole = (
-                self.layers.side(layer, one).to(reading.value) for one in (others, every)
+                self.layers.side(layer, item).to(reading.value) for item in (others, every)
             )
             scale = 1.0
             if not reading.complete:  # imputed values have a scale of their own
                 scale = float((whole * reading.value).sum() / whole.square().sum().clamp(min=1e-30))
-            left = reading.less(scale * part)
-            found[layer] = spikes(completed(left, most, CUTS.residual_rounds), layer, most)
-        first = found.get(self.layers.tokens)
-        size = min(CUTS.residual_words, self.statistics.shape[1])
+            residual = reading.less(scale * part)
+            evidence[layer] = spikes(completed(residual, most, _RESIDUAL_ROUNDS), layer, most)
+        first = evidence.get(self.layers.tokens)
+        size = min(_RESIDUAL_WORDS, self.statistics.shape[1])
         near = self.statistics.topk(size, dim=1, largest=False)
         statistics = torch.full_like(self.statistics, torch.inf)
         for position, (ids, values) in enumerate(zip(near.indices, near.values, strict=True)):
@@ -167,14 +173,16 @@ class SoftTraces:
         return replace(
             self,
             first=first,
-            near=[one for layer in self.layers.contexts if (one := found.get(layer))],
-            later=[one for layer in self.layers.later if (one := found.get(layer))],
+            near=[item for layer in self.layers.contexts if (item := evidence.get(layer))],
+            later=[item for layer in self.layers.later if (item := evidence.get(layer))],
             statistics=statistics,
         )
 
     @property
     def _every(self) -> list[Evidence]:
-        return [one for one in (self.first, *self.near, *self.later) if one is not None]
+        return [
+            evidence for evidence in (self.first, *self.near, *self.later) if evidence is not None
+        ]
 
     def _draws(self, rng: torch.Generator) -> Tensor:
         draws = torch.randint(len(self.words), (24,), generator=rng)
@@ -197,21 +205,21 @@ def soft_traces(model: AttackedModel, *, rows: bool) -> SoftTraces:
     most = count * task.max_length
     shown = words_of_pruned(observation, network, 2 * count, most) if rows else None
     if shown is not None:
-        own = torch.cat([shown.to(words), words.new_tensor(task.spec.special_ids)])
-        words = words[torch.isin(words, own)]
+        shown_ids = torch.cat([shown.to(words), words.new_tensor(task.spec.special_ids)])
+        words = words[torch.isin(words, shown_ids)]
     layers = model.usual_layers
     # An encoder's layers behind the attention say nothing of a token without its sentence.
     behind = (*layers.contexts, *layers.later) if layers.causal else ()
     readings: dict[Layer, Reading] = {}
-    found: dict[Layer, Evidence | None] = {}
+    evidence: dict[Layer, Evidence | None] = {}
     for layer in (layers.tokens, *behind):
         reading = layer_reading(model, layer, most)
         if reading is None:
-            found[layer] = adapter_evidence(model, layer, most)
+            evidence[layer] = adapter_evidence(model, layer, most)
         else:
             readings[layer] = reading
-            found[layer] = spikes(reading.value, layer, most)
-    first = found[layers.tokens]
+            evidence[layer] = spikes(reading.value, layer, most)
+    first = evidence[layers.tokens]
     size = network.get_input_embeddings().num_embeddings  # type: ignore[operator]
     statistics = words.new_full((task.max_length, size), torch.inf, dtype=torch.float32)
     for position in range(task.max_length):
@@ -226,8 +234,8 @@ def soft_traces(model: AttackedModel, *, rows: bool) -> SoftTraces:
     return SoftTraces(
         layers,
         first,
-        [one for layer in layers.contexts if (one := found.get(layer))],
-        [one for layer in layers.later if (one := found.get(layer))],
+        [kind for layer in layers.contexts if (kind := evidence.get(layer))],
+        [kind for layer in layers.later if (kind := evidence.get(layer))],
         words,
         statistics,
         readings,

@@ -32,15 +32,15 @@ class SpanTest:
 
     def sines(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """The sine of each token ``(sentence, token)``, 0 on the padding to the right."""
-        found = ids.new_zeros(ids.shape, dtype=next(self.layers.network.parameters()).dtype)
+        sines = ids.new_zeros(ids.shape, dtype=next(self.layers.network.parameters()).dtype)
         size = max(1, _CHUNK // ids.shape[1])
         for start in range(0, len(ids), size):
             length = lengths[start : start + size]
             longest = int(length.max())
             mask = (torch.arange(longest, device=ids.device) < length[:, None]).long()
             inputs = self.layers.of_sentences(self.layer, ids[start : start + size, :longest], mask)
-            found[start : start + size, :longest] = self.subspace.distance(inputs) * mask
-        return found
+            sines[start : start + size, :longest] = self.subspace.distance(inputs) * mask
+        return sines
 
     def inputs(self, ids: Sequence[int]) -> Tensor:
         """The layer's inputs ``(token, width)`` for one sentence."""
@@ -61,14 +61,14 @@ class SpanTest:
         Of a sine above ``limit`` only a lower bound above it.
         """
         size = max(1, _CHUNK // (prefixes.shape[1] + len(tokens)))
-        found = []
+        parts = []
         for part in prefixes.split(size):
             (inputs,) = self.layers.of_extensions([self.layer], part, tokens)
             sines = self.subspace.least_distance(inputs)
             near = sines <= limit
             sines[near] = self.subspace.distance(inputs[near])
-            found.append(sines)
-        return torch.cat(found)
+            parts.append(sines)
+        return torch.cat(parts)
 
 
 def best_test(model: AttackedModel, before: Subspace) -> SpanTest:
@@ -84,14 +84,14 @@ def best_test(model: AttackedModel, before: Subspace) -> SpanTest:
     tests, ranks, least = list[SpanTest](), [], CUTS.equal_rank * before.rank
     sent = [layer for layer in layers.contexts if layer.weights(observation.received)]
     widths = {layer: len(layers.side(layer, observation.sent)) for layer in sent}
-    for layer in sorted(sent, key=lambda one: -widths[one]) if layers.causal else sent:
+    for layer in sorted(sent, key=lambda candidate: -widths[candidate]) if layers.causal else sent:
         if layers.causal and tests and min(map(_filled, tests)) < least / widths[layer]:
             break  # no narrower layer can have more room
-        found = subspace(model, layer)
-        ranks.append(f"{found.rank} of {found.most}")
-        if least <= found.rank < found.most:
-            tests.append(SpanTest(layers, layer, found))
-            if not layers.causal and 2 * found.rank <= found.width:
+        space = subspace(model, layer)
+        ranks.append(f"{space.rank} of {space.most}")
+        if least <= space.rank < space.most:
+            tests.append(SpanTest(layers, layer, space))
+            if not layers.causal and 2 * space.rank <= space.width:
                 return tests[-1]
     if not tests:
         raise CannotAttack(

@@ -40,9 +40,9 @@ class SummedInputs:
         first = [summed(layers, norm, words[:1], p)[0] for p in range(len(tokens))]
         moved = torch.cat(first) - sums[:1]
         at = [torch.searchsorted(words, part) for part in tokens]
-        found = [summed(layers, norm, part, p) for p, part in enumerate(tokens)]
-        whole = torch.cat([sums[own] + moved[p] for p, own in enumerate(at)])
-        seen = torch.cat([part for part, _ in found])
+        parts = [summed(layers, norm, part, p) for p, part in enumerate(tokens)]
+        whole = torch.cat([sums[ids] + moved[p] for p, ids in enumerate(at)])
+        seen = torch.cat([part for part, _ in parts])
         if (whole - seen).norm() > CUTS.sum_error * seen.norm():
             return None
         scale, shift = norm.weight.detach(), norm.bias.detach()
@@ -51,8 +51,8 @@ class SummedInputs:
         return cls(
             words.tolist(),
             torch.cat(at),
-            torch.cat([torch.full_like(own, p) for p, own in enumerate(at)]),
-            torch.cat([inputs for _, inputs in found]),
+            torch.cat([torch.full_like(ids, p) for p, ids in enumerate(at)]),
+            torch.cat([inputs for _, inputs in parts]),
             torch.cat([centred, shift[None]]),
         )
 
@@ -66,13 +66,15 @@ def last_norm(layers: FirstLayers, word: Tensor) -> nn.LayerNorm | None:
     for module in layers.network.modules():
         if not isinstance(module, nn.LayerNorm) or module.weight is None or module.bias is None:
             continue
-        kept: list[Tensor] = []
-        handle = module.register_forward_hook(lambda _m, _a, out, kept=kept: kept.append(out))
+        outputs: list[Tensor] = []
+        handle = module.register_forward_hook(
+            lambda _m, _a, out, outputs=outputs: outputs.append(out)
+        )
         try:
             inputs = layers.of_tokens(word, 0)
         finally:
             handle.remove()
-        if kept and torch.equal(kept[0][:, 0], inputs):
+        if outputs and torch.equal(outputs[0][:, 0], inputs):
             return module
     return None
 
@@ -81,10 +83,10 @@ def summed(
     layers: FirstLayers, norm: nn.LayerNorm, words: Tensor, position: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     """What the normalisation receives and the first layer's inputs, both ``(word, width)``."""
-    kept: list[Tensor] = []
-    handle = norm.register_forward_pre_hook(lambda _module, args: kept.append(args[0]))
+    outputs: list[Tensor] = []
+    handle = norm.register_forward_pre_hook(lambda _module, args: outputs.append(args[0]))
     try:
         inputs = layers.of_tokens(words, position)
     finally:
         handle.remove()
-    return kept[0][:, 0], inputs
+    return outputs[0][:, 0], inputs

@@ -60,8 +60,8 @@ def _centred(sums: Tensor) -> Tensor:
 
 def _squares(words: Tensor, places: Tensor) -> Tensor:
     """Squared lengths of the sums of each place and each word ``(place, word)``."""
-    own = words.square().sum(1) + places.square().sum(1, keepdim=True)
-    return own + 2 * places @ words.T
+    separate = words.square().sum(1) + places.square().sum(1, keepdim=True)
+    return separate + 2 * places @ words.T
 
 
 def _lengths(words: Tensor, places: Tensor, shift: Tensor, deviation: Tensor) -> Tensor:

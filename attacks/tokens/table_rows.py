@@ -68,11 +68,11 @@ class TableRows:
         energy = self.words.square().sum(1)
         alive = int((energy > 0).sum())
         near = energy / 2 + self.places @ self.words.T
-        found = [
+        strongest = [
             energy.topk(min(_WORDS * count * len(self.places), alive)).indices,
             near.topk(min(_NEAR * count, alive), dim=1).indices.flatten(),
         ]
-        tokens: Tensor = torch.cat(found).unique()
+        tokens: Tensor = torch.cat(strongest).unique()
         return tokens
 
     def parts(self, tokens: Tensor) -> list[Tensor]:
@@ -89,19 +89,19 @@ class TableRows:
         unit = normalize(rows, eps=1e-30)
         direction = torch.linalg.eigh(unit[clear].T @ unit[clear]).eigenvectors[:, -1]
         sizes = energy.clamp(min=float(energy[clear].min())).log()
-        found = []
+        parts = []
         for values in (unit @ direction, sizes):
             high = values > _threshold(values[clear])
-            found += [high, ~high]
-        return found
+            parts += [high, ~high]
+        return parts
 
     def weights(self, tokens: Tensor) -> Tensor:
         """How often each token occurs at each place, ``(place, token)``, by ridge regression."""
         rows = self.words[tokens]
         table = rows @ rows.T
         table.diagonal().add_(self.words.shape[1] * self.noise)
-        found: Tensor = torch.linalg.solve(table, rows @ self.places.T).T
-        return found
+        weights: Tensor = torch.linalg.solve(table, rows @ self.places.T).T
+        return weights
 
     def gram(self, tokens: Tensor) -> Tensor:
         """Inner products of the rows of tokens, then those of places, ``(row, row)``."""
@@ -130,15 +130,15 @@ def table_rows(model: AttackedModel) -> TableRows | None:
     if places is None:
         return None
     try:
-        found = read_tables(observation, layers.network, places.device)
+        tables = read_tables(observation, layers.network, places.device)
     except CannotAttack:
         return None
-    if found.tied or not len(found.positions) or not bool(found.words.any()):
+    if tables.tied or not len(tables.positions) or not bool(tables.words.any()):
         return None
     optimizer = observation.knowledge.optimizer if observation.kind != "gradient" else None
-    seen = read(found.words, optimizer)
-    words = seen.value if seen.signs else found.words
-    rows = found.positions[places].to(words)
+    seen = read(tables.words, optimizer)
+    words = seen.value if seen.signs else tables.words
+    rows = tables.positions[places].to(words)
     names = embedding_names(layers.network)
     rows = rows.sign() if seen.signs else rows
     return TableRows(words.float(), rows.float(), _noise(words, seen), names, places)

@@ -11,10 +11,14 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from attacks.base import Job
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.summed_inputs import SummedInputs
 from fedsim.types import Tensors
+
+_MOST_MEMBERS = 16  # tokens that a word's gradient is explained by at most
+_UNEXPLAINED = 0.005  # share of both its gradients at which no further one is needed
+_AGREEMENT = 0.4  # share of a set's words that have to choose a word for it to belong to them
+_PURITY = 0.75  # share of a word's choices that have to be of its set for it to order the set
 
 
 @dataclass(frozen=True)
@@ -22,15 +26,15 @@ class WordCluster:
     """Words of one sentence.
 
     Attributes:
-        seed: the token id whose choices they are.
+        anchor: the token id whose choices they are.
         words: token ids, most of the sentence's, without its start and end.
-        loyal: those of them that chose hardly any others. The gradient of a word of several
+        pure: those of them that chose hardly any others. The gradient of a word of several
             sentences is a sum over them, and orders none.
     """
 
-    seed: int
+    anchor: int
     words: frozenset[int]
-    loyal: tuple[int, ...]
+    pure: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,11 @@ class WordClusters:
             return None
         query, key = (_named(layers, letter) for letter in "qk")
         sides = [
-            _Side.of(update[f"{own}.weight"], layers.network.get_submodule(other), table, heads)
-            for own, other in ((query, key), (key, query))
+            _Side.of(update[f"{side}.weight"], layers.network.get_submodule(other), table, heads)
+            for side, other in ((query, key), (key, query))
         ]
         inner = {int(word) for part in tokens[1:] for word in part} - {stop}
-        words = [word for word, one in enumerate(table.words) if one in inner]
+        words = [word for word, token in enumerate(table.words) if token in inner]
         return cls([], sides, table, stop)._grouped(words, torch.ones_like(table.word) > 0, job)
 
     def beside(self, lines: Sequence[Sequence[int]], job: Job) -> WordClusters | None:
@@ -92,15 +96,15 @@ class WordClusters:
         """
         done = set[int]()
         for line in lines:
-            own = self._numbers(line)
-            pairs = zip(own.tolist(), range(len(line)), strict=True)
+            numbers = self._numbers(line)
+            pairs = zip(numbers.tolist(), range(len(line)), strict=True)
             nodes = torch.cat([self._table.node(*pair) for pair in pairs])
             done |= {
                 word
-                for word in own[1:-1].tolist()
-                if sum(side.unexplained(word, nodes) for side in self._sides) < CUTS.unexplained
+                for word in numbers[1:-1].tolist()
+                if sum(side.unexplained(word, nodes) for side in self._sides) < _UNEXPLAINED
             }
-        words = {self._table.words.index(group.seed) for group in self.groups} - done
+        words = {self._table.words.index(group.anchor) for group in self.groups} - done
         gone = torch.isin(self._table.word, self._table.word.new_tensor([*done]))
         return self._grouped(sorted(words), ~gone, job)
 
@@ -122,21 +126,21 @@ class WordClusters:
 
     def lines(self, group: WordCluster, lengths: Sequence[int]) -> list[tuple[int, ...]]:
         """Their likeliest order for each length, between a start and an end."""
-        words, loyal = (self._numbers(own) for own in (sorted(group.words), group.loyal))
+        words, pure = (self._numbers(ids) for ids in (sorted(group.words), group.pure))
         end = self._numbers([self._stop])
-        return [self._ordered(words, loyal, end, n) for n in lengths if n > 2]
+        return [self._ordered(words, pure, end, n) for n in lengths if n > 2]
 
     def _numbers(self, ids: Sequence[int]) -> Tensor:
-        return torch.tensor([self._table.words.index(one) for one in ids])
+        return torch.tensor([self._table.words.index(word) for word in ids])
 
-    def _ordered(self, words: Tensor, loyal: Tensor, end: Tensor, length: int) -> tuple[int, ...]:
+    def _ordered(self, words: Tensor, pure: Tensor, end: Tensor, length: int) -> tuple[int, ...]:
         """A place that no word is left for gets the one that fits it best."""
         table, count = self._table, len(words)
         first = len(table.words)  # the first position is part of the words' atoms
         places = torch.arange(first, first + length - 1)
         start, last = table.word[:1].cpu(), torch.tensor([len(table.atoms) - 1])
         atoms = torch.cat([words, places, start, end, last])
-        shares = torch.cat([side.shares(atoms, loyal) for side in self._sides], 1)
+        shares = torch.cat([side.shares(atoms, pure) for side in self._sides], 1)
         shares = shares / shares.norm(dim=1, keepdim=True).clamp(min=1e-30)
         alike = shares[:count] @ shares[count : count + length - 2].T
         line = alike.argmax(0).tolist()
@@ -164,8 +168,8 @@ class _Side:
     def of(cls, gradient: Tensor, other: nn.Module, table: SummedInputs, heads: int) -> _Side:
         """From the weight's gradient ``(output, width)``, and the other layer."""
         atoms = table.atoms.double().cpu()
-        found = torch.linalg.lstsq(atoms.T, gradient.to(atoms).T, driver="gelsd").solution
-        targets = found[: len(table.words)]
+        solution = torch.linalg.lstsq(atoms.T, gradient.to(atoms).T, driver="gelsd").solution
+        targets = solution[: len(table.words)]
         targets = targets / targets.norm(dim=1, keepdim=True).clamp(min=1e-30)
         with torch.no_grad():
             nodes, bias = other(table.inputs), other(torch.zeros_like(table.inputs[:1]))
@@ -178,9 +182,9 @@ class _Side:
 
     def shares(self, atoms: Tensor, words: Tensor) -> Tensor:
         """Least-squares coefficients ``(atom, head x word)`` of these words' gradients."""
-        made, seen = self.parts[atoms].permute(1, 2, 0), self.targets[words].permute(1, 2, 0)
-        found: Tensor = torch.linalg.lstsq(made, seen, driver="gelsd").solution
-        return found.transpose(0, 1).flatten(1)
+        keys, seen = self.parts[atoms].permute(1, 2, 0), self.targets[words].permute(1, 2, 0)
+        shares: Tensor = torch.linalg.lstsq(keys, seen, driver="gelsd").solution
+        return shares.transpose(0, 1).flatten(1)
 
     def unexplained(self, word: int, nodes: Tensor) -> float:
         """Share of a word's gradients, by their squares, outside the span of these nodes."""
@@ -193,41 +197,47 @@ def _explained(sides: Sequence[_Side], table: SummedInputs, target: int, free: T
     """The words that make up most of a word's gradients, one a position, by orthogonal steps."""
     word, place = table.word[free], table.place[free]
     nodes = [side.nodes[free] for side in sides]
-    left = [side.targets[target].to(side.nodes) for side in sides]
+    residuals = [side.targets[target].to(side.nodes) for side in sides]
     chosen: set[int] = set()
-    for _ in range(CUTS.companions):
-        if not len(word) or sum(float(rest.square().sum()) for rest in left) < CUTS.unexplained:
+    for _ in range(_MOST_MEMBERS):
+        if not len(word) or sum(float(rest.square().sum()) for rest in residuals) < _UNEXPLAINED:
             break
         gain = torch.zeros_like(nodes[0][:, 0, 0])
-        for own, rest in zip(nodes, left, strict=True):
-            inner = (own * rest).sum(2).square()
-            gain += (inner / own.square().sum(2).clamp(min=1e-9)).sum(1)
+        for node, rest in zip(nodes, residuals, strict=True):
+            inner = (node * rest).sum(2).square()
+            gain += (inner / node.square().sum(2).clamp(min=1e-9)).sum(1)
         best = int(gain.argmax())
         chosen.add(int(word[best]))
         others = place != place[best]
-        for i, (own, rest) in enumerate(zip(nodes, left, strict=True)):
-            unit = own[best] / own[best].norm(dim=1, keepdim=True).clamp(min=1e-12)
-            left[i] = rest - (rest * unit).sum(1, keepdim=True) * unit
-            own = own[others]
-            nodes[i] = own - (own * unit).sum(2, keepdim=True) * unit
+        for i, (node, rest) in enumerate(zip(nodes, residuals, strict=True)):
+            unit = node[best] / node[best].norm(dim=1, keepdim=True).clamp(min=1e-12)
+            residuals[i] = rest - (rest * unit).sum(1, keepdim=True) * unit
+            node = node[others]
+            nodes[i] = node - (node * unit).sum(2, keepdim=True) * unit
         word, place = word[others], place[others]
     return chosen
 
 
 def _agreed(picks: dict[int, set[int]], ids: Sequence[int]) -> list[WordCluster]:
     """For each word those that most of its choices chose, the most coherent first."""
-    found = []
-    own = {word: chosen & picks.keys() for word, chosen in picks.items()}
-    for word, chosen in own.items():
+    clusters = []
+    choices = {word: chosen & picks.keys() for word, chosen in picks.items()}
+    for word, chosen in choices.items():
         members = chosen | {word}
-        votes = Counter(one for member in members for one in own[member])
-        bag = {one for one, n in votes.items() if n >= CUTS.agreement * len(members)} | {word}
-        loyal = [one for one in bag if len(own[one] & bag) >= CUTS.loyalty * len(own[one])]
-        company = WordCluster(
-            ids[word], frozenset(ids[one] for one in bag), tuple(ids[one] for one in loyal or bag)
+        votes = Counter(voter for member in members for voter in choices[member])
+        bag = {voter for voter, n in votes.items() if n >= _AGREEMENT * len(members)} | {word}
+        pure = [
+            voter for voter in bag if len(choices[voter] & bag) >= _PURITY * len(choices[voter])
+        ]
+        cluster = WordCluster(
+            ids[word],
+            frozenset(ids[voter] for voter in bag),
+            tuple(ids[voter] for voter in pure or bag),
         )
-        found.append((sum(word in own[member] for member in members) / len(members), company))
-    return [company for _, company in sorted(found, key=lambda one: -one[0])]
+        clusters.append(
+            (sum(word in choices[member] for member in members) / len(members), cluster)
+        )
+    return [cluster for _, cluster in sorted(clusters, key=lambda pair: -pair[0])]
 
 
 def _heads(layers: FirstLayers, update: Tensors) -> int | None:

@@ -17,6 +17,12 @@ from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 
+_BAG_SPREAD = 0.5  # smallest spread of the scores of true tokens
+_BAG_ODDS = 1.0  # factor on the odds of a true token; above 1, noise alone yields words
+_BAG_TAIL = 0.01  # share of the vocabulary that the tail of false tokens is measured on
+_MISSING_WORDS = 0.02  # share of a batch's words that may be missing from a shortlist
+_NEAREST_WORDS = 8  # words of an encoder's shortlist for each place of a sentence
+
 _ROUNDS = 15
 """Rounds of expectation-maximisation; later ones change no probability by a hundredth."""
 _SHOWN = 12
@@ -45,31 +51,31 @@ class TwoGroups:
         tail = self._tail()
         best = self.scores.topk(min(self.count, self.scores.shape[1]), dim=1).values
         middle = float(best.median())
-        spread = max(CUTS.bag_spread, float((best - middle).abs().median()))
+        spread = max(_BAG_SPREAD, float((best - middle).abs().median()))
         middle, share = middle + spread, 0.5
-        found = torch.zeros_like(self.scores)
+        probabilities = torch.zeros_like(self.scores)
         for _ in range(_ROUNDS):
             log_true = -(((self.scores - middle) / spread).square()) / 2
             log_true = log_true - math.log(spread * math.sqrt(2 * math.pi))
             # A token beyond all others is not less true for being beyond the true ones.
             log_true = torch.where(self.scores > middle, log_true.max(), log_true)
-            before = CUTS.bag_odds * share * self.count / self.scores.shape[1]
+            before = _BAG_ODDS * share * self.count / self.scores.shape[1]
             odds = before * (log_true - tail).exp()
-            found = odds / (1 + odds + (odds.sum(1, keepdim=True) - odds) / self.count)
-            total = float(found.sum())
+            probabilities = odds / (1 + odds + (odds.sum(1, keepdim=True) - odds) / self.count)
+            total = float(probabilities.sum())
             if total < 1e-6:
-                return found
-            share = min(1.0, max(1e-3, total / (self.count * len(found))))
-            middle = float((found * self.scores).sum()) / total
-            wide = float((found * (self.scores - middle).square()).sum()) / total
-            spread = max(CUTS.bag_spread, wide**0.5)
-        return found
+                return probabilities
+            share = min(1.0, max(1e-3, total / (self.count * len(probabilities))))
+            middle = float((probabilities * self.scores).sum()) / total
+            wide = float((probabilities * (self.scores - middle).square()).sum()) / total
+            spread = max(_BAG_SPREAD, wide**0.5)
+        return probabilities
 
     def _tail(self) -> Tensor:
         """Log-density of false tokens, relative to the whole vocabulary at a position."""
         size = self.scores.shape[1]
-        inner = min(0.25, max(CUTS.bag_tail / 10, 8 * self.count / size))
-        ends = [max(CUTS.bag_tail, min(0.5, 5 * inner)), inner]
+        inner = min(0.25, max(_BAG_TAIL / 10, 8 * self.count / size))
+        ends = [max(_BAG_TAIL, min(0.5, 5 * inner)), inner]
         outer = [self.scores.quantile(1 - end, dim=1, keepdim=True) for end in ends]
         length = (outer[1] - outer[0]).clamp(min=1e-6) / max(math.log(ends[0] / ends[1]), 0.1)
         # Inside the tail the density is that of its begin: no candidates are there.
@@ -89,31 +95,31 @@ def likely_words(traces: SoftTraces, count: int) -> list[tuple[int, float]]:
     """
     if traces.first is None:
         return []
-    found = posterior(traces.statistics[:, traces.words], count)
-    order = found.argsort(descending=True).tolist()
-    ids, values = traces.words.tolist(), found.tolist()
+    probabilities = posterior(traces.statistics[:, traces.words], count)
+    order = probabilities.argsort(descending=True).tolist()
+    ids, values = traces.words.tolist(), probabilities.tolist()
     return [(ids[i], values[i]) for i in order if values[i] >= CUTS.least_probability]
 
 
 def shortlist(traces: SoftTraces, count: int) -> Tensor:
     """Token ids ``(token,)``, ascending: the fewest of which few words of the batch are missing.
 
-    ``CUTS.missing_words`` is the share that is expected to be missing. Where noise hides the words,
+    ``_MISSING_WORDS`` is the share that is expected to be missing. Where noise hides the words,
     these are nearly all or all of the vocabulary. In an encoder the words of the batch are nearest
-    at every place, as a word outweighs its place; there it is ``CUTS.nearest_words`` for each.
+    at every place, as a word outweighs its place; there it is ``_NEAREST_WORDS`` for each.
     """
     if traces.first is None:
         return traces.words
     statistics = traces.statistics[:, traces.words]
     if not traces.layers.causal:
-        size = min(CUTS.nearest_words * count * len(statistics), len(traces.words))
+        size = min(_NEAREST_WORDS * count * len(statistics), len(traces.words))
         nearest = _scores(statistics).amax(0).topk(size).indices
         return traces.words[nearest].sort().values
-    found = posterior(statistics, count)
-    values, order = found.sort(descending=True)
+    probabilities = posterior(statistics, count)
+    values, order = probabilities.sort(descending=True)
     missing = values.flip(0).cumsum(0).flip(0)
-    kept = order[missing >= CUTS.missing_words * missing[0]]
-    return traces.words[kept].sort().values
+    chosen = order[missing >= _MISSING_WORDS * missing[0]]
+    return traces.words[chosen].sort().values
 
 
 def words_of_update(observation: Observation, task: Task) -> Tensor:
@@ -148,16 +154,16 @@ def posterior(statistics: Tensor, count: int) -> Tensor:
     # Some tokens are near at every position, whatever the batch.
     if not bare:
         scores = scores - scores.median(0, keepdim=True).values.clamp(min=0)
-    found = TwoGroups(scores, count).probabilities()
-    return 1 - (1 - found).clamp(min=1e-12).log().sum(0).exp()
+    probabilities = TwoGroups(scores, count).probabilities()
+    return 1 - (1 - probabilities).clamp(min=1e-12).log().sum(0).exp()
 
 
 def _scores(statistics: Tensor) -> Tensor:
     """How much nearer each token is than the usual one at a place, in standard deviations."""
     values = statistics.double()
     low, middle, high = values.quantile(values.new_tensor([0.25, 0.5, 0.75]), dim=1)[:, :, None]
-    found: Tensor = (middle - values) / ((high - low) / 1.349).clamp(min=1e-6)
-    return found
+    scores: Tensor = (middle - values) / ((high - low) / 1.349).clamp(min=1e-6)
+    return scores
 
 
 def note_of(words: Sequence[tuple[int, float]], task: TextTask) -> str:

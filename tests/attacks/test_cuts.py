@@ -1,4 +1,4 @@
-"""Thresholds stand in the families' ``cuts`` modules and reach the provenance of a run."""
+"""Thresholds that accept or certify stand in ``cuts`` modules and reach a run's provenance."""
 
 from __future__ import annotations
 

@@ -24,6 +24,14 @@ from attacks.tokens.pursuit import noisy_rows
 from attacks.tokens.soft_traces import SoftTraces
 from fedsim.models.lora import is_adapter
 
+_MATCHED_WORDS = 3.0  # nats that a pursuit speaks for the words that it finds
+_RIVALS = 8  # tokens tried at each place of a decoded sentence by its gradient
+_SURE = 6.0  # lead of a token in nats from which no other is tried
+_SWEEPS = 2  # most rounds of that
+_FIT_ROUNDS = 12  # most rounds of extending sentences where their support ends
+_TRIES = 2  # most searches behind one beginning of a sentence
+_AHEAD = 12  # most tokens of such a search
+
 _ADAPTIVE = {"adam", "adamw", "adafactor"}
 
 
@@ -48,8 +56,11 @@ def decode(
     if traces.first is not None:
         traces.grow(start, count, rng)
     if not writes:  # a classifier, whose labels are not known
-        found = tree.search(traces, None, count)
-        return [list(one.ids) for one in spread(tree.again(traces, None, found, count, rng), count)]
+        sentences = tree.search(traces, None, count)
+        return [
+            list(sentence.ids)
+            for sentence in spread(tree.again(traces, None, sentences, count, rng), count)
+        ]
     match = GradientMatcher.of(observation, task, traces.words.device, signs=traces.signs)
     adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
     adaptive = observation.kind != "gradient" and observation.knowledge.optimizer in _ADAPTIVE
@@ -60,12 +71,12 @@ def decode(
         grown = MatchedGrowth.of(count, tree, match, shown, rng, adapters=bool(adapters))
         return grown.sentences()
     update = {name: value.float() for name, value in observation.update().items()}
-    told = DirectionalShift.of(traces.layers.network, update, count * task.max_length)
+    shift = DirectionalShift.of(traces.layers.network, update, count * task.max_length)
     test = Consistency.of(observation, task, traces.layers.network)
     fit = None
     if count > 1:
         fit = PrefixFit(match, observation, count * task.max_length, end, task.max_length)
-    return Decoder(tree, traces, told, match, fit, test, count, rng).run()
+    return Decoder(tree, traces, shift, match, fit, test, count, rng).run()
 
 
 def _shown_words(traces: SoftTraces, updates: Sequence[Tensor]) -> Tensor:
@@ -76,10 +87,10 @@ def _shown_words(traces: SoftTraces, updates: Sequence[Tensor]) -> Tensor:
     if not traces.layers.everywhere:
         return traces.ratios
     inputs = traces.layers.of_tokens(traces.words, 0)
-    found = torch.zeros_like(traces.statistics)
+    bonus = torch.zeros_like(traces.statistics)
     rows = noisy_rows(torch.cat([*updates]), inputs, int(CUTS.pursued_rows * inputs.shape[1]))
-    found[:, traces.words[rows]] = CUTS.matched_words
-    return found
+    bonus[:, traces.words[rows]] = _MATCHED_WORDS
+    return bonus
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,7 @@ class Decoder:
 
     tree: Tree
     traces: SoftTraces
-    told: DirectionalShift
+    shift: DirectionalShift
     match: GradientMatcher
     fit: PrefixFit | None
     test: Consistency | None
@@ -97,60 +108,60 @@ class Decoder:
 
     def run(self) -> list[list[int]]:
         """The sentences."""
-        found = self.tree.search(self.traces, self.told, self.count)
+        sentences = self.tree.search(self.traces, self.shift, self.count)
         if self.fit is not None and self.fit.tells:
-            self.fit.add(self.tree.leaves(found))
-            lines = self._finished(self._extended(self.fit, found), found)
+            self.fit.add(self.tree.leaves(sentences))
+            lines = self._finished(self._extended(self.fit, sentences), sentences)
         else:
-            lines = self._chosen(found)
+            lines = self._chosen(sentences)
         ids = [line.tolist() for line in lines]
         if self.count > 1 or self.tree.job.expired or self._explains(ids):
             return ids
         end, job = self.tree.end, self.tree.job
-        return [refined(line, self.traces, self.told, self.match, end, job) for line in lines]
+        return [refined(line, self.traces, self.shift, self.match, end, job) for line in lines]
 
-    def _chosen(self, found: list[ScoredPrefix]) -> list[Tensor]:
+    def _chosen(self, sentences: list[ScoredPrefix]) -> list[Tensor]:
         """Those that explain most of the update, of two searches unless the first explains all."""
-        lines = self.tree.lines(found, self.count, self.traces.words)
+        lines = self.tree.lines(sentences, self.count, self.traces.words)
         best = choose(self.match, lines, self.count)
         if self._explains(best.ids):
             return best.lines
-        found += self.tree.again(self.traces, self.told, found, self.count, self.rng)
-        lines = self.tree.lines(found, self.count, self.traces.words)
+        sentences += self.tree.again(self.traces, self.shift, sentences, self.count, self.rng)
+        lines = self.tree.lines(sentences, self.count, self.traces.words)
         return choose(self.match, lines, self.count).lines or lines[: self.count]
 
-    def _extended(self, fit: PrefixFit, found: list[ScoredPrefix]) -> GradientPursuit:
+    def _extended(self, fit: PrefixFit, sentences: list[ScoredPrefix]) -> GradientPursuit:
         """The beginnings of sentences that the update supports, or all of them, if they explain it.
 
         Each is searched anew from where its support ends, and from its least certain token.
         """
         tried: Counter[tuple[int, ...]] = Counter()
         best = GradientPursuit(self.match, self.match.update)
-        for _ in range(CUTS.fit_rounds):
-            fit.add([self.tree.ended(one.ids) for one in fit.chosen(self.count)])
+        for _ in range(_FIT_ROUNDS):
+            fit.add([self.tree.ended(prefix.ids) for prefix in fit.chosen(self.count)])
             chosen = fit.chosen(self.count)
-            lines = [torch.tensor(one.ids, device=self.traces.words.device) for one in chosen]
-            ended = [self.tree.ended(one.ids) for one in chosen]
+            lines = [torch.tensor(prefix.ids, device=self.traces.words.device) for prefix in chosen]
+            ended = [self.tree.ended(prefix.ids) for prefix in chosen]
             if done := self._explains(ended):
-                lines = [line.new_tensor(own) for line, own in zip(lines, ended, strict=True)]
-            whole = len(lines) == self.count and all(one.whole for one in chosen)
-            settled = whole and {one.ids for one in chosen} == set(best.ids)
+                lines = [line.new_tensor(ids) for line, ids in zip(lines, ended, strict=True)]
+            whole = len(lines) == self.count and all(prefix.whole for prefix in chosen)
+            settled = whole and {prefix.ids for prefix in chosen} == set(best.ids)
             best = GradientPursuit.of(self.match, lines)
             if done or settled:
                 break
             if self.traces.first is not None and lines:
-                self.traces.fit([one.ids for one in chosen], self.rng)
+                self.traces.fit([prefix.ids for prefix in chosen], self.rng)
             more: list[ScoredPrefix] = []
-            for index, one in enumerate(chosen):
-                for begin in one.open:
-                    if tried[begin] < CUTS.tries and not self.tree.job.expired:
+            for index, prefix in enumerate(chosen):
+                for begin in prefix.open:
+                    if tried[begin] < _TRIES and not self.tree.job.expired:
                         more += self._again(best, index, len(begin), anew=tried[begin] > 0)
                         tried[begin] += 1
             if len(chosen) < self.count and not self.tree.job.expired:
                 more += self._missing(best)
             if not more:
                 break
-            found += more
+            sentences += more
             fit.add(self.tree.leaves(more))
         return best
 
@@ -167,18 +178,18 @@ class Decoder:
         size: int,
         *,
         anew: bool,
-        ahead: int | None = CUTS.ahead,
+        ahead: int | None = _AHEAD,
     ) -> list[ScoredPrefix]:
         """Lines with the beginning of one; ``anew`` from what the others leave of the update."""
         longest, line = self.tree.longest, best.lines[index]
-        traces, told = self.traces, self.told
+        traces, shift = self.traces, self.shift
         if anew:
             traces = traces.without(best.part(index), best.part(), self.count * longest)
             traces.fit([line.tolist()], self.rng)
-            told = DirectionalShift.of(
+            shift = DirectionalShift.of(
                 traces.layers.network, best.left(index), self.count * longest
             )
-        return self.tree.search(traces, told, 1, line[:size], ahead)
+        return self.tree.search(traces, shift, 1, line[:size], ahead)
 
     def _missing(self, best: GradientPursuit) -> list[ScoredPrefix]:
         """Further sentences, from what those found leave of the update."""
@@ -186,25 +197,29 @@ class Decoder:
         traces = self.traces.without(best.part(), best.part(), self.count * self.tree.longest)
         if traces.first is not None:
             traces.grow(self.tree.start, count, self.rng)
-        told = DirectionalShift.of(
+        shift = DirectionalShift.of(
             traces.layers.network, best.left(), self.count * self.tree.longest
         )
-        return self.tree.search(traces, told, count)
+        return self.tree.search(traces, shift, count)
 
-    def _finished(self, best: GradientPursuit, found: list[ScoredPrefix]) -> list[Tensor]:
+    def _finished(self, best: GradientPursuit, sentences: list[ScoredPrefix]) -> list[Tensor]:
         """As many sentences as the batch has, with the likeliest ends of those without support."""
         for index, line in enumerate(best.lines):
             ids = tuple(line.tolist())
             if len(ids) >= self.tree.longest or ids[-1] == self.tree.end:
                 continue
-            found += self._again(best, index, len(ids), anew=True, ahead=None)
-            more = [one for one in found if one.ids[: len(ids)] == ids and len(one.ids) > len(ids)]
-            more = sorted(more, key=lambda one: -one.score)[: CUTS.fewest_lines]
-            ended = [line.new_tensor(self.tree.ended(one.ids)) for one in more]
+            sentences += self._again(best, index, len(ids), anew=True, ahead=None)
+            more = [
+                sentence
+                for sentence in sentences
+                if sentence.ids[: len(ids)] == ids and len(sentence.ids) > len(ids)
+            ]
+            more = sorted(more, key=lambda sentence: -sentence.score)[: CUTS.fewest_lines]
+            ended = [line.new_tensor(self.tree.ended(sentence.ids)) for sentence in more]
             if ended:
-                own = self.match.against(best.left(index))
-                best.exchange({index: ended[int(own.similarities(ended).argmax())]})
-        lines = self.tree.lines(found, self.count, self.traces.words)
+                matcher = self.match.against(best.left(index))
+                best.exchange({index: ended[int(matcher.similarities(ended).argmax())]})
+        lines = self.tree.lines(sentences, self.count, self.traces.words)
         if len(best.lines) < self.count:
             best = choose(self.match, lines, self.count, best)
         return best.lines or lines[: self.count]
@@ -213,21 +228,21 @@ class Decoder:
 def refined(
     line: Tensor,
     traces: SoftTraces,
-    told: DirectionalShift | None,
+    shift: DirectionalShift | None,
     match: GradientMatcher,
     end: int | None,
     job: Job,
 ) -> list[int]:
     """The line after exchanging single words for those that the gradient prefers."""
     scores = traces.ratios[: len(line)].clone()
-    if told is not None:
-        scores[1:] += told.along(line)
-    rivals = scores.topk(min(CUTS.rivals, scores.shape[1]), dim=1).indices
+    if shift is not None:
+        scores[1:] += shift.along(line)
+    rivals = scores.topk(min(_RIVALS, scores.shape[1]), dim=1).indices
     leader = scores.gather(1, line[:, None]).maximum(scores.amax(1, keepdim=True))
-    rivals[scores.gather(1, rivals) < leader - CUTS.sure] = -1
+    rivals[scores.gather(1, rivals) < leader - _SURE] = -1
     rivals[0] = -1
     if end is not None and int(line[-1]) == end:
         rivals[-1] = -1
-    line, _ = match.improve(line, None, rivals, CUTS.sweeps, job)
-    found: list[int] = line.tolist()
-    return found
+    line, _ = match.improve(line, None, rivals, _SWEEPS, job)
+    words: list[int] = line.tolist()
+    return words

@@ -15,10 +15,22 @@ from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.causal.suffix_swaps import swap_suffixes
 from attacks.span.causal.tree import Tree
 from attacks.span.causal.whitening import Whitening
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.next_token_shift import DirectionalShift, head_weight, next_word_weights
 from fedsim.models.embeddings import embedding_names
 from fedsim.types import Tensors
+
+_ADAPTERS_SHIFT = 0.8  # the weight of that change where adapters alone were trained
+_WEIGHTS_SHIFT = 2.0  # the same where all weights were trained
+_WEIGHTS_TRUST = 0.2  # share of the log-likelihood ratio of white noise that counts there
+_MATCHED_ROOM = 320  # tokens of the prefixes compared with an update at a time; half are kept
+_MATCHED_TOKENS = 12  # tokens tried behind each of them
+_SPREAD_TOKENS = 10  # length of prefixes up to which they are spread over their first words
+_SPREAD_WORDS = 16  # the least number of these, of several sentences and all weights
+_MATCHED_STALE = 6  # further tokens that may pass without a likelier sentence
+_MATCHED_TRUST = 1.0  # share of the log-likelihood ratio of white noise that counts
+_BARRED_WORDS = 64  # first words tried in vain until the rest of a batch is given up
+_WHITENING_RIDGE = 0.3  # mean squares of the singular values that are added to each square
+_NEXT_WORD_RIDGE = 0.03  # the same where a weight tells the next word
 
 _SAMPLED = (24, 20)  # sentences of the model, strangers to an update, and their tokens
 
@@ -36,7 +48,7 @@ class Grown(NamedTuple):
     ids: tuple[int, ...]
 
 
-class _Found(NamedTuple):
+class _Sentence(NamedTuple):
     ids: tuple[int, ...]
     gradient: Tensors
 
@@ -46,22 +58,23 @@ class MatchedGrowth:
     """A beam search whose every prefix is compared with the whole update.
 
     The gradient of a causal model's prefix is the part of the sentence's gradient that its tokens
-    make, so a prefix is told by how much of the update its own gradient explains. The few outputs
+    make, so a prefix is scored by how much of the update its own gradient explains. The few outputs
     of adapters say little of a word in a single layer, but much in all of them together, and so do
     full weights after steps of Adam, which no longer span the inputs of a layer. The update is
-    evened before (``Whitening``). The likeness is counted from the mean of sentences drawn from the
-    model, in their standard deviations: half its square is the log-likelihood ratio of Gaussian
-    noise, and adds to the log-probability of the text. Further sentences are grown from what those
-    found leave, and each once more from what all others leave.
+    whitened first (``Whitening``). The likeness is counted from the mean of sentences drawn from
+    the model, in their standard deviations: half its square is the log-likelihood ratio of Gaussian
+    noise, and adds to the log-probability of the text. After each sentence its contribution is
+    projected out of the update and the search repeats on the residual; finally each sentence is
+    grown again on the residual of all others.
 
     Attributes:
         count: sentences of the batch.
         tree: edges and greatest length of a sentence, which has a token before its first word.
-        match: compares with the evened update.
-        evening: of it.
+        match: compares with the whitened update.
+        whitening: of it.
         bonus: nats that the first layer speaks for each word, ``(position, vocabulary)``.
         strangers: sentences drawn from the model ``(line, token)``.
-        told: names of the tensors that tell next words.
+        next_words: names of the tensors that tell next words.
         head: name of the head, if its update tells them too.
         shift: weight of what they tell.
         trust: share of the log-likelihood ratio that counts.
@@ -71,10 +84,10 @@ class MatchedGrowth:
     count: int
     tree: Tree
     match: GradientMatcher
-    evening: Whitening
+    whitening: Whitening
     bonus: Tensor
     strangers: Tensor
-    told: Collection[str]
+    next_words: Collection[str]
     head: str | None
     shift: float
     trust: float
@@ -97,92 +110,98 @@ class MatchedGrowth:
         feed-forward layers are, as their inputs are the widest and overlap least, and the head.
         """
         network = match.model.network
-        shift, trust, words = CUTS.adapters_shift, CUTS.matched_trust, 1
+        shift, trust, words = _ADAPTERS_SHIFT, _MATCHED_TRUST, 1
         update, head = match.update, None
-        told: Collection[str] = update
+        next_words: Collection[str] = update
         if not adapters:
-            shift, trust = CUTS.weights_shift, CUTS.weights_trust
-            words = CUTS.spread_words if count > 1 else 1
+            shift, trust = _WEIGHTS_SHIFT, _WEIGHTS_TRUST
+            words = _SPREAD_WORDS if count > 1 else 1
             tables, head = embedding_names(network), head_weight(network)
             left_out = {tables.word, tables.position} - {head}
             update = {n: v for n, v in update.items() if v.dim() == 2 and n not in left_out}
-            told = next_word_weights(network) & update.keys() or update.keys() - {head}
-        evening = Whitening.of(update, CUTS.evened)
+            next_words = next_word_weights(network) & update.keys() or update.keys() - {head}
+        whitening = Whitening.of(update, _WHITENING_RIDGE)
         if not adapters:
-            telling = {name: update[name] for name in update if name in told or name == head}
-            evening |= Whitening.of(telling, CUTS.evened_telling)
-        match = match.each_of(evening(update))
+            telling = {name: update[name] for name in update if name in next_words or name == head}
+            whitening |= Whitening.of(telling, _NEXT_WORD_RIDGE)
+        match = match.each_of(whitening(update))
         strangers = _sampled(network, tree.start, rng)
-        return cls(count, tree, match, evening, bonus, strangers, told, head, shift, trust, words)
+        return cls(
+            count, tree, match, whitening, bonus, strangers, next_words, head, shift, trust, words
+        )
 
     def sentences(self) -> list[list[int]]:
         """The sentences of the batch, fewer where the update shows no more or the time is up."""
-        match, found, barred = self.match, list[_Found](), self._tensor([])
-        while len(found) < self.count and len(barred) < CUTS.barred_words:
-            line, begun = self._best(match, self._unused(found), barred)
-            if self.tree.job.expired and found:
+        match, sentences, barred = self.match, list[_Sentence](), self._tensor([])
+        while len(sentences) < self.count and len(barred) < _BARRED_WORDS:
+            line, begun = self._best(match, self._unused(sentences), barred)
+            if self.tree.job.expired and sentences:
                 break
             if not line.pays and self.count > 1:
                 barred = torch.cat([barred, begun])
                 continue
-            found.append(self._found(match, line.ids))
+            sentences.append(self._sentence(match, line.ids))
             barred = barred[:0]
-            match = self._without(found)
-        return [[*one.ids] for one in self._uncrossed(self._again(self._uncrossed(found)))]
+            match = self._without(sentences)
+        return [
+            [*sentence.ids] for sentence in self._uncrossed(self._again(self._uncrossed(sentences)))
+        ]
 
-    def _uncrossed(self, found: list[_Found]) -> list[_Found]:
-        if len(found) < 2:
-            return found
-        lines = [self._tensor(one.ids) for one in found]
-        lines = swap_suffixes(lines, self._told(self.match), self.tree.longest, self.tree.job)
-        return [self._found(self.match, tuple(line.tolist())) for line in lines]
+    def _uncrossed(self, sentences: list[_Sentence]) -> list[_Sentence]:
+        if len(sentences) < 2:
+            return sentences
+        lines = [self._tensor(sentence.ids) for sentence in sentences]
+        lines = swap_suffixes(lines, self._shift(self.match), self.tree.longest, self.tree.job)
+        return [self._sentence(self.match, tuple(line.tolist())) for line in lines]
 
-    def _again(self, found: list[_Found]) -> list[_Found]:
+    def _again(self, sentences: list[_Sentence]) -> list[_Sentence]:
         """Each sentence grown from what all others leave, until none changes or the time is up."""
         grown: dict[int, tuple[tuple[int, ...], ...]] = {}
-        for index in cycle(range(len(found))):
-            others = [one for one in found if one is not found[index]]
-            words = tuple(one.ids for one in others)
+        for index in cycle(range(len(sentences))):
+            others = [sentence for sentence in sentences if sentence is not sentences[index]]
+            words = tuple(sentence.ids for sentence in others)
             if not others or self.tree.job.expired or grown.get(index) == words:
                 break
             grown[index] = words
             match = self._without(others)
             line, _ = self._best(match, self._unused(others), self._tensor([]))
-            own = [self._tensor(ids) for ids in (found[index].ids, line.ids)]
-            before, after = match.similarities(own).tolist()
+            rivals = [self._tensor(ids) for ids in (sentences[index].ids, line.ids)]
+            before, after = match.similarities(rivals).tolist()
             if after > before:
-                found[index] = self._found(match, line.ids)
-        return found
+                sentences[index] = self._sentence(match, line.ids)
+        return sentences
 
-    def _without(self, found: Sequence[_Found]) -> GradientMatcher:
-        left = self.evening.without(self.match.update, [one.gradient for one in found])
-        return self.match.each_of(left)
+    def _without(self, sentences: Sequence[_Sentence]) -> GradientMatcher:
+        residual = self.whitening.without(
+            self.match.update, [sentence.gradient for sentence in sentences]
+        )
+        return self.match.each_of(residual)
 
-    def _found(self, match: GradientMatcher, ids: tuple[int, ...]) -> _Found:
-        return _Found(ids, match.gradient(self._tensor(ids)))
+    def _sentence(self, match: GradientMatcher, ids: tuple[int, ...]) -> _Sentence:
+        return _Sentence(ids, match.gradient(self._tensor(ids)))
 
-    def _unused(self, found: Sequence[_Found]) -> Tensor:
+    def _unused(self, sentences: Sequence[_Sentence]) -> Tensor:
         """The bonus of each word where no sentence holds it yet."""
         bonus = self.bonus.clone()
-        for one in found:
-            places, ids = torch.arange(len(one.ids)), self._tensor(one.ids)
+        for sentence in sentences:
+            places, ids = torch.arange(len(sentence.ids)), self._tensor(sentence.ids)
             bonus[places, ids] = bonus[places, ids].clamp(max=0)
         return bonus
 
     def _best(self, match: GradientMatcher, bonus: Tensor, barred: Tensor) -> tuple[Grown, Tensor]:
         """The likeliest sentence that begins with no barred word, and the words that were tried."""
         end, begin = self.tree.end, len(self.tree.start)
-        told, null = self._told(match), self._null(match)
+        shift, null = self._shift(match), self._null(match)
         prefixes, score = self._tensor(self.tree.start)[None], self.bonus.new_zeros(1)
         best, stale, ratio = Grown(False, -torch.inf, ()), 0, score
         for place in range(begin, self.tree.longest - (end is not None)):
-            logs = (told.next_tokens(prefixes) + bonus[place]).log_softmax(-1)
+            logs = (shift.next_tokens(prefixes) + bonus[place]).log_softmax(-1)
             if end is not None:
                 logs[:, end] = -torch.inf
             if len(prefixes) == 1:
                 logs[:, barred] = -torch.inf
-            room = CUTS.matched_room // (place + 1)
-            few = room if len(prefixes) == 1 else CUTS.matched_tokens
+            room = _MATCHED_ROOM // (place + 1)
+            few = room if len(prefixes) == 1 else _MATCHED_TOKENS
             tokens = logs.topk(min(few, logs.shape[1]), dim=1).indices
             lines = torch.cat(
                 [prefixes.repeat_interleave(tokens.shape[1], 0), tokens.reshape(-1, 1)], 1
@@ -192,8 +211,8 @@ class MatchedGrowth:
             tried = self._kept(before, lines, min(room, len(before)))
             lines, total = lines[tried], total[tried]
             ratio = self._ratio(match, lines, null)
-            kept = self._kept(total + ratio, lines, (len(lines) + 1) // 2)
-            prefixes, score, ratio = lines[kept], total[kept], ratio[kept]
+            best_lines = self._kept(total + ratio, lines, (len(lines) + 1) // 2)
+            prefixes, score, ratio = lines[best_lines], total[best_lines], ratio[best_lines]
             ended, said = prefixes, ratio
             if end is not None:
                 ended = torch.cat([prefixes, prefixes.new_full((len(prefixes), 1), end)], 1)
@@ -201,9 +220,9 @@ class MatchedGrowth:
             top = int((score + said).argmax())
             pays = float(score[top] + said[top] / self.trust) > 0
             nats = float((score + said)[top] if pays else said.max())
-            one = Grown(pays, nats, tuple(ended[top if pays else int(said.argmax())].tolist()))
-            best, stale = (one, 0) if one > best else (best, stale + 1)
-            if stale > CUTS.matched_stale or self.tree.job.expired:
+            grown = Grown(pays, nats, tuple(ended[top if pays else int(said.argmax())].tolist()))
+            best, stale = (grown, 0) if grown > best else (best, stale + 1)
+            if stale > _MATCHED_STALE or self.tree.job.expired:
                 break
         return best, prefixes[:, begin].unique()
 
@@ -211,7 +230,7 @@ class MatchedGrowth:
         """The best ``count`` lines, short ones spread over their first words."""
         order = score.argsort(descending=True)
         begin = len(self.tree.start)
-        if not 1 < lines.shape[1] - begin <= CUTS.spread_tokens:
+        if not 1 < lines.shape[1] - begin <= _SPREAD_TOKENS:
             return order[:count]
         alike, room, crowded = Counter[int](), max(1, count // self.words), []
         for word in lines[order, begin].tolist():
@@ -219,8 +238,8 @@ class MatchedGrowth:
             crowded.append(alike[word] > room)
         return order[torch.tensor(crowded).argsort(stable=True)[:count]]
 
-    def _told(self, match: GradientMatcher) -> DirectionalShift:
-        moves = {name: match.update[name] for name in self.told}
+    def _shift(self, match: GradientMatcher) -> DirectionalShift:
+        moves = {name: match.update[name] for name in self.next_words}
         head = match.update.get(self.head or "")
         return DirectionalShift(match.model.network, moves, self.shift, 1.0, head)
 

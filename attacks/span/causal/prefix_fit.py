@@ -16,6 +16,13 @@ from attacks.tokens.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.types import Batch
 
+_FIT_ERROR = 0.05  # error of a gradient for other reasons than noise, as a share of its rms
+_WEIGHT_ERROR = 0.2  # error of a prefix's weight in the batch for such reasons, as a share
+_SIGN_ERROR = 0.3  # the same where signs alone were sent
+_WEIGHT_NOISE = 4.0  # factor on the variance that noise alone gives that weight
+_LEAST_SHARE = 0.03  # weight of a prefix, as a share of a true one's, below which it is forgotten
+_LEAST_LACK = 1.3  # what a chosen prefix's weight lacks, in its errors, from which it is doubted
+
 Prefix = tuple[int, ...]
 
 _LINES = 32  # in one forward and backward pass
@@ -49,9 +56,9 @@ class _Layer:
 
     def products(self) -> tuple[Tensor, Tensor]:
         """Inner products of the prefixes' gradients, and with what was received."""
-        left, right = torch.cat(self.left), torch.cat(self.right)
-        gram = (left @ left.T) * (right @ right.T)
-        return gram, ((left @ self.seen) * right).sum(1)
+        inputs, slopes = torch.cat(self.left), torch.cat(self.right)
+        gram = (inputs @ inputs.T) * (slopes @ slopes.T)
+        return gram, ((inputs @ self.seen) * slopes).sum(1)
 
 
 class PrefixFit:
@@ -100,9 +107,9 @@ class PrefixFit:
         self._taken |= new
         known = {line[:size] for line in new for size in range(2, len(line))}
         for length in sorted({len(line) for line in new - known}):
-            own = sorted(line for line in new - known if len(line) == length)
-            for first in range(0, len(own), _LINES):
-                self._add(own[first : first + _LINES])
+            lines_of_length = sorted(line for line in new - known if len(line) == length)
+            for first in range(0, len(lines_of_length), _LINES):
+                self._add(lines_of_length[first : first + _LINES])
 
     def _add(self, lines: Sequence[Prefix]) -> None:
         rows, places, count = [], [], len(lines[0]) - 1
@@ -119,9 +126,9 @@ class PrefixFit:
             return
         factors = _factors(self.match, torch.tensor(lines))
         for layer in self._layers:
-            left, right = factors[layer.name]
-            layer.left.append(left[rows, places])
-            layer.right.append(right[rows, places] * count)
+            inputs, slopes = factors[layer.name]
+            layer.left.append(inputs[rows, places])
+            layer.right.append(slopes[rows, places] * count)
 
     def _shares(self) -> tuple[Tensor, Tensor]:
         """How often each prefix occurs, and the variance of that, ``(prefix,)``."""
@@ -131,18 +138,18 @@ class PrefixFit:
             gain = 1.0
             if self.match.measure == "each":
                 gain = float(layer.seen.norm() / gram.trace().sqrt())
-            trust = 1 / (layer.noise**2 + CUTS.fit_error**2 * float(layer.seen.square().mean()))
+            trust = 1 / (layer.noise**2 + _FIT_ERROR**2 * float(layer.seen.square().mean()))
             grams.append(trust * gain**2 * gram)
             goals.append(trust * gain * goal)
         gram, goal = torch.stack(grams).sum(0), torch.stack(goals).sum(0)
-        found = non_negative(gram, goal)
-        strength = found.square() * gram.diagonal()
-        order = found.argsort()
+        weights = non_negative(gram, goal)
+        strength = weights.square() * gram.diagonal()
+        order = weights.argsort()
         half = int(torch.searchsorted(strength[order].cumsum(0), strength.sum() / 2))
-        scale = float(found[order[min(half, len(order) - 1)]])
-        share = found / max(scale, 1e-30)
-        noise = CUTS.weight_noise / (scale**2 * gram.diagonal()).clamp(min=1e-30)
-        error = CUTS.sign_error if self.match.measure == "each" else CUTS.weight_error
+        scale = float(weights[order[min(half, len(order) - 1)]])
+        share = weights / max(scale, 1e-30)
+        noise = _WEIGHT_NOISE / (scale**2 * gram.diagonal()).clamp(min=1e-30)
+        error = _SIGN_ERROR if self.match.measure == "each" else _WEIGHT_ERROR
         return share, error**2 + noise
 
     def chosen(self, count: int) -> list[Supported]:
@@ -153,43 +160,45 @@ class PrefixFit:
         if not self._prefixes:
             return []
         share, spread = self._shares()
-        left, kept, found = share.clone(), share > CUTS.least_share, []
+        remaining, chosen, supported = share.clone(), share > _LEAST_SHARE, []
         places = {prefix: place for place, prefix in enumerate(self._prefixes)}
         for _ in range(count):
-            ratio = (2 * left.clamp(max=1) - 1) / (2 * spread)
+            ratio = (2 * remaining.clamp(max=1) - 1) / (2 * spread)
             best = self._best(ratio.tolist())
             if best is None:
                 break
-            own = [places[best[:size]] for size in range(2, len(best) + 1)]
-            lack = (1 - share[own]) / spread[own].sqrt()
+            rows = [places[best[:size]] for size in range(2, len(best) + 1)]
+            lack = (1 - share[rows]) / spread[rows].sqrt()
             weakest = int(lack.argmax())
-            doubt = float(lack[weakest]) > CUTS.least_lack
+            doubt = float(lack[weakest]) > _LEAST_LACK
             whole = best[-1] == self.end or len(best) >= self.longest
             begins = (best,) * (not whole) + (best[: weakest + 1],) * doubt
-            found.append(Supported(best, whole, begins))
-            left[own] -= 1
-            kept[own] = True
-        self._keep(kept)
-        return found
+            supported.append(Supported(best, whole, begins))
+            remaining[rows] -= 1
+            chosen[rows] = True
+        self._keep(chosen)
+        return supported
 
     def _best(self, ratio: list[float]) -> Prefix | None:
         """The prefix of the largest total ratio, if that is positive."""
         best, most = None, 0.0
         total: dict[Prefix, float] = {}
-        for prefix, own in sorted(zip(self._prefixes, ratio, strict=True), key=lambda p: len(p[0])):
+        for prefix, gain in sorted(
+            zip(self._prefixes, ratio, strict=True), key=lambda p: len(p[0])
+        ):
             # The end of a sentence is foreseen, so that its gradient tells little.
             bonus = CUTS.end_gain * (prefix[-1] == self.end)
-            total[prefix] = total.get(prefix[:-1], 0.0) + own + bonus
+            total[prefix] = total.get(prefix[:-1], 0.0) + gain + bonus
             if total[prefix] > most:
                 best, most = prefix, total[prefix]
         return best
 
-    def _keep(self, kept: Tensor) -> None:
+    def _keep(self, mask: Tensor) -> None:
         """Forget the other prefixes, but for those that begin one of these."""
         begun = {
             prefix[:size]
-            for prefix, own in zip(self._prefixes, kept.tolist(), strict=True)
-            if own
+            for prefix, chosen in zip(self._prefixes, mask.tolist(), strict=True)
+            if chosen
             for size in range(2, len(prefix) + 1)
         }
         places = [place for place, prefix in enumerate(self._prefixes) if prefix in begun]
@@ -210,17 +219,17 @@ def non_negative(gram: Tensor, goal: Tensor, rounds: int = 600) -> Tensor:
         top = gram @ top
         top /= top.norm()
     step = 0.95 / float(top @ (gram @ top))
-    found = torch.zeros_like(goal)
-    ahead, speed = found, 1.0
+    weights = torch.zeros_like(goal)
+    ahead, speed = weights, 1.0
     for _ in range(rounds):
         new = (ahead - step * (gram @ ahead - goal)).clamp(min=0)
         faster = (1 + (1 + 4 * speed**2) ** 0.5) / 2
-        if float((new - found) @ (ahead - new)) > 0:  # too fast (O'Donoghue and Candes 2015)
+        if float((new - weights) @ (ahead - new)) > 0:  # too fast (O'Donoghue and Candes 2015)
             faster, ahead = 1.0, new
         else:
-            ahead = new + (speed - 1) / faster * (new - found)
-        found, speed = new, faster
-    return found / size
+            ahead = new + (speed - 1) / faster * (new - weights)
+        weights, speed = new, faster
+    return weights / size
 
 
 def _factors(
@@ -231,11 +240,11 @@ def _factors(
     batch = Batch(lines, lines if labels is None else labels, torch.ones_like(lines))
     groups = match.factored(match.table[lines][:, None], batch, create_graph=False)
     return {
-        name: (left, right)
+        name: (inputs, slopes)
         for group in groups
         if isinstance(group, Products)
-        for name, left, right in zip(group.names, group.left, group.right, strict=True)
-        if left.shape[1] == lines.shape[1]
+        for name, inputs, slopes in zip(group.names, group.left, group.right, strict=True)
+        if inputs.shape[1] == lines.shape[1]
     }
 
 
@@ -244,12 +253,14 @@ def _local(match: GradientMatcher) -> list[str]:
     line = torch.arange(2, 8)
     other = line.flip(0)
     other[:-1] = line[:-1]
-    one, two = (_factors(match, line[None], own[None]) for own in (line, other))
+    factors, other_factors = (
+        _factors(match, line[None], targets[None]) for targets in (line, other)
+    )
     return [
         name
-        for name, (left, right) in one.items()
+        for name, (inputs, slopes) in factors.items()
         if name in match.update
         and name in match.factored.names
-        and torch.equal(left[0, :-2], two[name][0][0, :-2])
-        and torch.equal(right[0, :-2], two[name][1][0, :-2])
+        and torch.equal(inputs[0, :-2], other_factors[name][0][0, :-2])
+        and torch.equal(slopes[0, :-2], other_factors[name][1][0, :-2])
     ]

@@ -34,7 +34,7 @@ class Tree:
     def search(
         self,
         traces: SoftTraces,
-        told: DirectionalShift | None,
+        shift: DirectionalShift | None,
         count: int,
         begin: Tensor | None = None,
         ahead: int | None = None,
@@ -43,7 +43,7 @@ class Tree:
 
         Args:
             traces: of the update, or of what is left of it.
-            told: the language model; None for a classifier.
+            shift: the language model; None for a classifier.
             count: sentences of the batch.
             begin: first tokens of all sentences; None if they may be any.
             ahead: most tokens behind those; None for whole sentences.
@@ -58,28 +58,28 @@ class Tree:
         near = [e for e in traces.near if e.tells]
         later = [e for e in traces.later if e.tells]
         beam = CUTS.prefixes * count
-        tree = PrefixSearch(traces.layers, near, later, first, told, self.end, beam, count)
+        tree = PrefixSearch(traces.layers, near, later, first, shift, self.end, beam, count)
         return tree.run(starts, self.job, ahead)
 
     def again(
         self,
         traces: SoftTraces,
-        told: DirectionalShift | None,
-        found: list[ScoredPrefix],
+        shift: DirectionalShift | None,
+        sentences: list[ScoredPrefix],
         count: int,
         rng: torch.Generator,
     ) -> list[ScoredPrefix]:
         """A search fitted to the result of another; that result if it is empty."""
-        lines = [one.ids for one in spread(found, count) if len(one.ids) > 4]
+        lines = [sentence.ids for sentence in spread(sentences, count) if len(sentence.ids) > 4]
         if self.job.expired or traces.first is None or not lines:
-            return found
+            return sentences
         traces.fit(lines, rng)
-        return self.search(traces, told, count)
+        return self.search(traces, shift, count)
 
-    def lines(self, found: Sequence[ScoredPrefix], count: int, like: Tensor) -> list[Tensor]:
+    def lines(self, sentences: Sequence[ScoredPrefix], count: int, like: Tensor) -> list[Tensor]:
         """Candidates for a batch of a language model, on the device of a tensor."""
-        own = varied(found, len(self.start), count)
-        return [torch.tensor(self.ended(one.ids), device=like.device) for one in own]
+        chosen = varied(sentences, len(self.start), count)
+        return [torch.tensor(self.ended(sentence.ids), device=like.device) for sentence in chosen]
 
     def ended(self, ids: Sequence[int]) -> list[int]:
         """A line with its end token, if it has one."""
@@ -87,23 +87,26 @@ class Tree:
             return [*ids]
         return [*ids, self.end]
 
-    def leaves(self, found: Sequence[ScoredPrefix]) -> list[list[int]]:
+    def leaves(self, sentences: Sequence[ScoredPrefix]) -> list[list[int]]:
         """The lines that no other continues."""
-        begun = {one.ids[:-1] for one in found}
-        return [self.ended(one.ids) for one in found if one.ids not in begun]
+        begun = {sentence.ids[:-1] for sentence in sentences}
+        return [self.ended(sentence.ids) for sentence in sentences if sentence.ids not in begun]
 
 
-def spread(found: Sequence[ScoredPrefix], count: int) -> list[ScoredPrefix]:
+def spread(sentences: Sequence[ScoredPrefix], count: int) -> list[ScoredPrefix]:
     """The likeliest sentences that are not nearly one another."""
-    kept: list[ScoredPrefix] = []
-    for one in found:
-        if len(kept) == count:
+    chosen: list[ScoredPrefix] = []
+    for sentence in sentences:
+        if len(chosen) == count:
             break
-        if all(_shared(one.ids, other.ids) < 0.7 for other in kept):
-            kept.append(one)
-    return kept + [one for one in found if one not in kept][: count - len(kept)]
+        if all(_shared(sentence.ids, other.ids) < 0.7 for other in chosen):
+            chosen.append(sentence)
+    return (
+        chosen
+        + [sentence for sentence in sentences if sentence not in chosen][: count - len(chosen)]
+    )
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> float:
-    same = sum(a == b for a, b in zip(one[1:], other[1:], strict=False))
-    return same / max(1, min(len(one), len(other)) - 1)
+def _shared(ids: Sequence[int], other_ids: Sequence[int]) -> float:
+    same = sum(a == b for a, b in zip(ids[1:], other_ids[1:], strict=False))
+    return same / max(1, min(len(ids), len(other_ids)) - 1)

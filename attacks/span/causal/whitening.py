@@ -50,15 +50,15 @@ class Whitening:
 
     def without(self, evened: Tensors, gradients: Sequence[Tensors]) -> Tensors:
         """What is left of an evened update without the shares of gradients that explain most."""
-        found = dict(evened)
+        residual = dict(evened)
         for name in self.inverses if gradients else ():
-            lines = torch.stack([one[name] for one in gradients]).flatten(1).double()
-            parts = torch.stack([self._one(name, one[name]) for one in gradients])
+            lines = torch.stack([gradient[name] for gradient in gradients]).flatten(1).double()
+            parts = torch.stack([self._one(name, gradient[name]) for gradient in gradients])
             table = lines @ parts.flatten(1).double().T
             table.diagonal().mul_(1 + _RIDGE).add_(1e-30)
             shares = torch.linalg.solve(table, lines @ evened[name].flatten().double())
-            found[name] = evened[name] - torch.tensordot(shares.to(parts), parts, 1)
-        return found
+            residual[name] = evened[name] - torch.tensordot(shares.to(parts), parts, 1)
+        return residual
 
     def _one(self, name: str, value: Tensor) -> Tensor:
         inverse = self.inverses.get(name)
@@ -73,5 +73,5 @@ def _inverse(value: Tensor, ridge: float) -> Tensor:
     mean = moments.diagonal().mean()
     moments.diagonal().add_(ridge * mean)
     inverse = torch.linalg.inv(moments)
-    found: Tensor = inverse * (value.numel() ** 0.5 / (inverse @ wide).norm())
-    return found.to(value)
+    scaled: Tensor = inverse * (value.numel() ** 0.5 / (inverse @ wide).norm())
+    return scaled.to(value)

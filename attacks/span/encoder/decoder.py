@@ -9,11 +9,12 @@ from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.encoder.proposals import Sources
 from attacks.span.encoder.word_search import WordSearch
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.soft_traces import SoftTraces
 from attacks.tokens.table_rows import table_rows
 from attacks.tokens.word_clusters import WordClusters
 from fedsim.capture import Observation
+
+_WORDS_TRIED = 20  # words of a blurred update tried for each sentence
 
 _SHORTEST = 3  # tokens
 
@@ -35,17 +36,17 @@ def decode(model: AttackedModel, traces: SoftTraces, job: Job) -> tuple[list[lis
     search = WordSearch(
         sources,
         sources.proposals(count),
-        _companions(observation, traces, edges, count, job) if count > 1 else None,
+        _clusters(observation, traces, edges, count, job) if count > 1 else None,
         GradientMatcher.of(observation, task, traces.words.device, signs=traces.signs),
         task.spec.num_classes or 1,
         observation.knowledge.lengths or range(_SHORTEST, task.max_length + 1),
         bool(observation.knowledge.train_mode),
     )
-    found = search.run(count, job)
-    return [line.tolist() for line in found.lines], list(found.labels)
+    guess = search.run(count, job)
+    return [line.tolist() for line in guess.lines], list(guess.labels)
 
 
-def _companions(
+def _clusters(
     observation: Observation, traces: SoftTraces, edges: list[int], count: int, job: Job
 ) -> WordClusters | None:
     """Which of the likeliest words of the batch share a sentence."""
@@ -53,7 +54,7 @@ def _companions(
         return None
     start, end = (traces.words.new_tensor([edge]) for edge in (edges[0], edges[-1]))
     near = traces.statistics[1:].amin(0)
-    likely = near.topk(CUTS.company_words * count, largest=False).indices
+    likely = near.topk(_WORDS_TRIED * count, largest=False).indices
     words = torch.cat([likely[near[likely].isfinite()], end]).unique()
     tokens = [start, *[words[words != start]] * (len(traces.statistics) - 1)]
     return WordClusters.of(traces.layers, observation.update(), tokens, edges[-1], job)

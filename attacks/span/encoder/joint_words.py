@@ -53,10 +53,10 @@ class JointWords:
     ) -> JointWords:
         """Shortlist the tokens that are near the span of so many sentences, or have a row."""
         near = traces.statistics
-        found = _near(near, count)
+        shortlists = _near(near, count)
         if rows is not None:
-            found.append(rows.shortlist(count))
-        tokens = torch.cat(found).unique()
+            shortlists.append(rows.shortlist(count))
+        tokens = torch.cat(shortlists).unique()
         tokens = torch.cat([tokens[near[:, tokens].isfinite().any(0)], edges]).unique()
         first, table = None, None
         if traces.first is not None:
@@ -86,28 +86,28 @@ class JointWords:
 
     def settled(self, line: Tensor) -> Tensor:
         """The line after rounds of replacing and exchanging words; its ends stay."""
-        own = self.index(line)
+        numbers = self.index(line)
         for _ in range(_SWEEPS):
-            before = own
-            for place in range(1, len(own) - 1):
-                best = int(self.gains(own, place).argmax())
-                if best != int(own[place]):
-                    own = own.clone()
-                    own[place] = best
-            own = self._exchanged(own)
-            if torch.equal(before, own):
+            before = numbers
+            for place in range(1, len(numbers) - 1):
+                best = int(self.gains(numbers, place).argmax())
+                if best != int(numbers[place]):
+                    numbers = numbers.clone()
+                    numbers[place] = best
+            numbers = self._exchanged(numbers)
+            if torch.equal(before, numbers):
                 break
-        return self.tokens[own]
+        return self.tokens[numbers]
 
     def rivals(self, line: Tensor, count: int) -> Tensor:
         """The tokens that add most at each place given the others, ``(place, rival)``."""
-        own = self.index(line)
-        gains = torch.stack([self.gains(own, place) for place in range(len(own))])
+        numbers = self.index(line)
+        gains = torch.stack([self.gains(numbers, place) for place in range(len(numbers))])
         return self.tokens[gains.topk(min(count, gains.shape[1]), dim=1).indices]
 
-    def gains(self, own: Tensor, place: int) -> Tensor:
+    def gains(self, numbers: Tensor, place: int) -> Tensor:
         """What each token at a place adds to the energy of the line's others, ``(token,)``."""
-        line = [pair for pair in enumerate(own.tolist()) if pair[0] != place]
+        line = [pair for pair in enumerate(numbers.tolist()) if pair[0] != place]
         places, others = torch.tensor([*dict.fromkeys([*self.known, *line])]).T
         gained = torch.stack([view.gains(places, others, place) for view in self.views]).sum(0)
         return gained.masked_fill(self.barred, 0)
@@ -125,8 +125,8 @@ class JointWords:
             known = lines.new_tensor(self.known).expand(len(lines), -1, 2)
             places = torch.cat([known[..., 0], places], 1)
             lines = torch.cat([known[..., 1], lines], 1)
-        which, own = (places * len(self.tokens) + lines).unique(return_inverse=True)
-        return torch.stack([view.energies(which, own) for view in self.views]).sum(0)
+        which, inputs = (places * len(self.tokens) + lines).unique(return_inverse=True)
+        return torch.stack([view.energies(which, inputs) for view in self.views]).sum(0)
 
     def exchanges(self, line: Tensor, count: int) -> list[Tensor]:
         """The lines with two words exchanged that hold most energy."""
@@ -135,7 +135,7 @@ class JointWords:
 
     def best(self, lines: Sequence[Tensor], count: int) -> list[Tensor]:
         """The lines, all of one length, that hold most energy, the first one first."""
-        return [one for (one,) in self.best_batches([(line,) for line in lines], count)]
+        return [chosen for (chosen,) in self.best_batches([(line,) for line in lines], count)]
 
     def best_batches(
         self, batches: Sequence[tuple[Tensor, ...]], count: int
@@ -144,33 +144,33 @@ class JointWords:
         if not batches:
             return []
         lines = torch.stack([torch.cat(batch) for batch in batches])
-        places = [torch.cat([torch.arange(len(one)) for one in batch]) for batch in batches]
+        places = [torch.cat([torch.arange(len(line)) for line in batch]) for batch in batches]
         scores = self.energies(self.index(lines), torch.stack(places).to(lines.device))
         return [batches[i] for i in scores.topk(min(count, len(batches))).indices.tolist()]
 
-    def _exchanged(self, own: Tensor) -> Tensor:
+    def _exchanged(self, numbers: Tensor) -> Tensor:
         """The line after the exchanges of two words that gain, those that overlap left out."""
-        lines, pairs = self._swapped(own)
+        lines, pairs = self._swapped(numbers)
         if not pairs:
-            return own
-        scores = self.energies(torch.cat([lines, own[None]]))
-        gain, every, taken = scores[:-1] - (1 + _GAIN) * scores[-1], own.clone(), set[int]()
+            return numbers
+        scores = self.energies(torch.cat([lines, numbers[None]]))
+        gain, every, taken = scores[:-1] - (1 + _GAIN) * scores[-1], numbers.clone(), set[int]()
         for row in gain.argsort(descending=True).tolist():
             if float(gain[row]) > 0 and taken.isdisjoint(pairs[row]):
-                every[[*pairs[row]]] = own[[*pairs[row]][::-1]]
+                every[[*pairs[row]]] = numbers[[*pairs[row]][::-1]]
                 taken |= set(pairs[row])
-        rivals = torch.stack([own, lines[int(gain.argmax())], every])
-        return rivals[int(self.energies(rivals).argmax())] if taken else own
+        rivals = torch.stack([numbers, lines[int(gain.argmax())], every])
+        return rivals[int(self.energies(rivals).argmax())] if taken else numbers
 
-    def _swapped(self, own: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
+    def _swapped(self, numbers: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
         """The line with each two different words exchanged, and their places."""
-        inner = range(1, len(own) - 1)
-        words = own.tolist()
+        inner = range(1, len(numbers) - 1)
+        words = numbers.tolist()
         pairs = [(i, j) for i in inner for j in inner if i < j and words[i] != words[j]]
-        lines = own.repeat(len(pairs), 1)
+        lines = numbers.repeat(len(pairs), 1)
         if pairs:
-            rows, (one, two) = torch.arange(len(pairs)), torch.tensor(pairs).T
-            lines[rows, one], lines[rows, two] = own[two], own[one]
+            rows, (first, second) = torch.arange(len(pairs)), torch.tensor(pairs).T
+            lines[rows, first], lines[rows, second] = numbers[second], numbers[first]
         return lines, pairs
 
 

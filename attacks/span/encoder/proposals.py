@@ -57,7 +57,7 @@ class Proposals:
         for group in groups:
             size = len(group.words) + 2
             fitting = [n for n in lengths if size <= n <= _REPEATED * size]
-            if group.seed not in seen:
+            if group.anchor not in seen:
                 part = torch.isin(self.joint.tokens, self.joint.tokens.new_tensor([*group.words]))
                 ways.append((self.within(part), fitting[:_FITTING]))
         return ways

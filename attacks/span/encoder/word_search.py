@@ -38,9 +38,9 @@ class WordGuess:
 
     def with_line(self, row: int, line: Tensor, label: int | None = None) -> WordGuess:
         """The guess with another line; its class stays unless another one is given."""
-        own = self.labels[row] if label is None else label
+        chosen = self.labels[row] if label is None else label
         lines = (*self.lines[:row], line, *self.lines[row + 1 :])
-        return WordGuess(lines, (*self.labels[:row], own, *self.labels[row + 1 :]))
+        return WordGuess(lines, (*self.labels[:row], chosen, *self.labels[row + 1 :]))
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class WordSearch:
     Attributes:
         sources: what an update without other sentences proposes.
         whole: what the update proposes.
-        companions: which words share a sentence, if they show.
+        clusters: which words share a sentence, if they show.
         match: measures.
         classes: number of classes.
         possible: lengths that may occur.
@@ -59,7 +59,7 @@ class WordSearch:
 
     sources: Sources
     whole: Proposals
-    companions: WordClusters | None
+    clusters: WordClusters | None
     match: GradientMatcher
     classes: int
     possible: Sequence[int]
@@ -77,31 +77,31 @@ class WordSearch:
             return self._classified(max(ends, key=lambda guess: guess.score))
         guess = WordGuess()
         for row in range(count):
-            near = [one for part in self._begun(guess, row, count, job) for one in part]
+            near = [start for part in self._begun(guess, row, count, job) for start in part]
             guess = self._best(WordGuess(), near, [row])
         return self._classified(self._improved(guess, job))
 
     def _classified(self, guess: WordGuess) -> WordGuess:
         """With the classes at which every sentence is a positive part of the update."""
         fixed = replace(self, match=self.match.positive())
-        found = replace(guess, score=-torch.inf)
+        best = replace(guess, score=-torch.inf)
         for row, line in enumerate(guess.lines):
-            ways = [found.with_line(row, line, label) for label in range(self.classes)]
-            found = fixed._best(found, ways, [row])
-        return replace(found, score=guess.score)
+            ways = [best.with_line(row, line, label) for label in range(self.classes)]
+            best = fixed._best(best, ways, [row])
+        return replace(best, score=guess.score)
 
     def _begun(self, guess: WordGuess, row: int, count: int, job: Job) -> list[list[WordGuess]]:
         """The guess with a sentence chosen anew beside the others, of each length and class."""
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
         begun = row < len(guess.lines)
-        left = self._left(guess, row)
+        residual = self._left(guess, row)
         whole, few = self.whole.beside(others), _FEW if begun else _LENGTHS
-        ways = [(way, way.places.lengths(self.possible, few)) for way in (whole, left) if way]
+        ways = [(way, way.places.lengths(self.possible, few)) for way in (whole, residual) if way]
         if count > 1 and not row:
             likely = whole.places.lengths(self.possible, _FEW)
             ways += [(whole.within(part), likely) for part in self.whole.parts]
-        if self.companions is not None and not begun:
-            ways += whole.together(self.companions.distinct(count), self.possible, others)
+        if self.clusters is not None and not begun:
+            ways += whole.together(self.clusters.distinct(count), self.possible, others)
         lines: list[Tensor] = []
         for way, lengths in ways:
             if begun:
@@ -113,7 +113,8 @@ class WordSearch:
                     break
         different = {tuple(line.tolist()): line for line in lines}.values()
         return [
-            [guess.with_line(row, one, own) for own in range(self.classes)] for one in different
+            [guess.with_line(row, candidate, label) for label in range(self.classes)]
+            for candidate in different
         ]
 
     def _left(self, guess: WordGuess, row: int) -> Proposals | None:
@@ -131,7 +132,7 @@ class WordSearch:
             before = guess.score
             for row in range(count):
                 if count > 1 and not round_:
-                    near = [one for part in self._begun(guess, row, count, job) for one in part]
+                    near = [start for part in self._begun(guess, row, count, job) for start in part]
                     guess = self._best(guess, near, [row])
                 if not self.dropout:
                     guess = self._swept(guess, row, job)
@@ -153,14 +154,18 @@ class WordSearch:
         """
         if not others:
             return guess
-        shape = len(others), len(rows), max(len(one.lines[row]) for one in others for row in rows)
+        shape = (
+            len(others),
+            len(rows),
+            max(len(other.lines[row]) for other in others for row in rows),
+        )
         lines = torch.zeros(shape, dtype=torch.int64, device=others[0].lines[0].device)
         mask = torch.zeros_like(lines)
-        for index, one in enumerate(others):
+        for index, other in enumerate(others):
             for number, row in enumerate(rows):
-                size = len(one.lines[row])
-                lines[index, number, :size], mask[index, number, :size] = one.lines[row], 1
-        labels = lines.new_tensor([[one.labels[row] for row in rows] for one in others])
+                size = len(other.lines[row])
+                lines[index, number, :size], mask[index, number, :size] = other.lines[row], 1
+        labels = lines.new_tensor([[other.labels[row] for row in rows] for other in others])
         rest = self._rest(others[0], rows) if rest is None else rest
         scores = self.match.of_batches(lines, labels, mask, rest)
         best = float(scores.max())
@@ -173,9 +178,10 @@ class WordSearch:
         total: Tensors = {}
         for row, (line, label) in enumerate(zip(guess.lines, guess.labels, strict=True)):
             if row not in rows:
-                own = self.match.gradient(line, label)
+                gradient = self.match.gradient(line, label)
                 total = {
-                    name: value + total[name] if total else value for name, value in own.items()
+                    name: value + total[name] if total else value
+                    for name, value in gradient.items()
                 }
         return self.match.beside(total) if total else None
 
@@ -183,18 +189,18 @@ class WordSearch:
         """After one round of changes of each word, and of the order and number of words."""
         line = guess.lines[row]
         others = [*guess.lines[:row], *guess.lines[row + 1 :]]
-        left, rest = self._left(guess, row), self._rest(guess, [row])
-        way = self.whole.beside(others) if left is None else left
+        residual, rest = self._left(guess, row), self._rest(guess, [row])
+        way = self.whole.beside(others) if residual is None else residual
         tried = [guess.with_line(row, line, label) for label in range(self.classes)]
         guess = self._best(guess, tried, [row], rest)
         likely = way.joint.rivals(line, _RIVALS)
         for place in range(1, len(line) - 1):
             line = guess.lines[row]
-            beside = [one[place : place + 1] for one in others if place < len(one) - 1]
+            beside = [other[place : place + 1] for other in others if place < len(other) - 1]
             tokens = torch.cat([likely[place], *beside]).unique()
             lines = line.repeat(len(tokens), 1)
             lines[:, place] = tokens
-            new = [guess.with_line(row, one) for one in lines if not torch.equal(one, line)]
+            new = [guess.with_line(row, other) for other in lines if not torch.equal(other, line)]
             guess = self._best(guess, new, [row], rest)
             if job.expired:
                 return guess
@@ -202,7 +208,7 @@ class WordSearch:
             *way.joint.exchanges(guess.lines[row], _RIVALS * 3),
             *self._resized(guess.lines[row], way),
         ]
-        return self._best(guess, [guess.with_line(row, one) for one in more], [row], rest)
+        return self._best(guess, [guess.with_line(row, other) for other in more], [row], rest)
 
     def _resized(self, line: Tensor, way: Proposals) -> list[Tensor]:
         """The likeliest lines with one word left out or put in."""
@@ -223,12 +229,18 @@ class WordSearch:
         """With words of two sentences exchanged at a place or from there on, or one moved."""
         for other in range(row):
             rest = [line for i, line in enumerate(guess.lines) if i not in (row, other)]
-            one, two = guess.lines[row], guess.lines[other]
-            pairs = self.whole.joint.beside(rest).best_batches(self._moved(one, two), 2 * _RIVALS)
-            for place in range(1, min(len(one), len(two)) - 1):
-                for end in (place + 1, len(one) + len(two)):
-                    first = torch.cat([one[:place], two[place:end], one[end:]])
-                    second = torch.cat([two[:place], one[place:end], two[end:]])
+            first_line, second_line = guess.lines[row], guess.lines[other]
+            pairs = self.whole.joint.beside(rest).best_batches(
+                self._moved(first_line, second_line), 2 * _RIVALS
+            )
+            for place in range(1, min(len(first_line), len(second_line)) - 1):
+                for end in (place + 1, len(first_line) + len(second_line)):
+                    first = torch.cat(
+                        [first_line[:place], second_line[place:end], first_line[end:]]
+                    )
+                    second = torch.cat(
+                        [second_line[:place], first_line[place:end], second_line[end:]]
+                    )
                     pairs.append((first, second))
             tried = [guess.with_line(row, a).with_line(other, b) for a, b in pairs]
             guess = self._best(guess, tried, [row, other])
@@ -236,15 +248,15 @@ class WordSearch:
                 break
         return guess
 
-    def _moved(self, one: Tensor, two: Tensor) -> list[tuple[Tensor, ...]]:
+    def _moved(self, line: Tensor, partner: Tensor) -> list[tuple[Tensor, ...]]:
         """Both lines with a word of one of them moved to the other."""
-        found: list[tuple[Tensor, ...]] = []
-        for giver, taker in ((one, two), (two, one)):
+        pairs: list[tuple[Tensor, ...]] = []
+        for giver, taker in ((line, partner), (partner, line)):
             if len(giver) - 1 not in self.possible or len(taker) + 1 not in self.possible:
                 continue
             for i in range(1, len(giver) - 1):
                 less = torch.cat([giver[:i], giver[i + 1 :]])
                 for j in range(1, len(taker)):
                     more = torch.cat([taker[:j], giver[i : i + 1], taker[j:]])
-                    found.append((less, more) if giver is one else (more, less))
-        return found
+                    pairs.append((less, more) if giver is line else (more, less))
+        return pairs

@@ -45,17 +45,17 @@ class View:
         gained: Tensor = added / outside.clamp(min=1e-30)
         return gained.where(clear, 0)
 
-    def energies(self, which: Tensor, own: Tensor) -> Tensor:
+    def energies(self, which: Tensor, lines: Tensor) -> Tensor:
         """Energy within the span of each line's inputs ``(line,)``, float64.
 
         Args:
             which: numbers of places and tokens, ``place * tokens + token``.
-            own: which of them each line has ``(line, token)``.
+            lines: which of them each line has ``(line, token)``.
         """
         inputs, images = (
             part.flatten(0, 1)[which].double() for part in (self.inputs, self._images)
         )
-        return _energies(inputs @ inputs.T, images @ inputs.T, own)
+        return _energies(inputs @ inputs.T, images @ inputs.T, lines)
 
 
 @dataclass(frozen=True)
@@ -72,46 +72,46 @@ class RowView:
 
     def gains(self, places: Tensor, others: Tensor, place: int) -> Tensor:
         """What each token at a place adds to the energy of other pairs of both, ``(token,)``."""
-        own = self.tokens + place
-        used = torch.cat([others, self.tokens + places, places.new_tensor([own])]).unique()
+        column = self.tokens + place
+        used = torch.cat([others, self.tokens + places, places.new_tensor([column])]).unique()
         basis = torch.linalg.qr(self._ones(used, others, places).T).Q
         every = self.gram.new_zeros(self.tokens, basis.shape[1])
         known = used < self.tokens
         every[used[known]] = basis[known]
-        inside = every + basis[torch.searchsorted(used, own)]
-        images = (self.gram[: self.tokens, used] + self.gram[own, used]) @ basis
+        inside = every + basis[torch.searchsorted(used, column)]
+        images = (self.gram[: self.tokens, used] + self.gram[column, used]) @ basis
         seen = inside @ (basis.T @ self.gram[used][:, used] @ basis) - 2 * images
         diagonal = self.gram.diagonal()
-        energy = diagonal[: self.tokens] + 2 * self.gram[own, : self.tokens] + diagonal[own]
+        energy = diagonal[: self.tokens] + 2 * self.gram[column, : self.tokens] + diagonal[column]
         outside = 2 - inside.square().sum(1)
         gained: Tensor = (energy + (inside * seen).sum(1)) / outside.clamp(min=1e-30)
         return gained.where(outside > 2 * _INDEPENDENT, 0)
 
-    def energies(self, which: Tensor, own: Tensor) -> Tensor:
+    def energies(self, which: Tensor, lines: Tensor) -> Tensor:
         """As those of a ``View``."""
         places, tokens = which // self.tokens, which % self.tokens
         used = torch.cat([tokens, self.tokens + places]).unique()
         ones = self._ones(used, tokens, places).double()
         gram = self.gram[used][:, used].double()
-        return _energies(ones @ ones.T, ones @ gram @ ones.T, own)
+        return _energies(ones @ ones.T, ones @ gram @ ones.T, lines)
 
     def _ones(self, used: Tensor, tokens: Tensor, places: Tensor) -> Tensor:
         """Rows of ``X`` for pairs of both, ``(pair, used)``."""
-        found = self.gram.new_zeros(len(tokens), len(used))
+        rows = self.gram.new_zeros(len(tokens), len(used))
         for ids in (tokens, self.tokens + places):
-            found.scatter_(1, torch.searchsorted(used, ids.contiguous())[:, None], 1.0)
-        return found
+            rows.scatter_(1, torch.searchsorted(used, ids.contiguous())[:, None], 1.0)
+        return rows
 
 
-def _energies(table: Tensor, seen: Tensor, own: Tensor) -> Tensor:
+def _energies(table: Tensor, seen: Tensor, lines: Tensor) -> Tensor:
     """``tr(P Y Y^T)`` of each line ``(line,)``.
 
     Args:
         table: inner products of inputs ``(input, input)``.
         seen: those of their images.
-        own: numbers of the inputs of each line ``(line, token)``.
+        lines: numbers of the inputs of each line ``(line, token)``.
     """
-    rows, columns = own[:, :, None], own[:, None, :]
+    rows, columns = lines[:, :, None], lines[:, None, :]
     table, seen = table[rows, columns], seen[rows, columns]
     table.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE)
     solved: Tensor = torch.linalg.solve(table, seen)

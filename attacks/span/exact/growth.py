@@ -10,14 +10,18 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.pursuit import Pursuit
 from attacks.tokens.subspace import Subspace
 from fedsim.tasks.text import TextTask
 
+_PURSUED_CONTEXTS = 6  # random prefixes that a word's usual input is the mean of
+_PURSUED_PREFIXES = 16  # prefixes kept in the growth of a sentence
+_PURSUED_END = -3.0  # least log-probability of a sentence's end that nothing else shows
+_PURSUED_TRUST = 15.0  # nats that a token's whole input in the space speaks for it
+
 _FACTORS = (1.0, 0.5, 2.0, 4.0)
-"""Of ``CUTS.pursued_trust``, until a sentence explains all; the last for several sentences."""
+"""Of ``_PURSUED_TRUST``, until a sentence explains all; the last for several sentences."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Prefix:
     @property
     def explains(self) -> bool:
         """Whether it leaves nothing."""
-        return all(own.done for own in self.bare)
+        return all(pursuit.done for pursuit in self.bare)
 
 
 @dataclass(frozen=True)
@@ -75,30 +79,30 @@ class Growth:
         rng: torch.Generator,
     ) -> Growth:
         """Take the usual inputs behind random words of the batch."""
-        kinds, bare = list(spaces), tuple(Pursuit.of(own.basis) for own in spaces.values())
+        kinds, bare = list(spaces), tuple(Pursuit.of(space.basis) for space in spaces.values())
         bag = torch.cat(list(places)).unique()
         edges = task.tokens([""])[0]
         modelled = task.spec.kind == "language-modelling"
-        drawn = torch.randint(len(bag), (CUTS.pursued_contexts, len(places) // 2), generator=rng)
+        drawn = torch.randint(len(bag), (_PURSUED_CONTEXTS, len(places) // 2), generator=rng)
         contexts = bag[drawn.to(bag.device)]
         contexts[:, 0] = places[0][0]
-        made = layers.of_extensions(kinds, contexts, bag)
-        usual = tuple(own.plus(x.mean(0)) for own, x in zip(bare, made, strict=True))
+        inputs = layers.of_extensions(kinds, contexts, bag)
+        usual = tuple(space.plus(x.mean(0)) for space, x in zip(bare, inputs, strict=True))
         writes = layers.network if modelled else None
         end = edges[-1] if edges and modelled else None
         return cls(layers, kinds, Prefix((), usual, bare), places, writes, end)
 
     def sentences(self, count: int, job: Job) -> list[tuple[int, ...]]:
         """As many sentences as the batch has, one by one, each without what others explain."""
-        begin, found = self.begin, list[tuple[int, ...]]()
-        while len(found) < count and not job.expired:
+        begin, sentences = self.begin, list[tuple[int, ...]]()
+        while len(sentences) < count and not job.expired:
             for factor in _FACTORS if count == 1 else _FACTORS[-1:]:
-                best = self._best(begin, factor * CUTS.pursued_trust, job)
+                best = self._best(begin, factor * _PURSUED_TRUST, job)
                 if best.explains:
                     break
             begin = replace(begin, left=best.left, bare=best.bare)
-            found.append(best.ids)
-        return found
+            sentences.append(best.ids)
+        return sentences
 
     def _best(self, begin: Prefix, trust: float, job: Job) -> Prefix:
         """The likeliest sentence, or the first that explains all that is left."""
@@ -107,30 +111,30 @@ class Growth:
         for place in range(1, len(self.places) + 1):
             tokens = self.places[place] if place < len(self.places) else self.places[0][:0]
             grown: list[tuple[float, Prefix, int]] = []
-            logs = self._written([one.ids for one in beam])
+            logs = self._written([prefix.ids for prefix in beam])
             ratios = self._ratios(beam, tokens, trust)
-            for one, log, ratio in zip(beam, logs, ratios, strict=True):
+            for prefix, log, ratio in zip(beam, logs, ratios, strict=True):
                 over = log[self.end] if self.end is not None else log.new_zeros(())
-                if float(over) > CUTS.pursued_end or not len(tokens):
-                    done.append(replace(one, score=one.score + float(over)))
-                gain = (one.score + log[tokens] + ratio).tolist()
-                grown += [(t, one, w) for t, w in zip(gain, tokens.tolist(), strict=True)]
+                if float(over) > _PURSUED_END or not len(tokens):
+                    done.append(replace(prefix, score=prefix.score + float(over)))
+                gain = (prefix.score + log[tokens] + ratio).tolist()
+                grown += [(t, prefix, w) for t, w in zip(gain, tokens.tolist(), strict=True)]
             if not grown or job.expired:
                 break
-            best = sorted(grown, key=lambda each: -each[0])[: CUTS.pursued_prefixes]
-            beam = [self._grown(one, word, score) for score, one, word in best]
-            if whole := [one for one in beam if one.explains]:
+            best = sorted(grown, key=lambda each: -each[0])[:_PURSUED_PREFIXES]
+            beam = [self._grown(prefix, word, score) for score, prefix, word in best]
+            if whole := [prefix for prefix in beam if prefix.explains]:
                 return whole[0]
-        return max(done or beam, key=lambda one: one.score)
+        return max(done or beam, key=lambda prefix: prefix.score)
 
-    def _grown(self, one: Prefix, word: int, score: float) -> Prefix:
+    def _grown(self, prefix: Prefix, word: int, score: float) -> Prefix:
         """The prefix with a further token."""
-        ids = (*one.ids, word)
+        ids = (*prefix.ids, word)
         line = torch.tensor([ids], device=self.places[0].device)
-        last = [own[0, -1:] for own in self.layers.of_lines(self.kinds, line)]
+        last = [inputs[0, -1:] for inputs in self.layers.of_lines(self.kinds, line)]
         left, bare = (
-            tuple(own.plus(x) for own, x in zip(part, last, strict=True))
-            for part in (one.left, one.bare)
+            tuple(inputs.plus(x) for inputs, x in zip(part, last, strict=True))
+            for part in (prefix.left, prefix.bare)
         )
         return Prefix(ids, left, bare, score)
 
@@ -150,10 +154,10 @@ class Growth:
         total = torch.zeros(len(beam), len(tokens), device=tokens.device)
         if not len(tokens):
             return total
-        ids = torch.tensor([one.ids for one in beam], device=tokens.device)
+        ids = torch.tensor([prefix.ids for prefix in beam], device=tokens.device)
         for index, inputs in enumerate(self.layers.of_extensions(self.kinds, ids, tokens)):
-            for row, one in enumerate(beam):
-                left = one.left[index]
+            for row, prefix in enumerate(beam):
+                left = prefix.left[index]
                 share = left.shares(inputs[row], left.directions)
                 middle = share.median()
                 spread = 1.4826 * (share - middle).abs().median()

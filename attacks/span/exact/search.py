@@ -62,9 +62,9 @@ class ExactSearch:
         )
         guess: Reconstruction | None = None
         for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
-            found, expired = self._search(test, shortlist, wider)
-            found = found or ranked(shortlist, self._count or 1)
-            new = self._proven(prover, test, traces, found)
+            sentences, expired = self._search(test, shortlist, wider)
+            sentences = sentences or ranked(shortlist, self._count or 1)
+            new = self._proven(prover, test, traces, sentences)
             if guess is None or "certified" in (new.confidence or ()):
                 guess = replace(new, expired=expired)
             if expired or "certified" in (guess.confidence or ()):
@@ -131,68 +131,72 @@ class ExactSearch:
                 "encoder needs",
                 "Choose a model whose tokenizer does, as BERT's.",
             )
-        tokens, found = shortlist.tokens, list[SpanSentence]()
-        usual = any(ends[-1] in own.tolist() for own in tokens[1:])
+        tokens, sentences = shortlist.tokens, list[SpanSentence]()
+        usual = any(ends[-1] in words.tolist() for words in tokens[1:])
         for stop in ends[-1:] if usual else tokens[-1].tolist():  # else the application adds none
             possible = [
                 position + 1
-                for position, own in enumerate(tokens)
-                if position and stop in own.tolist() and position + 1 in (lengths or [position + 1])
+                for position, words in enumerate(tokens)
+                if position
+                and stop in words.tolist()
+                and position + 1 in (lengths or [position + 1])
             ]
             if not possible:
                 continue
-            companions = None
+            clusters = None
             if usual:
                 update = self.model.observation.update()
-                companions = WordClusters.of(test.layers, update, tokens, stop, self.job)
-            descent = SineDescent(test, tokens, stop, possible, companions)
+                clusters = WordClusters.of(test.layers, update, tokens, stop, self.job)
+            descent = SineDescent(test, tokens, stop, possible, clusters)
             descent.run(self.starts, self._count, self.rng, self.job)
-            found += [one for one in descent.found if one.in_span or usual]
-        return found, self.job.expired
+            sentences += [sentence for sentence in descent.found if sentence.in_span or usual]
+        return sentences, self.job.expired
 
     def _proven(
-        self, prover: Prover, test: SpanTest, traces: Traces, found: list[SpanSentence]
+        self, prover: Prover, test: SpanTest, traces: Traces, sentences: list[SpanSentence]
     ) -> Reconstruction:
         """The sentences in the layout that explains the gradient, else in the usual one."""
         if self.model.task.spec.kind != "language-modelling":
-            return proven(prover, found)
-        layouts = self._layouts(test, traces, found)
+            return proven(prover, sentences)
+        layouts = self._layouts(test, traces, sentences)
         provers = [replace(prover, layout=layout) for layout in layouts]
-        best, known = ended(provers, [one.ids for one in found])
-        whole = [replace(one, ids=ids) for one, ids in zip(found, known.lines, strict=True)]
+        best, known = ended(provers, [sentence.ids for sentence in sentences])
+        whole = [
+            replace(sentence, ids=ids) for sentence, ids in zip(sentences, known.lines, strict=True)
+        ]
         return proven(best, whole, known)
 
     def _layouts(
-        self, test: SpanTest, traces: Traces, found: list[SpanSentence]
+        self, test: SpanTest, traces: Traces, sentences: list[SpanSentence]
     ) -> Iterator[Layout]:
         """How the texts may have been set: on the left, a pad leaves a direction of its own.
 
         So does one on the right whose label is not hidden.
         """
-        places = [one.place for one in found]
+        places = [sentence.place for sentence in sentences]
         if not any(places):
             yield RIGHT
             if self._one_step:
-                longest = max(len(one.ids) for one in found)
+                longest = max(len(sentence.ids) for sentence in sentences)
                 shown, rank = traces.last_place(), test.subspace.rank
-                least = shown or -(-rank // len(found))
+                least = shown or -(-rank // len(sentences))
                 yield from trailing_layouts(
                     longest, least, self.model.task.most_tokens, learned=bool(shown)
                 )
-        sure = self._one_step and all(one.in_span for one in found)
+        sure = self._one_step and all(sentence.in_span for sentence in sentences)
         blind = test.layer is test.layers.contexts[0]  # the attention of a pad is 0
-        if any(places) or (sure and (blind or not self._filled(test, found))):
+        if any(places) or (sure and (blind or not self._filled(test, sentences))):
             yield from left_layouts(places, learned=not test.layers.everywhere)
 
-    def _filled(self, test: SpanTest, found: list[SpanSentence]) -> bool:
+    def _filled(self, test: SpanTest, sentences: list[SpanSentence]) -> bool:
         """Whether the sentences account for the whole span."""
-        inputs = [test.behind(one.place).inputs(one.ids) for one in found]
+        inputs = [test.behind(sentence.place).inputs(sentence.ids) for sentence in sentences]
         return test.subspace.filled(torch.cat(inputs))
 
 
-def count_read(found: Reconstruction, task: TextTask) -> int:
+def count_read(guess: Reconstruction, task: TextTask) -> int:
     """Number of sentences with words that the span singles out."""
-    pairs = zip(found.confidence or (), task.examples(found.guess).tokens, strict=True)
+    pairs = zip(guess.confidence or (), task.examples(guess.guess).tokens, strict=True)
     return sum(bool(line) and level in {"certified", "in_span"} for level, line in pairs)
 
 

@@ -16,6 +16,8 @@ from attacks.tokens.sentences import SpanSentence
 from attacks.tokens.span_test import SpanTest
 from attacks.tokens.word_clusters import WordCluster, WordClusters
 
+_KICKS = 8  # fresh draws of a line's worst tokens, in a row, before the line is given up
+
 TokenIds: TypeAlias = tuple[int, ...]
 
 _ENUMERATED = 512  # most combinations of tokens that are tried exhaustively
@@ -40,7 +42,7 @@ class SineDescent:
         tokens: Sequence[Tensor],
         stop: int,
         lengths: Sequence[int],
-        companions: WordClusters | None = None,
+        clusters: WordClusters | None = None,
     ) -> None:
         """Take candidates by position and the possible lengths of a sentence.
 
@@ -52,7 +54,7 @@ class SineDescent:
         self._tokens = inner[: self._lengths[-1] - 1]
         # A position that only the end token fits rules out longer sentences.
         self._lengths = [n for n in self._lengths if all(self._tokens[: n - 1])]
-        self._companions = companions
+        self._clusters = clusters
         self._seen: dict[TokenIds, float] = {}
         self.found: list[SpanSentence] = []
 
@@ -68,70 +70,72 @@ class SineDescent:
             if job.expired or self._complete(most):
                 break
             length = self._lengths[int(torch.randint(len(self._lengths), (1,), generator=rng))]
-            found = self._kicked(self._descend(self._draw(length, rng), job), rng, job)
-            best = self._kept(found, best, job)
+            lines = self._kicked(self._descend(self._draw(length, rng), job), rng, job)
+            best = self._kept(lines, best, job)
         self.found += [best] if best is not None else []
         return job.expired
 
     def _together(self, most: int | None, rng: torch.Generator, job: Job) -> SpanSentence | None:
         """Note the sentences of words that go together; returns the best line of no sentence."""
         best: SpanSentence | None = None
-        companions, tried = self._companions, set[frozenset[int]]()
-        while companions is not None:
+        clusters, tried = self._clusters, set[frozenset[int]]()
+        while clusters is not None:
             before = len(self.found)
-            for group in companions.groups:
+            for group in clusters.groups:
                 if job.expired or self._complete(most):
                     return best
-                seen = any(group.seed in line.ids for line in self.found)
+                seen = any(group.anchor in line.ids for line in self.found)
                 if not seen and group.words not in tried:
                     tried.add(group.words)
-                    best = self._kept(self._among(companions, group, rng, job), best, job)
+                    best = self._kept(self._among(clusters, group, rng, job), best, job)
             if len(self.found) == before:
                 break
-            companions = companions.beside([line.ids for line in self.found], job)
+            clusters = clusters.beside([line.ids for line in self.found], job)
         return best
 
     def _kept(
-        self, found: list[SpanSentence], best: SpanSentence | None, job: Job
+        self, lines: list[SpanSentence], best: SpanSentence | None, job: Job
     ) -> SpanSentence | None:
         """Note a sentence in the span; returns the best line of no sentence so far."""
-        one = found[0]
-        if one.in_span:
-            self._note(found)
-            job.report(len(self.found), one.sine, "")
+        line = lines[0]
+        if line.in_span:
+            self._note(lines)
+            job.report(len(self.found), line.sine, "")
             return best
-        return one if best is None or one.sine < best.sine else best
+        return line if best is None or line.sine < best.sine else best
 
     def _among(
-        self, companions: WordClusters, group: WordCluster, rng: torch.Generator, job: Job
+        self, clusters: WordClusters, group: WordCluster, rng: torch.Generator, job: Job
     ) -> list[SpanSentence]:
         """The line settled from the words' likeliest order, or after kicks among them."""
-        lines = companions.lines(group, self._lengths)
+        lines = clusters.lines(group, self._lengths)
         scores = self._score(lines)
-        found = self._settle(lines[min(range(len(lines)), key=scores.__getitem__)], job)
-        if found[0].in_span or job.expired:
-            return found
+        settled = self._settle(lines[min(range(len(lines)), key=scores.__getitem__)], job)
+        if settled[0].in_span or job.expired:
+            return settled
         every = self._tokens
-        self._tokens = [[token for token in own if token in group.words] or own for own in every]
-        drawn = self._kicked(self._settle(found[0].ids, job), rng, job)
+        self._tokens = [
+            [token for token in words if token in group.words] or words for words in every
+        ]
+        drawn = self._kicked(self._settle(settled[0].ids, job), rng, job)
         self._tokens = every
         return self._settle(drawn[0].ids, job)
 
     def _kicked(
-        self, found: list[SpanSentence], rng: torch.Generator, job: Job
+        self, lines: list[SpanSentence], rng: torch.Generator, job: Job
     ) -> list[SpanSentence]:
         """A line and its twins after kicks out of its local minimum, while they help."""
         kicks = 0
-        while kicks < CUTS.kicks and not found[0].in_span and not job.expired:
-            other = self._descend(self._kick(found[0].ids, rng), job)
+        while kicks < _KICKS and not lines[0].in_span and not job.expired:
+            other = self._descend(self._kick(lines[0].ids, rng), job)
             kicks += 1
-            if other[0].sine < found[0].sine:
-                found, kicks = other, 0
-        return found
+            if other[0].sine < lines[0].sine:
+                lines, kicks = other, 0
+        return lines
 
     def _note(self, lines: Sequence[SpanSentence]) -> None:
-        known = {one.ids for one in self.found}
-        self.found += [one for one in lines if one.ids not in known]
+        known = {line.ids for line in self.found}
+        self.found += [line for line in lines if line.ids not in known]
 
     def _try_all(self, job: Job) -> None:
         lines = [
@@ -165,7 +169,7 @@ class SineDescent:
         """Whether all sentences are found: their number is reached, or they fill the span."""
         if not self.found or (most is not None and len(self.found) >= most):
             return bool(self.found)
-        inputs = torch.cat([self._test.inputs(one.ids) for one in self.found])
+        inputs = torch.cat([self._test.inputs(line.ids) for line in self.found])
         return self._test.subspace.filled(inputs)
 
     def _descend(self, line: TokenIds, job: Job) -> list[SpanSentence]:
@@ -175,7 +179,7 @@ class SineDescent:
         return self._settle(line, job)
 
     def _fresh(self, position: int) -> list[int]:
-        used = {one.ids[position] for one in self.found if position < len(one.ids)}
+        used = {line.ids[position] for line in self.found if position < len(line.ids)}
         tokens = self._tokens[position]
         return [token for token in tokens if token not in used] or tokens
 

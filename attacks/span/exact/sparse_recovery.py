@@ -23,6 +23,9 @@ from attacks.tokens.subspace import Subspace
 from fedsim.models.lora import is_adapter
 from fedsim.tasks.text import TextTask
 
+_PURSUED_ATOMS = 1 << 17  # most rows of its dictionary, those with the largest share in the space
+_PURSUED_CHOICES = 256  # choices of one word for each place that are tried
+
 NOTE = "the adapters have a smaller rank than the batch has words, which a sparse pursuit found."
 _CHUNK = 4096  # tokens in one forward pass
 
@@ -59,10 +62,10 @@ def recover_sparse(
         lines = known.lines
     for sure in (True, False):
         sentences = [SpanSentence(line, 0.0, sure) for line in lines]
-        found = proven(prover, sentences, known)
-        if "certified" in (found.confidence or ()):
+        guess = proven(prover, sentences, known)
+        if "certified" in (guess.confidence or ()):
             break
-    return replace(found, expired=job.expired, note=NOTE)
+    return replace(guess, expired=job.expired, note=NOTE)
 
 
 def _lines(
@@ -75,12 +78,12 @@ def _lines(
     if places is None:
         return []
     if count == 1 and not layers.everywhere:
-        whole = all(len(own) == 1 for own in places)
-        return [tuple(int(own) for own in places)] if whole else []
+        whole = all(len(entry) == 1 for entry in places)
+        return [tuple(int(entry) for entry in places)] if whole else []
     if not layers.causal:
         return []
-    spaces = {own: _space(model, own) for own in (*layers.contexts, *layers.later)}
-    behind = {layer: own for layer, own in spaces.items() if own is not None}
+    spaces = {entry: _space(model, entry) for entry in (*layers.contexts, *layers.later)}
+    behind = {layer: entry for layer, entry in spaces.items() if entry is not None}
     return Growth.of(layers, behind, places, task, rng).sentences(count, job)
 
 
@@ -90,8 +93,8 @@ def _space(model: AttackedModel, layer: Layer) -> Subspace | None:
     names = layer.weights(observation.received)
     if not names or not is_adapter(names[0]):
         return None
-    found = read_adapters(observation, names, model.device)
-    return None if found is None else found.inputs
+    adapters = read_adapters(observation, names, model.device)
+    return None if adapters is None else adapters.inputs
 
 
 def _places(
@@ -102,7 +105,7 @@ def _places(
     longest = task.max_length - (task.spec.kind == "language-modelling")
     tried = range(1 if layers.everywhere else longest)
     ids, places, atoms = [], [], []
-    most = max(1, CUTS.pursued_atoms // len(tried))
+    most = max(1, _PURSUED_ATOMS // len(tried))
     for place in tried:
         inputs = torch.cat([layers.of_tokens(part, place) for part in words.split(_CHUNK)])
         near = space.rough_distance(inputs).topk(min(most, len(words)), largest=False).indices
@@ -110,34 +113,34 @@ def _places(
         places.append(torch.full_like(near, place))
         atoms.append(inputs[near])
     kinds, dictionary = torch.cat(places), torch.cat(atoms)
-    found = None
+    rows = None
     if count == 1 and not layers.everywhere:
-        found = few_rows(space.basis, dictionary, job, kinds)
-    if found is None:
-        found = few_rows(space.basis, dictionary, job)
-        if found and count == 1 and not layers.everywhere:
-            found = _one_each(space.basis, dictionary, found, kinds)
-    if not found:
+        rows = few_rows(space.basis, dictionary, job, kinds)
+    if rows is None:
+        rows = few_rows(space.basis, dictionary, job)
+        if rows and count == 1 and not layers.everywhere:
+            rows = _one_each(space.basis, dictionary, rows, kinds)
+    if not rows:
         return None
-    own, at = torch.cat(ids)[found], kinds[found]
+    tokens, at = torch.cat(ids)[rows], kinds[rows]
     first = [] if start is None else [words.new_tensor([start])]
     if layers.everywhere:
-        return [*first, *[own] * (longest - len(first))]
+        return [*first, *[tokens] * (longest - len(first))]
     last = int(at.max())
-    return [*first, *[own[at == place] for place in range(len(first), last + 1)]]
+    return [*first, *[tokens[at == place] for place in range(len(first), last + 1)]]
 
 
-def _one_each(basis: Tensor, atoms: Tensor, found: list[int], kinds: Tensor) -> list[int] | None:
+def _one_each(basis: Tensor, atoms: Tensor, rows: list[int], kinds: Tensor) -> list[int] | None:
     """One row of each kind among some that explain a space; None if no such choice does.
 
     Two words at two places are four rows of which one is a sum of the others, up to their norms.
     """
-    weights = torch.linalg.lstsq(atoms[found].T.to(basis), basis).solution.norm(dim=1)
-    own: dict[int, list[int]] = {}
-    for row, weight in zip(found, (weights / weights.max()).tolist(), strict=True):
+    weights = torch.linalg.lstsq(atoms[rows].T.to(basis), basis).solution.norm(dim=1)
+    by_kind: dict[int, list[int]] = {}
+    for row, weight in zip(rows, (weights / weights.max()).tolist(), strict=True):
         if weight > CUTS.pursued_room:
-            own.setdefault(int(kinds[row]), []).append(row)
-    for choice in islice(product(*own.values()), CUTS.pursued_choices):
+            by_kind.setdefault(int(kinds[row]), []).append(row)
+    for choice in islice(product(*by_kind.values()), _PURSUED_CHOICES):
         if Pursuit.of(basis).plus(atoms[[*choice]]).done:
             return [*choice]
     return None

@@ -63,7 +63,7 @@ def test_the_words_of_each_sentence_and_their_order(repeated: int) -> None:
     found = WordClusters.of(layers, update, candidates(lines), STOP, Job())
     assert found is not None
     for line in lines:
-        own = [group for group in found.groups if group.seed == line[-2]]
+        own = [group for group in found.groups if group.anchor == line[-2]]
         assert own[0].words >= set(line[1:-1])
         assert repeated or own[0].words == set(line[1:-1])
         assert tuple(line) in found.lines(own[0], LENGTHS)
@@ -82,7 +82,7 @@ def test_a_known_sentence_leaves_its_words_to_no_other() -> None:
     assert left is not None
     shared = 3 + WORDS
     gone = {word for line in lines[:2] for word in line[1:-1]} - {shared}
-    assert {group.seed for group in left.groups} == {
+    assert {group.anchor for group in left.groups} == {
         word for line in lines for word in line[1:-1]
     } - gone
     assert all(gone.isdisjoint(group.words) for group in left.groups)
@@ -97,7 +97,7 @@ def test_a_known_sentence_may_hold_a_word_that_is_no_candidate_at_its_place() ->
     left = None if found is None else found.beside(lines[:1], Job())
     assert left is not None
     others = {word for line in lines[1:] for word in line[1:-1]}
-    assert {group.seed for group in left.groups} >= others
+    assert {group.anchor for group in left.groups} >= others
 
 
 def test_another_gradient_of_the_same_words_tells_nothing() -> None:

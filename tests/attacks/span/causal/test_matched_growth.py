@@ -15,7 +15,6 @@ from attacks.span.causal.matched_growth import Grown, MatchedGrowth
 from attacks.span.causal.tree import Tree
 from attacks.span.causal.whitening import Whitening
 from attacks.span.span import Span
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.next_token_shift import DirectionalShift, head_weight, next_word_weights
 from attacks.tokens.pursuit import noisy_rows
 from fedsim.federation import FederationConfig
@@ -159,7 +158,7 @@ def test_short_prefixes_are_spread_over_their_first_words() -> None:
     score = torch.arange(64.0, 0, -1)
     assert apart._kept(score, lines, 32).tolist()[:4] == [0, 1, 32, 33]
     assert whole._kept(score, lines, 32).tolist() == [*range(32)]
-    long = torch.cat([lines, lines.new_ones(64, CUTS.spread_tokens)], 1)
+    long = torch.cat([lines, lines.new_ones(64, 10)], 1)
     assert apart._kept(score, long, 32).tolist() == [*range(32)]
 
 
