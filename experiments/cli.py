@@ -10,10 +10,12 @@ import typer
 import typer.core
 
 from experiments.commands.audit import audit
+from experiments.commands.calibrate import calibrate
 from experiments.commands.check import check
 from experiments.commands.describe import describe
 from experiments.commands.diff import diff
 from experiments.commands.doctor import doctor
+from experiments.commands.evidence import evidence
 from experiments.commands.export import export
 from experiments.commands.help_page import Chapters
 from experiments.commands.init import init
@@ -72,7 +74,7 @@ for _stage, _sentence in (
     app.command(_stage, help=_sentence)(command(_stage))
 for _command in (
     *(show, prepare, prior, init),
-    *(check, diff, doctor, limits, audit),
+    *(calibrate, check, diff, doctor, limits, audit, evidence),
     *(ls, rm, export),
     *(describe, schema, new),
 ):

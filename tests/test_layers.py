@@ -122,7 +122,7 @@ def test_attacks_and_server_never_name_the_truth(package: str) -> None:
 @pytest.mark.parametrize("package", ["attacks", "experiments"])
 def test_defenses_are_known_by_what_they_say_and_not_by_their_class(package: str) -> None:
     """So that one of another package is attacked and bounded as a built-in one is."""
-    interface = {"__init__", "base", "chain", "encoding"}
+    interface = {"__init__", "base", "chain", "encoding", "strength"}
     files = (ROOT / "fedsim/defenses").glob("*.py")
     classes = {f"fedsim.defenses.{path.stem}" for path in files if path.stem not in interface}
     assert len(classes) > 10

@@ -16,7 +16,7 @@ from fedsim.records import MAIN, PRIOR_ONLY, AttackKey, Modality
 EXACT_METRIC: dict[Modality, str] = {"image": "mse", "text": "exact_match"}
 _EXACT_MAIN = {"psnr": 54.151, "rougeL": 1.0 - 1e-9}
 """Exact by the main metric, where the metric of exactness was not scored: half a byte in dB."""
-_CLOSE = {"psnr": 25.0, "rougeL": 0.6}
+CLOSE = {"psnr": 25.0, "rougeL": 0.6}
 """A null baseline that comes so close to any victim may hit another exactly by chance, as short
 texts of frequent words are hit. Halved, blind guesses at ordinary sentences (.3) count as close,
 and a single exact sentence decides nothing; doubled, none do, and 2.5 % of the blind guesses at
@@ -75,7 +75,7 @@ def exact_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> lis
         exact = _hits(known[metric], sign * EXACT[metric], sign)
     else:
         exact = _hits(known.get(main, ()), _EXACT_MAIN[main], 1.0)
-    close = {one.attacker: bool(one.blind) for one in _hits(known.get(main, ()), _CLOSE[main], 1.0)}
+    close = {one.attacker: bool(one.blind) for one in _hits(known.get(main, ()), CLOSE[main], 1.0)}
     return [replace(one, guessable=close.get(one.attacker, False)) for one in exact]
 
 

@@ -10,7 +10,7 @@ import typer.core
 CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Simulate": ("run", "show", "simulate", "prepare", "prior", "init"),
     "Attack": ("attack", "score", "report", "open"),
-    "Judge": ("check", "diff", "doctor", "limits", "audit"),
+    "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit", "evidence"),
     "Manage": ("ls", "rm", "export"),
     "Look up": ("list", "describe", "schema"),
     "Extend": ("new",),

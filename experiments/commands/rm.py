@@ -14,7 +14,7 @@ from experiments.plan.folder import check_version
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
-_PARTS = ("report", "redacted", "gallery", "export", "tensorboard")
+_PARTS = ("report", "redacted", "gallery", "export", "tensorboard", "calibration", "evidence")
 """Folders of a run beside those of its cells."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +72,13 @@ class Attackers:
 
     def submit(self, cell: Cell, round_: int | None = None) -> None:
         """Attack one round of a cell, or whatever of it has not been attacked."""
-        specs = jobs(cell, round_)
+        self._start(cell, jobs(cell, round_))
+
+    def submit_some(self, cell: Cell, labels: Collection[str], clients: Collection[int]) -> None:
+        """Run some of a cell's attacks on the captures of some clients."""
+        self._start(cell, jobs_on(cell, labels, clients))
+
+    def _start(self, cell: Cell, specs: Sequence[JobSpec]) -> None:
         specs = [spec for spec in specs if spec.name not in self._submitted]
         if not specs:
             return
@@ -144,6 +150,16 @@ def jobs(cell: Cell, round_: int | None = None) -> list[JobSpec]:
     ]
     own = [spec for specs in found for spec in specs]
     return own + list(control_jobs(own, donors_of(cell, round_)))
+
+
+def jobs_on(cell: Cell, labels: Collection[str], clients: Collection[int]) -> list[JobSpec]:
+    """The jobs of some attacks, cut to the captures of some clients."""
+    cut = []
+    for spec in jobs(cell):
+        keys = tuple(key for key in spec.keys if key.client in clients)
+        if keys and spec.label in labels:
+            cut.append(replace(spec, keys=keys))
+    return cut
 
 
 def control_jobs(

@@ -72,10 +72,16 @@ def score(run: Run, console: Console) -> list[str]:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores every guess on one cell, and each again as a control of somebody else's victim."""
+    """Scores every guess on one cell, and each again as a control of somebody else's victim.
+
+    Attributes:
+        on_scored: called after each attack on a capture.
+        metrics: the names of those to compute; if empty, those of the experiment.
+    """
 
     victims: Victims
     on_scored: Callable[[str], object] = lambda note: None
+    metrics: tuple[str, ...] = ()
 
     @property
     def comparisons(self) -> int:
@@ -96,6 +102,11 @@ class Scorer:
                         fed = guess(*donor.source(entry.label, key))
                         yield from self._compare(entry, key, fed, truth(key), control)
                 self.on_scored(f"{entry.label} {key}")
+
+    def attack_rows(self, entry: Entry, key: CaptureKey) -> Iterator[ScoreRow]:
+        """The rows of one attack on one capture, without controls."""
+        guess = read_guess(self.victims, entry.label, key)
+        yield from self._compare(entry, key, guess, self.victims.examples(key), "none")
 
     @property
     def _chosen(self) -> list[Entry]:
@@ -169,7 +180,8 @@ class Scorer:
     def _all_metrics(self) -> list[Metric]:
         """The metrics asked for, or all that fit and are available."""
         task, known = self.victims.task, registry(METRICS, "fedsim.metrics")
-        chosen = [known[name]() for name in self.victims.cell.experiment.metrics or known]
+        asked = self.metrics or self.victims.cell.experiment.metrics
+        chosen = [known[name]() for name in asked or known]
         fitting = [m for m in chosen if m.modality in ("any", task.modality)]
         if task.spec.num_classes == 0:  # a language model has no classes
             fitting = [metric for metric in fitting if metric.name != "label_accuracy"]

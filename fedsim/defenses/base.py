@@ -12,6 +12,7 @@ from torch import nn
 
 from fedsim.accountant import Schedule
 from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.strength import Strength
 from fedsim.types import Batch, Tensors
 
 DefenseStage: TypeAlias = Literal["sample", "client"]
@@ -199,6 +200,11 @@ class Defense:
     @property
     def unit(self) -> Unit | None:
         """The unit that epsilon protects; None if the defense does not claim to be private."""
+        return None
+
+    @property
+    def strength(self) -> Strength | None:
+        """The option that makes it stronger; None if there is nothing to search."""
         return None
 
     @property

@@ -18,6 +18,7 @@ from fedsim.accountant import Schedule
 from fedsim.defenses.base import Defense, Distortion, Gaussian
 from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.defenses.strength import Strength
 from fedsim.errors import ConfigError
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
@@ -113,6 +114,13 @@ class Budgeted(Defense):
         """The noise, not known before ``fit`` if a budget determines it."""
         std = None if self.noise_multiplier is None else self.noise_multiplier * self.clip
         return Gaussian(std, self.clip, delta=self.delta)
+
+    @property
+    def strength(self) -> Strength:
+        """Whichever of the budget and the noise is given."""
+        if self.epsilon is None:
+            return Strength("noise_multiplier", 1e-4, 10.0)
+        return Strength("epsilon", 1e6, 1.0)
 
     def _covered(self, tensors: Tensors, rng: torch.Generator) -> Tensors:
         """The tensors with noise, drawn in float32 where ``rng`` lives, in the order of the model.

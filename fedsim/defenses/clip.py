@@ -9,6 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedsim.defenses.base import Defense, DefenseFamily, Distortion
+from fedsim.defenses.strength import Strength
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
@@ -52,3 +53,8 @@ class Clip(Defense):
     def distortions(self) -> frozenset[Distortion]:
         """Only the length."""
         return frozenset({"scale"})
+
+    @property
+    def strength(self) -> Strength:
+        """The norm; the shorter, the stronger."""
+        return Strength("norm", 100.0, 1e-3)

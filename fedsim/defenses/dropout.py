@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from fedsim.defenses.base import Defense, DefenseFamily
+from fedsim.defenses.strength import Strength
 from fedsim.errors import ConfigError
 
 
@@ -55,6 +56,11 @@ class Dropout(Defense):
                 f"dropout: {type(model).__name__} has no dropout layer. "
                 "Choose a model with dropout, such as BERT or GPT-2, or leave this defense out."
             )
+
+    @property
+    def strength(self) -> Strength:
+        """The probability."""
+        return Strength("p", 0.05, 0.95, "linear")
 
 
 _LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)

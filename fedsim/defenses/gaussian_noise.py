@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsim.defenses.base import DefenseFamily, Distortion, Gaussian, StagedDefense
 from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 
@@ -54,6 +55,11 @@ class GaussianNoise(StagedDefense):
     def gaussian(self) -> Gaussian:
         """The noise."""
         return Gaussian(self.std)
+
+    @property
+    def strength(self) -> Strength:
+        """The standard deviation."""
+        return Strength("std", 1e-5, 1.0)
 
     def _noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         drawn = torch.randn(value.shape, generator=rng, device=rng.device, dtype=torch.float32)

@@ -14,6 +14,7 @@ from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Gaussian
 from fedsim.defenses.budget import refuse_sent_statistics
 from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.gaussian_noise import GaussianNoise
+from fedsim.defenses.strength import Strength
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
 
@@ -86,3 +87,8 @@ class LocalDp(Defense):
     def gaussian(self) -> Gaussian:
         """The noise of one message."""
         return Gaussian(self.std, self.clipping_norm)
+
+    @property
+    def strength(self) -> Strength:
+        """The budget of a message."""
+        return Strength("epsilon", 1e6, 1.0)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedsim.accountant import Schedule
 from fedsim.defenses.base import Defense, DefenseFamily, Distortion
 from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 
@@ -79,6 +80,11 @@ class PercentilePrivacy(Defense):
     def distortions(self) -> frozenset[Distortion]:
         """Zeros; truncation is part of the surrogate."""
         return frozenset({"sparsity"})
+
+    @property
+    def strength(self) -> Strength:
+        """The percentile; gamma stays."""
+        return Strength("percentile", 10.0, 99.99, "rest", end=100.0)
 
 
 def filterable(value: Tensor) -> bool:

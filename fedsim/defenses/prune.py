@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
 from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 
@@ -83,6 +84,11 @@ class Prune(StagedDefense):
     def keeps_largest(self) -> bool:
         """True unless the choice is random."""
         return self.keep == "largest"
+
+    @property
+    def strength(self) -> Strength:
+        """The share of zeros."""
+        return Strength("fraction", 0.5, 0.9999, "rest")
 
     def _prune(self, tensors: Tensors) -> Tensors:
         flat = torch.cat([value.flatten() for value in tensors.values()])

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from fedsim.defenses.base import DefenseFamily, Distortion, StagedDefense
 from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -127,3 +128,8 @@ class Quantize(StagedDefense):
         if self.kind == "qsgd" or self.stage == "sample":
             return frozenset({"noise"})
         return frozenset({"rounding"})
+
+    @property
+    def strength(self) -> Strength | None:
+        """The levels of ``qsgd``; the other kinds have none."""
+        return Strength("levels", 127, 1, whole=True) if self.kind == "qsgd" else None

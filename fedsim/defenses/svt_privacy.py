@@ -15,6 +15,7 @@ from fedsim.accountant import Schedule
 from fedsim.defenses.base import Defense, DefenseFamily, Distortion
 from fedsim.defenses.encoding import Encoding
 from fedsim.defenses.percentile_privacy import filterable, round_steps
+from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 
@@ -114,6 +115,11 @@ class SvtPrivacy(Defense):
     def distortions(self) -> frozenset[Distortion]:
         """Zeros and noise."""
         return frozenset({"sparsity", "noise"})
+
+    @property
+    def strength(self) -> Strength:
+        """The share of coordinates that is sent; the fewer, the stronger."""
+        return Strength("fraction", 0.5, 1e-4)
 
 
 def laplace(shape: torch.Size | tuple[int, ...], scale: float, rng: torch.Generator) -> Tensor:

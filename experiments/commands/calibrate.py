@@ -1,0 +1,114 @@
+"""``fedsim calibrate``: the weakest defense that holds, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.commands.invocation import Invocation
+from experiments.commands.parameters import (
+    Address,
+    DryRun,
+    Engine,
+    Gpus,
+    Json,
+    Quiet,
+    Seed,
+    Sets,
+    Target,
+    Workers,
+)
+from experiments.plan.gpus import check_gpus
+from fedsim.errors import ConfigError
+from fedsim.visible import say
+
+
+def calibrate(
+    experiment: Target,
+    hold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=VALUE",
+            help="what must hold: verbatim=0, recognisable=0, or a mean, as rouge1=.2 or psnr=18",
+        ),
+    ] = None,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MEASURE=SHARE", help="most that may be lost: accuracy=.02"),
+    ] = None,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range", metavar="DEFENSE=WEAKEST:STRONGEST", help="in place of its own range"
+        ),
+    ] = None,
+    depth: Annotated[
+        int,
+        typer.Option(min=1, max=10, help="strengths tried of a family, among 2^depth - 1"),
+    ] = 4,
+    group: Annotated[int, typer.Option(min=1, help="clients attacked between two looks")] = 4,
+    sure: Annotated[
+        float, typer.Option(min=0.5, max=0.9999, help="confidence in all words together")
+    ] = 0.95,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="default: runs/<name>-calibrated"),
+    ] = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    gpus: Gpus = None,
+    engine: Engine = None,
+    address: Address = None,
+    quiet: Quiet = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Find the weakest strength of each defense that holds, and what it costs.
+
+    Of the experiment's defenses the kinds count, not their strengths: each is searched by
+    bisection. At a strength clients are attacked in groups until it is sure that it leaks or holds;
+    utility is trained where it holds. The same command goes on where it was stopped.
+    """
+    given = Invocation(experiment, sets or [], None, seed, workers, engine, gpus, address)
+    if given.opened() is not None:
+        raise ConfigError(f"{experiment}: is a run. Name the experiment, and --out to go on.")
+    from experiments.decision.question import ask, begin
+
+    task = ask(
+        given.plan(),
+        hold=hold or [],
+        lose=lose or [],
+        ranges=ranges or [],
+        depth=depth,
+        group=group,
+        error=1 - sure,
+    )
+    if dry_run:
+        from experiments.preview.show import describe
+
+        description = describe(task.most())
+        say(json.dumps(description.table()) if as_json else f"{description.text()}\n# at most")
+        return
+    check_gpus(task.experiment, training=True, attacking=True)
+    root = out or Path("runs") / f"{task.experiment.name}-calibrated"
+    begin(task, root)
+    from experiments.console import Console
+    from experiments.decision.calibrate import Calibration
+    from experiments.decision.page import write_answer
+    from experiments.decision.wording import text
+
+    with Console(quiet or as_json) as console:
+        search = Calibration(
+            task.experiment, task.families, task.targets, task.question, root, console
+        )
+        answer = search.answer()
+    page = write_answer(answer, task.experiment, root)
+    files = f"page: {page}"
+    if answer.chosen is not None:
+        files += f"; the chosen defense: fedsim run {page.parent / 'chosen.toml'}"
+    say(json.dumps(answer.model_dump(mode="json")) if as_json else text(answer, files))
+    raise typer.Exit(0 if answer.chosen is not None else 1)

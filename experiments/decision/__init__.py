@@ -1,0 +1,1 @@
+"""The weakest defense that holds: a search over strengths with tests that may stop at any time."""

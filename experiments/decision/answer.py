@@ -1,0 +1,155 @@
+"""Records of a calibration: what was asked, what was tried, and the answer; no private content."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from experiments.analysis.keys import Data
+from experiments.analysis.statistics import Difference
+from experiments.decision.search import Word
+from fedsim.files import Sealed
+
+Outcome: TypeAlias = Literal["holds", "costs too much", "open", "leaks"]
+"""Of a family: its weakest strength that holds is affordable, or is not; none is shown to hold; or
+even the strongest leaks."""
+
+
+class Question(Sealed):
+    """All that the answer depends on.
+
+    Attributes:
+        experiment: fingerprint of the resolved experiment.
+        hold: targets, ``name=value``.
+        lose: measure of utility -> share of it that may be lost.
+        ranges: name of a defense -> weakest and strongest value in place of its own.
+        strengths: how many strengths of a family are told apart.
+        group: clients attacked between two looks.
+        error: probability of any false ``holds``, and of any false ``leaks``.
+    """
+
+    experiment: str
+    hold: tuple[str, ...]
+    lose: dict[str, float]
+    ranges: dict[str, tuple[float, float]]
+    strengths: int
+    group: int
+    error: float
+
+
+class Reached(Data):
+    """Leakage by one target, in its units.
+
+    Attributes:
+        attack: the attack with the highest upper bound.
+        clients: that it was run on.
+        mean: of these clients.
+        low: surely at least, by any attack; a bound of ``leaks``.
+        high: surely at most, by every attack; a bound of ``holds``.
+        blind: mean of the guess that sees no update, on the clients that were attacked.
+    """
+
+    target: str
+    attack: str
+    clients: int
+    mean: float
+    low: float
+    high: float
+    blind: float | None
+
+
+class Tried(Data):
+    """One strength.
+
+    Attributes:
+        name: display name of the defense.
+        index: its place among the strengths of the family, the weakest being 0; -1 undefended.
+        value: of the option.
+        attack: of a leak, the attack that shows it; else the one nearest to the limit.
+        target: which target decides.
+        utility: measure -> its value at the end of training, the mean of the seeds that trained;
+            empty where the training ends before.
+        clients: attacked with at least one attack.
+        available: that could have been attacked.
+        jobs: attacks on captures that were run.
+        reason: why it is open although all bounds are below the targets; else empty.
+    """
+
+    name: str
+    index: int
+    value: float | None
+    word: Word
+    attack: str
+    target: str
+    reached: tuple[Reached, ...]
+    utility: dict[str, float]
+    clients: int
+    available: int
+    jobs: int
+    reason: str
+
+
+class Cost(Data):
+    """Share of a measure of utility that is lost; its interval is over seeds."""
+
+    measure: str
+    value: float
+    base: float
+    lost: Difference
+
+
+class FamilyAnswer(Data):
+    """The answer for one family.
+
+    Attributes:
+        title: display name with the options that are fixed.
+        option: the option that is searched; None for a family of a single member.
+        tried: in the order of strength.
+        weakest: index of the weakest strength that holds, of ``values``; None if none was shown to.
+        leaking: index of the strongest that was found to leak; -1 if undefended alone does.
+        defense: the entry of an experiment's ``defenses`` for the weakest that holds.
+        costs: what that loses of each measure that is limited, else of one that was measured.
+            None is known where the base is 0 or a training diverged.
+    """
+
+    title: str
+    option: str | None
+    values: tuple[float | None, ...]
+    outcome: Outcome
+    tried: tuple[Tried, ...]
+    weakest: int | None
+    leaking: int
+    defense: dict[str, Any] | None
+    costs: tuple[Cost, ...]
+
+    @property
+    def jobs(self) -> int:
+        """Attacks on captures that were run."""
+        return sum(one.jobs for one in self.tried)
+
+    @property
+    def at_weakest(self) -> Tried | None:
+        """The weakest strength that holds."""
+        return next((one for one in self.tried if one.index == self.weakest), None)
+
+
+class Answer(Sealed):
+    """The answer of a calibration.
+
+    Attributes:
+        rows: which private rows stood for those to be protected.
+        attacks: labels of the attacks.
+        undefended: without it nothing is shown: an attack has to leak what the targets forbid.
+        chosen: place in ``families`` of the affordable one that costs least.
+        jobs: attacks on captures that were run.
+        grid: those of every strength on every client.
+    """
+
+    name: str
+    question: Question
+    rows: str
+    attacks: tuple[str, ...]
+    undefended: Tried
+    families: tuple[FamilyAnswer, ...]
+    chosen: int | None
+    jobs: int
+    grid: int

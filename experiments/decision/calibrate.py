@@ -1,0 +1,253 @@
+"""A calibration: a run folder that gets one cell for each strength that is tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import TypeAlias
+
+from attacks.scheduling.ledger import Ledger
+from experiments.console import Console
+from experiments.decision import plan as planned
+from experiments.decision.answer import (
+    Answer,
+    Cost,
+    FamilyAnswer,
+    Outcome,
+    Question,
+    Reached,
+    Tried,
+)
+from experiments.decision.bench import Bench
+from experiments.decision.cost import at_end, by_seed, check_measured, costs
+from experiments.decision.families import Family
+from experiments.decision.search import Decision, Errors, bisect, decide, looks
+from experiments.decision.sequence import upper
+from experiments.decision.targets import Target, check_modality, fewest_clients
+from experiments.decision.trial import CellTrial
+from experiments.plan.cells import Cell, chain_tables
+from experiments.plan.config import ExperimentConfig, Plan
+from experiments.plan.entries import entries
+from experiments.plan.folder import Run
+from experiments.stages.attack import attackers
+from experiments.stages.simulate import Simulator
+from experiments.stages.victims import Victims
+from fedsim.errors import ConfigError
+from fedsim.files import remove_temporaries
+from fedsim.records import PRIOR_ONLY
+
+Place: TypeAlias = tuple[int, int]
+"""Number of a family and of a strength."""
+NONE: Place = (-1, -1)
+
+
+@dataclass
+class Calibration:
+    """A search that is going on.
+
+    Attributes:
+        experiment: as it was given.
+        families: to search, one after another.
+        targets: what is to be held.
+        question: the same with all else that the answer depends on.
+        root: the run folder.
+    """
+
+    experiment: ExperimentConfig
+    families: Sequence[Family]
+    targets: Sequence[Target]
+    question: Question
+    root: Path
+    console: Console
+    _tried: dict[Place, Tried] = field(default_factory=dict)
+    _held: list[Place] = field(default_factory=list)
+
+    def answer(self) -> Answer:
+        """Search every family; what an earlier command did is not done again.
+
+        Raises:
+            ConfigError: a defense does not fit the task, or the clients are too few to show it.
+        """
+        with ExitStack() as stack:
+            run = self._run([NONE])
+            ledger = stack.enter_context(Ledger(self.root / "jobs.sqlite"))
+            remove_temporaries(self.root)
+            team = stack.enter_context(attackers(run, ledger, self.console))
+            bench = Bench(team, stack.enter_context(Simulator()), ledger, self.console)
+            self._at(bench, NONE)
+            works = self._tried[NONE].word == "leaks"
+            found = [
+                self._family(bench, number, self._weakest(bench, number) if works else None)
+                for number in range(len(self.families))
+            ]
+            bench.note(self._run([*self._tried]))
+            return self._answer(bench, found)
+
+    def _weakest(self, bench: Bench, number: int) -> int | None:
+        strengths = len(self.families[number].values)
+        found = bisect(strengths, lambda index: self._at(bench, (number, index)).word)
+        if found is not None:
+            self._held.append((number, found))
+        return found
+
+    def _at(self, bench: Bench, place: Place) -> Tried:
+        """The word on one strength."""
+        run = self._run([*self._tried, place])
+        cells = self._cells(run, place)
+        bench.simulate(cells)
+        trial = CellTrial(cells, bench.team, self.targets)
+        clients = trial.clients
+        if place == NONE:
+            self._check(cells[0], len(clients))
+        found = decide(trial, self.attacks, self.targets, clients, self.errors, self.question.group)
+        family = self.families[place[0]] if place != NONE else None
+        tried = Tried(
+            name=family.member(place[1]) if family else "no defense",
+            index=place[1],
+            value=family.values[place[1]] if family else None,
+            word=found.word,
+            attack=found.attack,
+            target=found.target,
+            reached=tuple(_reached(target, found, trial) for target in self.targets),
+            utility=at_end(cells[0]) if self._to_the_end else {},
+            clients=found.clients,
+            available=len(clients),
+            jobs=bench.jobs(cells),
+            reason=found.reason,
+        )
+        self._tried[place] = tried
+        bench.say(tried)
+        return tried
+
+    def _family(self, bench: Bench, number: int, weakest: int | None) -> FamilyAnswer:
+        family = self.families[number]
+        here = [one for place, one in self._tried.items() if place[0] == number]
+        tried = sorted(here, key=lambda one: one.index)
+        spent = () if weakest is None else self._costs(bench, (number, weakest))
+        outcome: Outcome = "open"
+        if weakest is not None:
+            lost = {one.measure: one.lost.mean for one in spent}
+            limits = self.question.lose.items()
+            affordable = all(lost.get(name, math.inf) <= limit for name, limit in limits)
+            outcome = "holds" if affordable else "costs too much"
+        elif tried and tried[-1].word == "leaks" and tried[-1].index == len(family.values) - 1:
+            outcome = "leaks"
+        return FamilyAnswer(
+            title=family.title,
+            option=family.strength.option if family.strength else None,
+            values=family.values,
+            outcome=outcome,
+            tried=tuple(tried),
+            weakest=weakest,
+            leaking=max((one.index for one in tried if one.word == "leaks"), default=-1),
+            defense=None if weakest is None else family.defense(weakest),
+            costs=spent,
+        )
+
+    def _costs(self, bench: Bench, place: Place) -> tuple[Cost, ...]:
+        """What a defense loses against none, over all seeds; trains those that are not yet."""
+        run = self._run([*self._tried])
+        here, base = self._trained(run, place), self._trained(run, NONE)
+        bench.simulate([*base, *here])
+        return costs(self.question.lose, by_seed(here), by_seed(base))
+
+    def _answer(self, bench: Bench, found: Sequence[FamilyAnswer]) -> Answer:
+        affordable = [i for i, one in enumerate(found) if one.outcome == "holds"]
+        undefended = self._tried[NONE]
+        cells = self._cells(self._run([*self._tried]), NONE)
+        captures = sum(len(Victims(cell).keys) for cell in cells)
+        strengths = sum(len(family.values) for family in self.families) + 1
+        return Answer(
+            name=self.experiment.name,
+            question=self.question,
+            rows=f"{self.experiment.task.dataset}, {self.experiment.task.split}",
+            attacks=tuple(self.attacks),
+            undefended=undefended,
+            families=tuple(found),
+            chosen=min(affordable, key=lambda i: _loss(found[i]), default=None),
+            jobs=undefended.jobs + sum(one.jobs for one in found),
+            grid=strengths * captures * (len(self.attacks) + 1),
+        ).sealed()
+
+    @cached_property
+    def attacks(self) -> list[str]:
+        """Labels of the attacks that rebuild rows."""
+        chosen = [one for one in entries(self.experiment) if one.infers == "rows"]
+        return [one.label for one in chosen if one.key.attack != PRIOR_ONLY]
+
+    @cached_property
+    def errors(self) -> Errors:
+        """Of one bound; the undefended cells count as one more strength that may leak."""
+        strengths = sum(looks(len(family.values)) for family in self.families) + 1
+        return Errors.shared(self.question.error, strengths, len(self.attacks), len(self.targets))
+
+    @property
+    def _to_the_end(self) -> bool:
+        """Whether the cells that are attacked train all rounds."""
+        last = planned.last_round(self.experiment, self.families)
+        return last == self.experiment.federation.rounds
+
+    def _run(self, places: Sequence[Place]) -> Run:
+        """The run folder with these strengths, in an order that does not depend on the search."""
+        ordered = sorted({*places} - {NONE})
+        defenses = [self.families[number].defense(index) for number, index in ordered]
+        held = [self.families[number].defense(index) for number, index in sorted(self._held)]
+        parts = [planned.attacked(self.experiment, self.families, defenses)]
+        if held and (trained := planned.trained(self.experiment, self.families, held)):
+            parts.append(trained)
+        return Run.create(Plan(name=self.experiment.name, experiments=tuple(parts)), self.root)
+
+    def _cells(self, run: Run, place: Place) -> list[Cell]:
+        """Those that are attacked, one for each seed."""
+        name = self.experiment.name
+        return [cell for cell in self._all_cells(run, place) if cell.experiment.name == name]
+
+    def _trained(self, run: Run, place: Place) -> list[Cell]:
+        """Those that train all rounds, one for each seed."""
+        found = self._all_cells(run, place)
+        rounds = self.experiment.federation.rounds
+        return [cell for cell in found if cell.config.federation.rounds == rounds]
+
+    def _all_cells(self, run: Run, place: Place) -> list[Cell]:
+        entry = planned.UNDEFENDED
+        if place != NONE:
+            entry = self.families[place[0]].defense(place[1])
+        tables = chain_tables(dict(entry), "defenses")
+        return [cell for cell in run.cells if cell.config.defense == tables]
+
+    def _check(self, cell: Cell, clients: int) -> None:
+        """Refuse targets that do not fit the data or that so few clients can never show."""
+        check_modality(self.targets, Victims(cell).task.modality)
+        check_measured(self.question.lose, at_end(cell))
+        for target in self.targets:
+            needed = fewest_clients(target, self.errors.holds, upper)
+            if needed > clients:
+                raise ConfigError(
+                    f"--hold {target.text()}: {clients} clients cannot show it; if nothing leaks, "
+                    f"it takes {needed}. Add clients, or hold a greater value."
+                )
+
+
+def _reached(target: Target, found: Decision, trial: CellTrial) -> Reached:
+    """The worst of the attacks by one target, in its own units."""
+    bounds = {attack: by_target[target.name] for attack, by_target in found.bounds.items()}
+    worst = max(bounds, key=lambda attack: (bounds[attack].high, bounds[attack].mean))
+    blind = trial.blind[target.name].values()
+    return Reached(
+        target=target.name,
+        attack=worst,
+        clients=bounds[worst].clients,
+        mean=target.shown(bounds[worst].mean),
+        low=target.shown(max(one.low for one in bounds.values())),
+        high=target.shown(bounds[worst].high),
+        blind=target.shown(fmean(blind)) if blind else None,
+    )
+
+
+def _loss(found: FamilyAnswer) -> float:
+    return found.costs[0].lost.mean if found.costs else 0.0

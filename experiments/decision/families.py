@@ -1,0 +1,147 @@
+"""The families of an experiment's defenses: what is left of each without its strength."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.plan.cells import chain_tables
+from experiments.plan.config import ExperimentConfig
+from experiments.wording.defense_names import defense_name
+from fedsim.build import build, registry, suggest
+from fedsim.defenses import DEFENSES
+from fedsim.defenses.base import Defense
+from fedsim.defenses.strength import Strength
+from fedsim.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Family:
+    """A defense, or a chain of them, with one option left to choose.
+
+    Attributes:
+        tables: name and options of each defense, the strength as the experiment had it.
+        part: the defense whose strength is searched; None where none has any.
+        strength: its option and range; None for a family of a single member.
+        values: the strengths that are told apart, the weakest first; a single None without any.
+    """
+
+    tables: tuple[Mapping[str, Any], ...]
+    part: int | None
+    strength: Strength | None
+    values: tuple[float | None, ...]
+
+    @property
+    def name(self) -> str:
+        """The names of the chain joined by ``+``."""
+        return "+".join(str(table["name"]) for table in self.tables)
+
+    @property
+    def title(self) -> str:
+        """Display name with the options that are fixed, such as ``DP-SGD (clip=5)``."""
+        fixed = [dict(table) for table in self.tables]
+        if self.part is not None and self.strength is not None:
+            fixed[self.part].pop(self.strength.option, None)
+        return defense_name(self.name, json.dumps(fixed))
+
+    def defense(self, index: int) -> dict[str, Any]:
+        """The entry of an experiment's ``defenses`` at one strength."""
+        tables = [dict(table) for table in self.tables]
+        if self.part is not None and self.strength is not None:
+            tables[self.part][self.strength.option] = self.values[index]
+        return tables[0] if len(tables) == 1 else {"chain": tables}
+
+    def member(self, index: int) -> str:
+        """Display name at one strength."""
+        entry = self.defense(index)
+        return defense_name(self.name, json.dumps(entry.get("chain", [entry])))
+
+
+def families(
+    experiment: ExperimentConfig, ranges: Mapping[str, tuple[float, float]], count: int
+) -> tuple[Family, ...]:
+    """Each family of the experiment's defenses once; undefended cells are none.
+
+    Args:
+        experiment: its strengths are not used, only what they belong to.
+        ranges: name of a defense -> weakest and strongest value in place of its own.
+        count: how many strengths to tell apart.
+
+    Raises:
+        ConfigError: there is no family, or a range is of a defense without a strength or of none
+            that the experiment has.
+    """
+    found: dict[str, Family] = {}
+    for i, entry in enumerate(experiment.defenses):
+        tables = chain_tables(entry, f"defenses[{i}]")
+        if [table.get("name") for table in tables] == ["none"]:
+            continue
+        family = _family(tables, ranges, count, f"defenses[{i}]")
+        found.setdefault(family.title, family)
+    if not found:
+        raise ConfigError(
+            "defenses: the experiment names none to search. Add { name = 'gaussian_noise', "
+            "std = 0.1 }, for example; the strength that stands there does not matter."
+        )
+    searched = {str(one.tables[one.part]["name"]) for one in found.values() if one.part is not None}
+    for name in ranges:
+        if name not in searched:
+            why = "has no strength to search" if _listed(name, experiment) else "is not searched"
+            raise ConfigError(f"--range {name}: {why}. {suggest(name, searched)}")
+    return tuple(found.values())
+
+
+def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Read ``--range gaussian_noise=0.001:1``: the weakest and the strongest value.
+
+    Raises:
+        ConfigError: a text is not of that form, or names a defense twice.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        name, _, ends = text.partition("=")
+        weakest, _, strongest = ends.partition(":")
+        try:
+            pair = float(weakest), float(strongest)
+        except ValueError:
+            raise ConfigError(
+                f"--range {text!r}: expected name=weakest:strongest, "
+                "e.g. --range gaussian_noise=0.001:1."
+            ) from None
+        if name in found:
+            raise ConfigError(f"--range {name}: stands there twice. Remove one.")
+        found[name] = pair
+    return found
+
+
+def _listed(name: str, experiment: ExperimentConfig) -> bool:
+    tables = [table for entry in experiment.defenses for table in entry.get("chain", [entry])]
+    return any(table.get("name") == name for table in tables)
+
+
+def _family(
+    tables: tuple[dict[str, Any], ...],
+    ranges: Mapping[str, tuple[float, float]],
+    count: int,
+    where: str,
+) -> Family:
+    known: dict[str, type[Defense]] = registry(DEFENSES, "fedsim.defenses")
+    built = [build(known, table, where) for table in tables]
+    searched = [i for i, defense in enumerate(built) if defense.strength is not None]
+    if not searched:
+        return Family(tables, None, None, (None,))
+    part = searched[-1]  # of clipping and noise, the noise
+    strength = built[part].strength
+    assert strength is not None
+    name = str(tables[part]["name"])
+    if name in ranges:
+        try:
+            strength = replace(strength, weakest=ranges[name][0], strongest=ranges[name][1])
+        except ValueError as error:
+            raise ConfigError(f"--range {name}: {error}. Write another one.") from None
+    values = strength.values(count)
+    for value in (values[0], values[-1]):
+        build(known, {**tables[part], strength.option: value}, f"--range {name}")
+    return Family(tables, part, strength, values)

@@ -1,0 +1,115 @@
+"""From the command line to a calibration in its run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.decision.answer import Question
+from experiments.decision.families import Family, families, parse_ranges
+from experiments.decision.plan import attacked, only_experiment
+from experiments.decision.search import looks
+from experiments.decision.targets import Target, parse_costs, parse_targets
+from experiments.plan.config import ExperimentConfig, Plan
+from experiments.plan.folder import Run
+from fedsim.errors import ConfigError
+from fedsim.files import digest, read_record, write_json
+
+FOLDER = "calibration"
+"""Of the answer, in the run folder."""
+_MACHINE = {
+    "federation": ("engine", "client_workers", "client_timeout", "client_gpus", "tf32"),
+    "attack_stage": ("when", "workers", "cpus", "gpus", "address", "retries", "grace"),
+}
+"""Options that change no result but by rounding."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be searched for what."""
+
+    experiment: ExperimentConfig
+    families: tuple[Family, ...]
+    targets: tuple[Target, ...]
+    question: Question
+
+    def most(self) -> Plan:
+        """The plan with as many strengths as can be tried, all of whose clients are attacked."""
+        tried = [
+            family.defense(index)
+            for family in self.families
+            for index in range(looks(len(family.values)))
+        ]
+        whole = attacked(self.experiment, self.families, tried)
+        return Plan(name=self.experiment.name, experiments=(whole,))
+
+
+def ask(
+    plan: Plan,
+    *,
+    hold: Sequence[str],
+    lose: Sequence[str],
+    ranges: Sequence[str],
+    depth: int,
+    group: int,
+    error: float,
+) -> Task:
+    """Check everything that can be checked before anything is trained.
+
+    Args:
+        plan: of one experiment.
+        hold: targets, ``name=value``.
+        lose: limits of the cost, ``measure=share``.
+        ranges: ``defense=weakest:strongest``.
+        depth: most strengths tried in a family; 2^depth - 1 of them are told apart.
+        group: clients attacked between two looks.
+        error: probability of any false ``holds``, and of any false ``leaks``.
+
+    Raises:
+        ConfigError: one of them does not fit.
+    """
+    experiment = only_experiment(plan)
+    targets = parse_targets(hold)
+    own = parse_ranges(ranges)
+    found = families(experiment, own, 2**depth - 1)
+    question = Question(
+        experiment=_fingerprint(experiment),
+        hold=tuple(target.text() for target in targets),
+        lose=parse_costs(lose),
+        ranges=own,
+        strengths=2**depth - 1,
+        group=group,
+        error=error,
+    )
+    return Task(experiment, found, targets, question.sealed())
+
+
+def begin(task: Task, root: Path) -> None:
+    """Make the run folder and note the question there, or go on with the same one.
+
+    Raises:
+        ConfigError: the folder holds the search for another answer.
+    """
+    path = root / FOLDER / "question.json"
+    if path.exists():
+        if read_record(path, Question) != task.question:
+            raise ConfigError(
+                f"--out {root}: the folder holds the search for another answer, or of a changed "
+                "experiment. Name another folder."
+            )
+        return
+    if any(root.glob("*/simulation.json")):
+        raise ConfigError(f"--out {root}: the folder holds a run without a search. Name another.")
+    undefended = attacked(task.experiment, task.families, ())
+    Run.create(Plan(name=undefended.name, experiments=(undefended,)), root)
+    write_json(path, task.question)
+
+
+def _fingerprint(experiment: ExperimentConfig) -> str:
+    table = experiment.model_dump(mode="json", exclude_defaults=True)
+    for section, names in _MACHINE.items():
+        for name in names:
+            table.get(section, {}).pop(name, None)
+    return digest(json.dumps(table, sort_keys=True).encode())[:16]

@@ -1,0 +1,197 @@
+"""The search for the weakest strength that holds: bisection, with a test at each strength.
+
+At a strength clients are attacked in groups. After each group every attack and target has a bound
+from below and one from above, by ``experiments.decision.sequence``, and
+
+- it *leaks* once a lower bound is above a target;
+- it *holds* once all upper bounds are below all targets;
+- it stays *open* if the clients run out first.
+
+Errors are shared so that all strengths together are wrong with at most the error asked for. Of a
+false *leaks* any attack may be guilty at any strength: error / (strengths * attacks * targets). A
+false *holds* takes an upper bound that is wrong for the one pair of attack and target that leaks:
+error / strengths, as in an intersection-union test (Berger 1982).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from experiments.decision.sequence import lower, upper
+from experiments.decision.targets import Target
+
+Word: TypeAlias = Literal["leaks", "holds", "open"]
+
+
+class Trial(Protocol):
+    """Attacks at one strength."""
+
+    def attack(
+        self, attacks: Collection[str], clients: Sequence[int]
+    ) -> Mapping[str, Mapping[str, Sequence[float]]]:
+        """Attack further clients: attack -> target -> rescaled score of each client."""
+
+    def faults(self) -> str:
+        """What keeps an absence of leaks from being shown, such as failed jobs; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of one bound.
+
+    Attributes:
+        leaks: of a lower bound.
+        holds: of an upper bound.
+    """
+
+    leaks: float
+    holds: float
+
+    @classmethod
+    def shared(cls, error: float, strengths: int, attacks: int, targets: int) -> Errors:
+        """So that each of the two words is wrong anywhere with at most ``error``."""
+        return cls(error / (strengths * attacks * targets), error / strengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known of one attack and target, rescaled.
+
+    Attributes:
+        clients: attacked so far.
+        mean: of their scores.
+        low: surely at least.
+        high: surely at most.
+    """
+
+    clients: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The word at one strength.
+
+    Attributes:
+        attack: of a leak, the attack that shows it; else that with the highest upper bound.
+        target: name of the target that leaks, or is nearest to.
+        bounds: attack -> target -> what is known.
+        clients: attacked with at least one attack.
+        reason: why it is open although all bounds are below the targets; else empty.
+    """
+
+    word: Word
+    attack: str
+    target: str
+    bounds: Mapping[str, Mapping[str, Bounds]]
+    clients: int
+    reason: str = ""
+
+
+@dataclass
+class _Scores:
+    """Scores of one attack, by target."""
+
+    by_target: dict[str, list[float]] = field(default_factory=dict)
+
+    def bounds(self, errors: Errors) -> dict[str, Bounds]:
+        return {
+            name: Bounds(
+                len(scores),
+                sum(scores) / len(scores),
+                lower(scores, errors.leaks),
+                upper(scores, errors.holds),
+            )
+            for name, scores in self.by_target.items()
+        }
+
+
+def decide(
+    trial: Trial,
+    attacks: Sequence[str],
+    targets: Sequence[Target],
+    clients: Sequence[int],
+    errors: Errors,
+    group: int,
+) -> Decision:
+    """Attack group after group until a word is sure. An attack below all targets is not gone on.
+
+    Args:
+        trial: runs the attacks.
+        attacks: their labels.
+        targets: what is to be held.
+        clients: in the order in which they are attacked; drawn like any others.
+        errors: of one bound.
+        group: clients attacked between two looks.
+    """
+    scores = {attack: _Scores() for attack in attacks}
+    bounds: dict[str, dict[str, Bounds]] = {}
+    pending, used = list(attacks), 0
+    for start in range(0, len(clients), group):
+        some = clients[start : start + group]
+        used += len(some)
+        for attack, found in trial.attack(pending, some).items():
+            for name, values in found.items():
+                scores[attack].by_target.setdefault(name, []).extend(values)
+            bounds[attack] = scores[attack].bounds(errors)
+        if leak := _leak(bounds, targets):
+            return Decision("leaks", *leak, bounds, used)
+        pending = [attack for attack in pending if not _below(bounds[attack], targets)]
+        if not pending:
+            break
+    attack, name = _nearest(bounds, targets)
+    reason = trial.faults()
+    word: Word = "open" if pending or reason else "holds"
+    return Decision(word, attack, name, bounds, used, reason)
+
+
+def _leak(
+    bounds: Mapping[str, Mapping[str, Bounds]], targets: Sequence[Target]
+) -> tuple[str, str] | None:
+    """The attack and the target that leaks most surely."""
+    over = {
+        (attack, target.name): found[target.name].low - target.limit
+        for attack, found in bounds.items()
+        for target in targets
+        if found[target.name].low > target.limit
+    }
+    return max(over, key=lambda key: over[key]) if over else None
+
+
+def _below(found: Mapping[str, Bounds], targets: Sequence[Target]) -> bool:
+    return all(found[target.name].high < target.passes for target in targets)
+
+
+def _nearest(
+    bounds: Mapping[str, Mapping[str, Bounds]], targets: Sequence[Target]
+) -> tuple[str, str]:
+    near = {
+        (attack, target.name): found[target.name].high - target.passes
+        for attack, found in bounds.items()
+        for target in targets
+    }
+    return max(near, key=lambda key: near[key])
+
+
+def looks(strengths: int) -> int:
+    """How many of so many strengths a bisection tries at most."""
+    return strengths.bit_length()
+
+
+def bisect(strengths: int, word: Callable[[int], Word]) -> int | None:
+    """The weakest strength that was found to hold, by number; None if none was.
+
+    Assumes that what holds does so at every greater strength. What is open does not hold.
+    """
+    low, high = -1, strengths
+    while high - low > 1:
+        middle = (low + high) // 2
+        if word(middle) == "holds":
+            high = middle
+        else:
+            low = middle
+    return high if high < strengths else None

@@ -1,0 +1,167 @@
+"""What a defense has to hold, and what it may cost, as the command line names them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from experiments.analysis.findings import THRESHOLDS, UTILITY
+from fedsim.build import registry, suggest
+from fedsim.errors import ConfigError
+from fedsim.metrics import METRICS
+from fedsim.metrics.base import Metric
+
+SHARES = ("verbatim", "recognisable")
+"""Targets that count clients: those with an example that came back exactly, or passed 25 dB or .9
+ROUGE-L, where a blind guess did not."""
+RARE = 0.25
+"""No number of clients shows that a share is 0. A target of 0 is held if no client is hit and the
+share is surely below this: 18 clients for one family of 15 strengths. A tenth would take 50."""
+_RANGES = {
+    "1": (0.0, 1.0),
+    "dB": (0.0, THRESHOLDS["psnr"]),
+    "squared pixel": (0.0, 1.0),
+    "points": (0.0, 100.0),
+}
+"""Unit -> the range that scores are cut to. Pictures from 25 dB on are recognisable and count
+alike; to tell 30 dB from 40 would take three times the clients at 18 dB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A mean, or a share of clients, that leakage must stay beyond.
+
+    Scores are rescaled so that 0 is no leakage and 1 is all that the range has.
+
+    Attributes:
+        name: the metric, or one of ``SHARES``.
+        value: the limit, in units of the metric.
+        low: no leakage, in units of the metric.
+        high: full leakage; below ``low`` where less is worse, as for an error.
+    """
+
+    name: str
+    value: float
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def limit(self) -> float:
+        """The rescaled limit, above which the target leaks."""
+        return self.scaled(self.value)
+
+    @property
+    def passes(self) -> float:
+        """The rescaled value that the upper bound has to be below."""
+        return self.limit or RARE
+
+    def scaled(self, value: float) -> float:
+        """A value of the metric in [0, 1]."""
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+
+    def shown(self, scaled: float) -> float:
+        """The value of the metric that was rescaled."""
+        return self.low + scaled * (self.high - self.low)
+
+    def text(self) -> str:
+        """As on the command line."""
+        return f"{self.name}={self.value:g}"
+
+
+def parse_targets(texts: Iterable[str]) -> tuple[Target, ...]:
+    """Read ``--hold``.
+
+    Raises:
+        ConfigError: nothing is to be held, a metric is unknown or named twice, or a value is not in
+            its range.
+    """
+    found = tuple(_target(*_pair(text, "--hold", "rouge1=.2")) for text in texts)
+    if not found:
+        raise ConfigError("--hold: nothing is to be held. Write --hold verbatim=0, for example.")
+    names = [one.name for one in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"--hold {twice[0]}: stands there twice. Remove one.")
+    return found
+
+
+def parse_costs(texts: Iterable[str]) -> dict[str, float]:
+    """Read ``--lose``: measure of utility -> share of it that may be lost.
+
+    Raises:
+        ConfigError: as ``parse_targets``.
+    """
+    found: dict[str, float] = {}
+    for text in texts:
+        name, value = _pair(text, "--lose", "accuracy=.02")
+        if name not in UTILITY:
+            raise ConfigError(f"--lose {name}: is no measure of utility. {suggest(name, UTILITY)}")
+        if name in found:
+            raise ConfigError(f"--lose {name}: stands there twice. Remove one.")
+        if not 0 <= value < 1:
+            raise ConfigError(
+                f"--lose {text}: is no share of what is reached without a defense. Write one "
+                "from 0 to 1, as accuracy=.02 for a fiftieth."
+            )
+        found[name] = value
+    return found
+
+
+def check_modality(targets: Sequence[Target], modality: str) -> None:
+    """Raise ``ConfigError`` for a metric of another kind of data, or one that is not installed."""
+    for target in targets:
+        if target.name not in SHARES:
+            metric = _metrics()[target.name]()
+            if metric.modality not in ("any", modality):
+                raise ConfigError(
+                    f"--hold {target.name}: measures {metric.modality}s, and the task has "
+                    f"{modality}s. Remove it."
+                )
+            if reason := metric.available():
+                raise ConfigError(f"--hold {target.name}: cannot be computed: {reason}.")
+
+
+def _metrics() -> dict[str, type[Metric]]:
+    return registry(METRICS, "fedsim.metrics")
+
+
+def _pair(text: str, flag: str, example: str) -> tuple[str, float]:
+    name, _, written = text.partition("=")
+    try:
+        value = float(written)
+    except ValueError:
+        value = math.nan
+    if not name or not math.isfinite(value):
+        raise ConfigError(f"{flag} {text!r}: expected name=number, e.g. {flag} {example}.")
+    return name, value
+
+
+def _target(name: str, value: float) -> Target:
+    if name in SHARES:
+        low, high = 0.0, 1.0
+    else:
+        known = _metrics()
+        if name not in known:
+            names = (*known, *SHARES)
+            raise ConfigError(f"--hold {name}: is no metric. {suggest(name, names)}")
+        low, high = _RANGES[known[name].unit]
+        if known[name].attacker_wants == "lower":
+            low, high = high, low
+    target = Target(name, value, low, high)
+    inside = 0 < (value - low) / (high - low) < 1 or (name in SHARES and value == 0)
+    if not inside:
+        ends = sorted((low, high))
+        beyond = " Pictures above count as recognisable." if high == THRESHOLDS["psnr"] else ""
+        raise ConfigError(
+            f"--hold {name}={value:g}: must lie between {ends[0]:g} and {ends[1]:g}.{beyond} "
+            "Write another value."
+        )
+    return target
+
+
+def fewest_clients(target: Target, error: float, bound: Callable[..., float]) -> int:
+    """How many clients show a target, at the least: those that it takes if none leaks anything."""
+    clients = 1
+    while bound([0.0] * clients, error) > target.passes:
+        clients += 1
+    return clients

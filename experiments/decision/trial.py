@@ -1,0 +1,159 @@
+"""Attacks on the cells of one defense, a group of clients at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean
+from typing import TypeAlias
+
+from experiments.analysis.findings import THRESHOLDS
+from experiments.analysis.hits import CLOSE, EXACT_METRIC
+from experiments.decision.plan import UNDEFENDED
+from experiments.decision.targets import SHARES, Target
+from experiments.plan.cells import Cell
+from experiments.plan.entries import Entry, entries
+from experiments.stages.attack import Attackers
+from experiments.stages.coverage import is_exact
+from experiments.stages.score import Scorer
+from experiments.stages.victims import Victims
+from fedsim.capture import CaptureKey
+from fedsim.records import MAIN, PRIOR_ONLY, ScoreRow
+
+Guessed: TypeAlias = dict[str, ScoreRow]
+"""The scores of one guess at one example, by metric."""
+
+
+@dataclass
+class CellTrial:
+    """Attacks at one strength, on the cells of all seeds: a client is the same one in each.
+
+    A victim that an attack refused has the score of the blind guess, with which the attacker is
+    left. ``blind`` has that guess's rescaled scores by target and client.
+    """
+
+    cells: Sequence[Cell]
+    team: Attackers
+    targets: Sequence[Target]
+    blind: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    _broken: set[tuple[str, str]] = field(default_factory=set)
+    _ran: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients, or cohorts, with a capture; probes are none."""
+        keys = [(scorer, key) for scorer in self._scorers for key in scorer.victims.keys]
+        return sorted({key.client for one, key in keys if one.victims.records[key].probe == "none"})
+
+    def attack(
+        self, attacks: Collection[str], clients: Sequence[int]
+    ) -> Mapping[str, Mapping[str, Sequence[float]]]:
+        """Run the attacks, and score them."""
+        labels = {*attacks, *(entry.label for entry in self._entries if _is_blind(entry))}
+        for cell in self.cells:
+            self.team.submit_some(cell, labels, clients)
+        self.team.drain()
+        found: dict[str, dict[str, list[float]]] = {
+            attack: {target.name: [] for target in self.targets} for attack in attacks
+        }
+        for client in clients:
+            scores = self._of_client(labels, client)
+            for target in self.targets:
+                for attack in attacks:
+                    if values := scores[attack][target.name]:
+                        found[attack][target.name].append(_of_examples(target, values))
+                for entry in filter(_is_blind, self._entries):
+                    if values := scores[entry.label][target.name]:
+                        self.blind[target.name][client] = _of_examples(target, values)
+        return found
+
+    def faults(self) -> str:
+        """Jobs that did not end as they should, and the lack of an adapted attack that ran."""
+        if self._broken:
+            count = len(self._broken)
+            label, reason = sorted(self._broken)[0]
+            jobs = "1 kind of job" if count == 1 else f"{count} kinds of jobs"
+            return f"{jobs} did not end as it should: {label} {reason}"
+        if self.cells[0].config.defense == (UNDEFENDED,):
+            return ""
+        adapted = {entry.label for entry in self._entries if entry.adaptive}
+        ran = {label for label, done in self._ran.items() if 2 * sum(done) >= len(done)}
+        return "" if adapted & ran else "no attack that is adapted to the defense was run"
+
+    def _of_client(self, labels: Collection[str], client: int) -> dict[str, dict[str, list[float]]]:
+        """Attack -> target -> rescaled score of each example of the client."""
+        found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        chosen = [entry for entry in self._entries if entry.label in labels]
+        for scorer in self._scorers:
+            for key in scorer.victims.keys:
+                if key.client != client:
+                    continue
+                guessed = {entry.label: self._guessed(scorer, entry, key) for entry in chosen}
+                blind = next((guessed[e.label] for e in chosen if _is_blind(e)), [])
+                for label, examples in guessed.items():
+                    for i, rows in enumerate(examples):
+                        nothing = blind[i] if i < len(blind) else {}
+                        for target in self.targets:
+                            value = _score(target, rows, nothing)
+                            if value is not None:
+                                found[label][target.name].append(value)
+        return found
+
+    def _guessed(self, scorer: Scorer, entry: Entry, key: CaptureKey) -> list[Guessed]:
+        """The guess at each example of a capture."""
+        examples: dict[int, Guessed] = defaultdict(dict)
+        for row in scorer.attack_rows(entry, key):
+            examples[row.example][row.metric] = row
+        for row in examples[0].values() if not _is_blind(entry) else ():
+            if row.status in {"failed", "timeout", "interrupted"}:
+                self._broken.add((entry.label, f"{row.status}, {row.reason}"))
+            self._ran[entry.label].append(row.status == "done")
+        return [examples[i] for i in sorted(examples)]
+
+    @cached_property
+    def _entries(self) -> list[Entry]:
+        known = entries(self.cells[0].experiment)
+        return [entry for entry in known if entry.infers == "rows"]
+
+    @cached_property
+    def _scorers(self) -> list[Scorer]:
+        names = tuple(dict.fromkeys(self._metrics()))
+        return [Scorer(Victims(cell), metrics=names) for cell in self.cells]
+
+    def _metrics(self) -> Iterator[str]:
+        modality = Victims(self.cells[0]).task.modality
+        yield from (MAIN[modality], EXACT_METRIC[modality])
+        yield from (target.name for target in self.targets if target.name not in SHARES)
+
+
+def _is_blind(entry: Entry) -> bool:
+    return entry.key.attack == PRIOR_ONLY
+
+
+def _of_examples(target: Target, scores: Sequence[float]) -> float:
+    """A client's score: the mean of its examples, or whether one of them was hit."""
+    return max(scores) if target.name in SHARES else fmean(scores)
+
+
+def _score(target: Target, rows: Guessed, blind: Guessed) -> float | None:
+    """The rescaled score of one guess; of the blind one where the attack refused the victim.
+
+    An exact example counts if it is certified or the blind guess comes nowhere near it, as in
+    ``experiments.analysis.hits``.
+    """
+    main = next(name for name in MAIN.values() if name in rows)
+    near = blind[main].value if main in blind else None
+    if target.name == "verbatim":
+        exact = next(rows[name] for name in EXACT_METRIC.values() if name in rows)
+        chance = near is not None and near >= CLOSE[main]
+        return float(is_exact(exact) and (bool(exact.certified) or not chance))
+    if target.name == "recognisable":
+        value = rows[main].value
+        chance = near is not None and near >= THRESHOLDS[main]
+        return float(value is not None and value >= THRESHOLDS[main] and not chance)
+    value = rows[target.name].value
+    if value is None and rows[target.name].unscored and target.name in blind:
+        value = blind[target.name].value
+    return None if value is None else target.scaled(value)

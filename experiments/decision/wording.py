@@ -1,0 +1,236 @@
+"""The answer of a calibration in sentences and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from experiments.decision.answer import Answer, Cost, FamilyAnswer, Reached, Tried
+from experiments.decision.targets import RARE, SHARES, Target, parse_targets
+from experiments.report.tables import Number, Table, Value
+from experiments.wording.defense_names import compact
+from experiments.wording.names import show, title
+
+COLUMNS = (
+    "defense",
+    "weakest that holds",
+    "bracket",
+    "leakage, surely at most",
+    "utility lost",
+    "victims",
+    "jobs",
+)
+
+
+def unit_of(target: str) -> str:
+    """Unit of a target's values; that of a share is 1."""
+    if target in SHARES:
+        return "1"
+    from fedsim.build import registry
+    from fedsim.metrics import METRICS
+
+    return registry(METRICS, "fedsim.metrics")[target].unit
+
+
+def measured(target: str, value: float | None) -> str:
+    """A value of a target with its unit."""
+    unit = unit_of(target)
+    shown = show(value, unit)
+    return shown if unit == "1" else f"{shown} {unit}"
+
+
+def goal(target: Target) -> str:
+    """What a target asks for, such as ``mean PSNR below 18 dB``."""
+    if target.name in SHARES:
+        example = "came back exactly" if target.name == "verbatim" else "is recognisable"
+        if not target.value:
+            return (
+                f"no client of whom an example {example}, surely fewer than {_percent(RARE)} of all"
+            )
+        return f"fewer than {_percent(target.value)} of clients of whom an example {example}"
+    side = "below" if target.high > target.low else "above"
+    return f"mean {title(target.name)} {side} {measured(target.name, target.value)}"
+
+
+def headline(answer: Answer) -> str:
+    """The answer in a sentence."""
+    if answer.undefended.word != "leaks":
+        return (
+            "Nothing is decided: without a defense these attacks are not shown to leak what is to "
+            f"be held ({state(answer.undefended)}), so that no defense can be shown to stop them. "
+            "Take stronger attacks, more clients, or targets closer to the blind guess"
+        )
+    if answer.chosen is not None:
+        found = answer.families[answer.chosen]
+        tried = found.at_weakest
+        assert tried is not None
+        return f"{tried.name} is the weakest that holds{_price(found)}"
+    if any(one.outcome == "costs too much" for one in answer.families):
+        return "No defense holds at that cost: what holds loses more utility"
+    if all(one.outcome == "leaks" for one in answer.families):
+        return "No defense holds: each leaks at its strongest"
+    return "No defense is shown to hold"
+
+
+def outcome(found: FamilyAnswer) -> str:
+    """What became of a family, in a sentence."""
+    tried, values = found.tried, found.values
+    at = found.at_weakest
+    if at is None:
+        last = tried[-1]
+        return f"{found.title}: none is shown to hold; {last.name} {state(last)}"
+    if found.outcome == "costs too much":
+        lost = _lost(found) or "as its training diverged, or is of no use without a defense either"
+        return f"{at.name} holds, and loses too much: {lost}"
+    if found.weakest == 0 and len(values) > 1:
+        return f"everything in the range holds, from {at.name} on; a weaker one may do"
+    return f"{at.name} holds"
+
+
+def bracket(found: FamilyAnswer) -> str:
+    """Between what leaks and what holds: ``0.01 leaks, 0.02 open, 0.04 holds``."""
+    if not found.tried:
+        return "not tried"
+    if found.option is None:
+        return found.tried[0].word
+    parts = ["none leaks" if found.leaking < 0 else f"{_value(found, found.leaking)} leaks"]
+    upto = len(found.values) if found.weakest is None else found.weakest
+    between = range(found.leaking + 1, upto)
+    if len(between) == 1:
+        parts.append(f"{_value(found, between[0])} open")
+    elif between:
+        parts.append(f"{_value(found, between[0])} to {_value(found, between[-1])} open")
+    if found.weakest is not None:
+        parts.append(f"{_value(found, found.weakest)} holds")
+    return ", ".join(parts)
+
+
+def state(tried: Tried) -> str:
+    """The word on one strength with its bound: ``leaks: rouge1 at least .4 by span``."""
+    reached = next(one for one in tried.reached if one.target == tried.target)
+    if tried.word == "leaks":
+        return f"leaks: {tried.target} surely {_beyond(reached, reached.low)}, by {tried.attack}"
+    if tried.word == "holds":
+        return f"holds: {tried.target} surely {_within(reached, reached.high)}"
+    ends = sorted((reached.low, reached.high))
+    shown = " and ".join(measured(tried.target, end) for end in ends)
+    why = f"; {tried.reason}" if tried.reason else ""
+    return f"is open: {tried.target} between {shown}{why}"
+
+
+def table(answer: Answer) -> Table:
+    """One line for each family, after that of no defense."""
+    rows = [_undefended(answer.undefended), *(_row(found) for found in answer.families)]
+    holds = "; ".join(goal(target) for target in parse_targets(answer.question.hold))
+    caption = (
+        f"The weakest strength of each defense that holds: {holds}. Of all words holds and of all "
+        f"words leaks, any is wrong with at most {_percent(answer.question.error)}."
+    )
+    return Table("calibration", caption, COLUMNS, tuple(rows))
+
+
+def notes(answer: Answer) -> Iterator[str]:
+    """What a reader has to know beside the table."""
+    for found in answer.families:
+        if answer.undefended.word == "leaks":
+            yield f"{outcome(found)}."
+    for reached in answer.undefended.reached:
+        target = next(t for t in parse_targets(answer.question.hold) if t.name == reached.target)
+        if reached.blind is not None and target.scaled(reached.blind) >= target.passes:
+            yield (
+                f"A guess that sees no update reaches {measured(reached.target, reached.blind)} "
+                f"of {reached.target} itself, so that no defense can hold {target.text()}."
+            )
+    yield (
+        f"{answer.jobs:,} attacks on captures were run; every strength on every client would be "
+        f"{answer.grid:,}."
+    )
+    yield (
+        "It is taken for granted that what holds does so at every greater strength, and that "
+        "other clients are like these. A stronger attack may still succeed."
+    )
+    yield (
+        f"The rows ({answer.rows}) are taken as public. Were they private, the search would have "
+        "to be charged to epsilon: it chose by what it read of them, without noise, so that the "
+        "epsilon of the chosen defense would not be that of the choice."
+    )
+
+
+def text(answer: Answer, files: str) -> str:
+    """For a terminal."""
+    shown = table(answer)
+    cells = [list(shown.columns), *([_text(v) for v in row] for row in shown.rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    said = [f"- {note}" for note in notes(answer)]
+    return "\n".join([*lines, "", f"{headline(answer)}.", *said, files])
+
+
+def leakage(tried: Tried) -> str:
+    """The upper bound by each target."""
+    return ", ".join(f"{one.target} {_within(one, one.high)}" for one in tried.reached)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _row(found: FamilyAnswer) -> tuple[Value, ...]:
+    at = found.at_weakest
+    clients = sum(one.clients for one in found.tried)
+    return (
+        found.title,
+        "none" if at is None else _value(found, at.index) if found.option else "as it is",
+        bracket(found),
+        leakage(at) if at else "",
+        _lost(found),
+        clients,
+        found.jobs,
+    )
+
+
+def _undefended(tried: Tried) -> tuple[Value, ...]:
+    return (tried.name, "", tried.word, "", "", tried.clients, tried.jobs)
+
+
+def _value(found: FamilyAnswer, index: int) -> str:
+    return f"{found.option}={compact(found.values[index])}"
+
+
+def _lost(found: FamilyAnswer) -> str:
+    return ", ".join(_share(one) for one in found.costs)
+
+
+def _share(one: Cost) -> str:
+    low, high = (None if end is None else 100 * end for end in (one.lost.low, one.lost.high))
+    return f"{Number(100 * one.lost.mean, 'points', low, high)} % of {one.measure}"
+
+
+def _price(found: FamilyAnswer) -> str:
+    """What the weakest that holds costs, as the end of a sentence."""
+    if not found.costs:
+        return ""
+    sure = any(one.lost.low is not None and one.lost.low > 0 for one in found.costs)
+    return f", {'and costs' if sure else 'at no measurable cost:'} {_lost(found)}"
+
+
+def _within(reached: Reached, value: float) -> str:
+    side = "at most" if _more_is_worse(reached) else "at least"
+    return f"{side} {measured(reached.target, value)}"
+
+
+def _beyond(reached: Reached, value: float) -> str:
+    side = "at least" if _more_is_worse(reached) else "at most"
+    return f"{side} {measured(reached.target, value)}"
+
+
+def _more_is_worse(reached: Reached) -> bool:
+    return reached.low <= reached.high
+
+
+def _text(value: Value) -> str:
+    from experiments.report.tables import text_of
+
+    return text_of(value)

@@ -1,0 +1,247 @@
+"""From the tables of a reported run to its evidence; truth, guesses and gallery are not opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from typing import Any
+
+from experiments.analysis.evidence import Verdict
+from experiments.analysis.findings import Findings, TaskFindings
+from experiments.dossier.privacy import privacy_cards
+from experiments.dossier.record import (
+    Conclusion,
+    EvidenceRecord,
+    Risk,
+    System,
+    UtilityCost,
+    WorstPerson,
+)
+from experiments.dossier.register import register, untried
+from experiments.plan.folder import Run, read_provenance
+from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
+from experiments.report.naming import named_place
+from experiments.report.statements import defended, undefended
+from experiments.report.verdict_tables import useful
+from experiments.wording.names import title
+from experiments.wording.threat import OUT_OF_SCOPE, threat_model
+from fedsim.cell import CellConfig
+from fedsim.errors import StoreError
+from fedsim.files import read_record
+from fedsim.plain_files import digest_plain
+from fedsim.redaction import redacted
+
+_SOURCES = (
+    *("experiment.toml", "provenance.json", "summary.json"),
+    *("scores.parquet", "utility.parquet", "coverage.parquet", "updates.parquet"),
+    *("membership.parquet", "properties.parquet", "limits.json", "audit.json"),
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Reads one run."""
+
+    run: Run
+    today: date
+    review: date
+
+    def compile(self) -> EvidenceRecord:
+        """The evidence.
+
+        Raises:
+            StoreError: the run is not reported.
+        """
+        known = self._provenance
+        return EvidenceRecord(
+            name=self.run.plan.name,
+            made=self.today.isoformat(),
+            review=self.review.isoformat(),
+            systems=tuple(map(self._system, self._sections)),
+            attacks=tuple(register(self.run, self._sections, known)),
+            untried=tuple(untried(self.run, self._sections)),
+            conclusions=tuple(c for section in self._sections for c in _conclusions(section)),
+            persons=tuple(p for section in self._sections for p in _persons(section)),
+            privacy=tuple(privacy_cards(self.run, self._sections)),
+            utility=tuple(u for section in self._sections for u in _utility(section)),
+            risks=tuple(self._risks()),
+            command=str(next(iter(known.get("commands", {}).values()), "unknown")),
+            provenance=tuple(_provenance_lines(known)),
+            sources={name: digest_plain(self.run.root / name) for name in self._files()},
+        ).sealed()
+
+    @cached_property
+    def _sections(self) -> tuple[TaskFindings, ...]:
+        path = self.run.root / "summary.json"
+        if not path.exists():
+            raise StoreError(f"{self.run.root}: not reported. Run fedsim report {self.run.root}.")
+        return read_record(path, Findings).sections
+
+    @cached_property
+    def _provenance(self) -> dict[str, Any]:
+        return read_provenance(self.run.root)
+
+    def _files(self) -> Iterator[str]:
+        for name in _SOURCES:
+            if (self.run.root / name).exists():
+                yield name
+        for cell in self.run.cells:
+            for name in ("cell.json", "simulation.json"):
+                if (cell.folder / name).exists():
+                    yield f"{cell.name}/{name}"
+
+    def _system(self, section: TaskFindings) -> System:
+        cells = [cell.config for cell in self.run.cells if cell.name in section.cells]
+        threat = threat_model(cells)
+        described = (
+            ("task", title(section.task)),
+            ("model", section.model),
+            ("data set", section.dataset),
+            *threat.protocol,
+            ("defenses", "; ".join(threat.defenses)),
+        )
+        return System(
+            name=f"{section.dataset}, {section.model}, {title(section.protocol)}",
+            described=tuple((what, redacted(value)) for what, value in described),
+            flow=tuple(_flow(cells)),
+            level=level_of(cells[0]),
+            unmet=tuple(_unmet(cells[0])),
+            granted=threat.granted,
+            withheld=threat.withheld,
+        )
+
+    def _risks(self) -> Iterator[Risk]:
+        """What the numbers leave open; nothing here is a judgement of harm."""
+        for section in self._sections:
+            for verdict in section.evidence.verdicts:
+                if verdict.word != "no leak found":
+                    where = _where(section, verdict)
+                    yield Risk(risk=_open(verdict), source=f"verdict on {where}")
+                elif verdict.clients:
+                    share = f"{verdict.verbatim.high:.0%}"
+                    where = _where(section, verdict)
+                    yield Risk(
+                        risk=f"Up to {share} of clients may have an example that comes back "
+                        "exactly: no more were attacked.",
+                        source=f"worst person under {where}",
+                    )
+                if lost := verdict.jobs["failed"] + verdict.jobs["timeout"]:
+                    yield Risk(
+                        risk=f"{lost} attacks failed or are unfinished.",
+                        source=f"register, {_where(section, verdict)}",
+                    )
+        yield Risk(
+            risk="A stronger attack, or an attacker who knows more, may succeed where these fail.",
+            source="all attacks are of published kinds, under the budgets of the register",
+        )
+        yield Risk(risk=OUT_OF_SCOPE, source="threat model")
+        yield Risk(
+            risk="Other data, models or clients may leak more than those that were simulated.",
+            source="the system that is described here",
+        )
+
+
+def _open(verdict: Verdict) -> str:
+    if verdict.word == "not decided":
+        return "It is not decided whether private rows leak."
+    if verdict.word == "not attacked":
+        return "Whether private rows leak was not tested."
+    grade = f", {verdict.grade}" if verdict.grade else ""
+    return f"{verdict.word.capitalize()}{grade}."
+
+
+def _where(section: TaskFindings, verdict: Verdict) -> str:
+    setting, defense = named_place(verdict.place)
+    name = "no defense" if defense == "none" else defense
+    return f"{name}{f' at {setting}' if setting else ''}, {section.dataset}"
+
+
+def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:
+    bases = {v.setting: v for v in section.evidence.verdicts if v.defense == "none"}
+    for verdict in section.evidence.verdicts:
+        setting, name = named_place(verdict.place)
+        if verdict.defense == "none":
+            said = undefended(section, verdict)
+        else:
+            said = defended(section, verdict, bases.get(verdict.setting))
+        yield Conclusion(
+            setting=setting,
+            defense="no defense" if name == "none" else name,
+            word=said.said,
+            grade=said.grade,
+            statement=redacted(f"{said.lead} {said.detail}".strip()),
+        )
+
+
+def _persons(section: TaskFindings) -> Iterator[WorstPerson]:
+    for verdict in section.evidence.verdicts:
+        setting, name = named_place(verdict.place)
+        for kind, found in (("verbatim", verdict.verbatim), ("recognisable", verdict.recovered)):
+            if found.of:
+                yield WorstPerson(
+                    setting=setting,
+                    defense="no defense" if name == "none" else name,
+                    kind=kind,
+                    hit=found.hit,
+                    of=found.of,
+                    low=found.low,
+                    high=found.high,
+                )
+
+
+def _utility(section: TaskFindings) -> Iterator[UtilityCost]:
+    for place in section.places:
+        value, change, _ = useful(section, place)
+        setting, name = named_place(place)
+        if value is not None:
+            yield UtilityCost(
+                setting=setting,
+                defense="no defense" if name == "none" else name,
+                measure=title(section.utility_name or ""),
+                value=str(value),
+                change="" if change is None else str(change),
+            )
+
+
+def _flow(cells: Sequence[CellConfig]) -> Iterator[str]:
+    run = cells[0].federation
+    yield f"{run.clients} clients hold the private rows, which never leave them."
+    yield "In each round the server sends the global model to the clients that take part."
+    what = "the gradient of a batch" if run.protocol == "fedsgd" else "its trained weights"
+    parts = {str(one.get("name")) for cell in cells for one in cell.defense} - {"none"}
+    defended = " A defense may change it before it is sent." if parts else ""
+    yield f"Each of them computes {what} on its own rows and sends it to the server.{defended}"
+    if run.cohort > 1:
+        yield f"The server sees sums over {run.cohort} clients alone (secure aggregation)."
+    else:
+        yield "The server sees every client's own reply, and keeps what it received."
+    yield "The attacks of the register read these replies and what the server was told, no more."
+
+
+def _unmet(cell: CellConfig) -> Iterator[str]:
+    """Conditions of the first rung that is not reached."""
+    given = LeveledSections(cell.federation, cell.server_knows, cell.capture)
+    for level in LEVELS:
+        unmet = [one for one in CONDITIONS[level] if not one.holds(given)]
+        if unmet:
+            yield from (f"{level}: {one.option} {one.needs}" for one in unmet)
+            return
+
+
+def _provenance_lines(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "fedsim", str(known.get("fedsim", "unknown"))
+    yield "started", str(known.get("started", "unknown"))
+    yield "seeds", _listed(known.get("seeds", ()))
+    yield "machine", f"{known.get('machine', 'unknown')}, {known.get('cpus', '?')} CPUs"
+    for name, value in known.get("packages", {}).items():
+        yield name, str(value)
+    for key in ("commands", "commits", "devices"):
+        for stage, value in known.get(key, {}).items():
+            shown = _listed(value) if isinstance(value, list) else str(value)
+            yield f"{key[:-1]} of {stage}", redacted(shown)
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))

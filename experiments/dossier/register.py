@@ -1,0 +1,137 @@
+"""The register of attacks: what was tried, with which budget and outcome, and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attacks import attack_classes
+from experiments.analysis.findings import Result, TaskFindings
+from experiments.analysis.membership import METRICS, SEEN, Finding, inferred
+from experiments.dossier.record import Objective, Tested
+from experiments.plan.entries import entries
+from experiments.plan.folder import Run
+from experiments.preview.catalog import CATALOGS
+from experiments.report.naming import attack_label, named_place
+from experiments.report.tables import Number
+from experiments.stages.rows import read_rows
+from experiments.wording.names import options, settings, title
+from fedsim.records import PRIOR_ONLY, ScoreRow
+
+OBJECTIVES: Mapping[str, Objective] = {
+    "rows": "data reconstruction",
+    "membership": "membership inference",
+    "properties": "property inference",
+}
+_ENTIRE = (
+    "model extraction: not applicable, as the server owns the model",
+    "poisoning, evasion and abuse: no attacks on privacy, and out of scope",
+)
+
+
+def register(
+    run: Run, sections: Sequence[TaskFindings], known: Mapping[str, Any]
+) -> Iterator[Tested]:
+    """A line for each attack under each defense; null baselines stand in their outcome."""
+    commit = str(known.get("commits", {}).get("attack", "unknown"))
+    common = {
+        "version": f"fedsim {known.get('fedsim', 'unknown')}, commit {commit[:12]}",
+        "date": str(known.get("started", ""))[:10],
+    }
+    budgets = _budgets(run)
+    said = CATALOGS["attacks"]()
+    for section in sections:
+        for result in section.results:
+            if result.is_control or result.attack == PRIOR_ONLY:
+                continue
+            setting, defense = named_place(result.place)
+            yield Tested(
+                objective="data reconstruction",
+                setting=setting,
+                defense="no defense" if defense == "none" else defense,
+                attack=attack_label(section, result.attacker),
+                what=said.get(result.attack, "").replace("``", ""),
+                options=options(result.attack_options),
+                adapted=result.adaptive,
+                budget=f"{_captures(result)} captures; {budgets[section.cells[0]]}",
+                jobs=result.jobs,
+                outcome=_outcome(section, result),
+                **common,
+            )
+    yield from _inferences(run, common, budgets)
+
+
+def untried(run: Run, sections: Sequence[TaskFindings]) -> Iterator[str]:
+    """Objectives without an attack, and built-in attacks on such data that were not run."""
+    tried = {entry.infers for e in run.plan.experiments for entry in entries(e)}
+    names = {entry.key.attack for e in run.plan.experiments for entry in entries(e)}
+    for kind, objective in OBJECTIVES.items():
+        if kind not in tried:
+            yield f"{objective}: not tried"
+    modalities = {section.modality for section in sections}
+    others = [
+        title(name)
+        for name, cls in attack_classes().items()
+        if name not in {*names, PRIOR_ONLY} and cls.infers == "rows" and cls.modalities & modalities
+    ]
+    if others:
+        yield f"data reconstruction by {', '.join(sorted(others))}: not tried"
+    yield from _ENTIRE
+
+
+def _inferences(
+    run: Run, common: Mapping[str, str], budgets: Mapping[str, str]
+) -> Iterator[Tested]:
+    configs = {cell.name: cell.config for cell in run.cells}
+    labels = settings(configs, {cell.name: cell.experiment.name for cell in run.cells})
+    budget = next(iter(budgets.values()))
+    for kind in ("membership", "properties"):
+        path = run.root / f"{kind}.parquet"
+        rows = read_rows(path, ScoreRow) if path.exists() else []
+        for one in inferred(rows, labels, configs):
+            if one.round is None and one.control == SEEN:
+                yield _inference(OBJECTIVES[kind], one, common, budget)
+
+
+def _inference(
+    objective: Objective, one: Finding, common: Mapping[str, str], budget: str
+) -> Tested:
+    number = Number(one.mean, "1", one.low, one.high)
+    told = ", surely more than a guess" if one.tells else ""
+    return Tested(
+        objective=objective,
+        setting=one.setting,
+        defense="no defense" if one.defense == "none" else one.defense,
+        attack=one.attack,
+        what="",
+        options="",
+        adapted=False,
+        budget=budget,
+        jobs={},
+        outcome=f"{METRICS[one.metric]} {number}, {one.clients} clients{told}",
+        **common,
+    )
+
+
+def _budgets(run: Run) -> dict[str, str]:
+    """Cell -> time that a job may take."""
+    return {
+        cell.name: f"at most {cell.experiment.attack_stage.time_budget:g} s a job"
+        for cell in run.cells
+    }
+
+
+def _captures(result: Result) -> int:
+    return sum(result.jobs.values())
+
+
+def _outcome(section: TaskFindings, result: Result) -> str:
+    """The mean of the main metric beside that of the blind guess."""
+    own = result.leakage.get(section.main)
+    if own is None:
+        return "no score"
+    unit = "" if own.unit == "1" else f" {own.unit}"
+    text = f"mean {title(section.main)} {Number(own.mean, own.unit, own.low, own.high)}{unit}"
+    null = section.null(result, PRIOR_ONLY)
+    blind = null.leakage.get(section.main) if null else None
+    return text + (f"; a blind guess {Number(blind.mean, blind.unit)}{unit}" if blind else "")

@@ -1,0 +1,231 @@
+"""``fedsim calibrate`` from the question to the files of its answer."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from experiments.decision.answer import Answer
+from experiments.plan.config import load_plan
+from experiments.plan.folder import STAGES, Run
+from fedsim.files import read_record
+from tests.apps.cases import TEXT, merge
+from tests.experiments.conftest import Said
+
+PATIENCE = 300.0
+HOLD = ("--hold", "rouge1=.5")
+
+
+def write(folder: Path, **changes: object) -> Path:
+    small: dict[str, Any] = {
+        "federation": {"clients": 12, "rounds": 2, "client_rows": 1},
+        "capture": {"rounds": [1]},
+        "defenses": [{"name": "gaussian_noise", "std": 0.1}],
+        "attacks": [
+            {"name": "embedding_rows"},
+            {"name": "dlg_text", "steps": 2, "adaptive": True},
+        ],
+        "utility_seeds": [1],
+    }
+    file = folder / "small.toml"
+    file.write_text(tomli_w.dumps(merge(merge(TEXT, small), changes)))
+    return file
+
+
+def arguments(file: Path, out: Path) -> list[str]:
+    return [
+        "calibrate",
+        str(file),
+        *HOLD,
+        "--lose",
+        "accuracy=.9",
+        "--depth",
+        "2",
+        "--group",
+        "3",
+        "--out",
+        str(out),
+    ]
+
+
+def command(file: Path, out: Path) -> list[str]:
+    code = "from experiments.cli import main; main()"
+    return [sys.executable, "-c", code, *arguments(file, out), "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished calibration; tests leave it as it is."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    out = folder / "run"
+    done = subprocess.run(
+        command(write(folder), out), capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "said").write_text(done.stdout)
+    return out
+
+
+def test_the_answer(calibrated: Path) -> None:
+    answer = read_record(calibrated / "calibration" / "answer.json", Answer)
+    (family,) = answer.families
+    assert answer.undefended.word == "leaks"
+    assert family.option == "std"
+    assert len(family.values) == 3
+    assert family.outcome == "holds"
+    at = family.at_weakest
+    assert at is not None
+    assert at.reached[0].high < 0.5
+    assert all(one.word != "holds" for one in family.tried if one.index < at.index)
+    (cost,) = family.costs
+    assert cost.lost.n == 2  # the seed that is attacked and the one that only trains
+    assert answer.chosen == 0
+    assert 0 < answer.jobs < answer.grid == 4 * 12 * 3
+
+
+def test_what_is_said(calibrated: Path) -> None:
+    said = (calibrated.parent / "said").read_text()
+    assert "is the weakest that holds" in said
+    assert "taken as public" in said
+    page = (calibrated / "calibration" / "index.html").read_text()
+    assert "<svg" in page
+    assert "std=" in page
+
+
+def test_the_chosen_defense_is_an_experiment(calibrated: Path) -> None:
+    answer = read_record(calibrated / "calibration" / "answer.json", Answer)
+    (experiment,) = load_plan(str(calibrated / "calibration" / "chosen.toml")).experiments
+    assert experiment.defenses == ({"name": "none"}, answer.families[0].defense)
+    assert experiment.federation.rounds == 2
+
+
+def test_the_folder_is_a_run(calibrated: Path) -> None:
+    from experiments.pipeline import execute
+
+    run = Run.open(calibrated)
+    assert all(cell.simulated for cell in run.cells)
+    assert {cell.experiment.name for cell in run.cells} == {"small-text", "small-text-utility"}
+    outcome = execute(run, STAGES, quiet=True)  # finishes the clients that were not needed
+    assert not outcome.failed
+    assert outcome.page is not None
+
+
+def kill_when(file: Path, run: Path, ready: Callable[[], bool]) -> None:
+    process = subprocess.Popen(command(file, run), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    while not ready():
+        assert process.poll() is None, "the command ended before it could be killed"
+        assert time.monotonic() < deadline, "the moment to kill never came"
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_killed_three_times_the_answer_is_the_same(calibrated: Path, tmp_path: Path) -> None:
+    file, run = write(tmp_path), tmp_path / "run"
+
+    def guesses(cells: str) -> int:
+        return len(list(run.glob(f"{cells}/guesses/embedding_rows/*.json")))
+
+    kill_when(file, run, lambda: guesses("*.none.*") >= 2)
+    kill_when(file, run, lambda: guesses("*.gaussian_noise.*") >= 2)
+    kill_when(file, run, lambda: any(run.glob("*-utility.*/cell.json")))
+    assert not (run / "calibration" / "answer.json").exists()
+    subprocess.run(command(file, run), check=True, timeout=PATIENCE, capture_output=True)
+    for name in ("answer.json", "chosen.toml", "index.html"):
+        ours, theirs = (one / "calibration" / name for one in (run, calibrated))
+        assert ours.read_bytes() == theirs.read_bytes()
+
+
+WRONG = [
+    ((), "nothing is to be held"),
+    (("--hold", "rogue1=.2"), "Did you mean 'rouge1'?"),
+    (("--hold", "rouge1"), "expected name=number"),
+    (("--hold", "rouge1=2"), "must lie between 0 and 1"),
+    (("--hold", "psnr=18"), "measures images"),
+    ((*HOLD, *HOLD), "stands there twice"),
+    ((*HOLD, "--lose", "acuracy=.1"), "Did you mean 'accuracy'?"),
+    ((*HOLD, "--lose", "accuracy=2"), "is no share"),
+    ((*HOLD, "--lose", "perplexity=.1"), "does not measure it"),
+    ((*HOLD, "--range", "sign=0:1"), "is not searched"),
+    ((*HOLD, "--range", "gaussian_noise=1"), "expected name=weakest:strongest"),
+    ((*HOLD, "--range", "gaussian_noise=0:1"), "is no range"),
+    ((*HOLD, "--range", "gaussian_noise=.1:.1"), "is no range"),
+    (("--hold", "rouge1=.1"), "12 clients cannot show it"),
+    ((*HOLD, "--set", "defenses=[{name='none'}]"), "names none to search"),
+    ((*HOLD, "--set", "attacks=[{name='prior_only'}]"), "none of them rebuilds rows"),
+    ((*HOLD, "--set", 'sweep={"federation.batch_size"=[1,2]}'), "one setting"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_a_mistake_is_one_line(
+    options: tuple[str, ...], message: str, tmp_path: Path, said: Said
+) -> None:
+    code, _, error = said(
+        "calibrate", write(tmp_path), *options, "--out", tmp_path / "run", "--quiet"
+    )
+    assert code == 2
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_a_range_of_a_defense_without_strength(tmp_path: Path, said: Said) -> None:
+    file = write(tmp_path, defenses=[{"name": "gaussian_noise", "std": 0.1}, {"name": "sign"}])
+    code, _, error = said("calibrate", file, *HOLD, "--range", "sign=0:1", "--out", tmp_path / "r")
+    assert code == 2
+    assert "has no strength to search" in error
+
+
+def test_nothing_holds_and_everything_holds(tmp_path: Path, said: Said) -> None:
+    file = write(tmp_path)
+    for ends, outcome in (("1e-9:1e-7", "leaks"), ("10:1000", "holds")):
+        out = tmp_path / outcome
+        code, text, error = said(
+            *arguments(file, out), "--range", f"gaussian_noise={ends}", "--json"
+        )
+        assert not error or "Traceback" not in error
+        answer = json.loads(text)
+        (family,) = answer["families"]
+        assert family["outcome"] == outcome
+        assert code == (0 if outcome == "holds" else 1)
+        if outcome == "holds":
+            assert family["weakest"] == 0
+            page = (out / "calibration" / "index.html").read_text()
+            assert "everything in the range holds" in page
+        else:
+            assert not (out / "calibration" / "chosen.toml").exists()
+
+
+def test_an_attack_that_does_not_work_decides_nothing(tmp_path: Path, said: Said) -> None:
+    file = write(tmp_path, attacks=[{"name": "lamp", "steps": 1, "starts": 1, "alpha_lm": 0.0}])
+    code, text, _ = said(*arguments(file, tmp_path / "run"), "--quiet")
+    assert code == 1
+    assert "Nothing is decided" in text
+    answer = read_record(tmp_path / "run" / "calibration" / "answer.json", Answer)
+    assert answer.families[0].tried == ()
+
+
+def test_what_it_can_cost_is_told_first(tmp_path: Path, said: Said) -> None:
+    code, text, _ = said(*arguments(write(tmp_path), tmp_path / "run"), "--dry-run")
+    assert code == 0
+    assert "at most" in text
+    cells = set(re.findall(r"small-text\.gaussian_noise\.\w+", text))
+    assert len(cells) == 2  # of three strengths
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_question_needs_another_folder(calibrated: Path, said: Said) -> None:
+    file = calibrated.parent / "small.toml"
+    code, _, error = said("calibrate", file, "--hold", "rouge1=.4", "--out", calibrated)
+    assert code == 2
+    assert "another answer" in error

@@ -1,0 +1,188 @@
+"""Searches on simulated defenses whose leakage is known."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from experiments.analysis.statistics import Floats
+from experiments.decision.search import Decision, Errors, Word, bisect, decide, looks
+from experiments.decision.sequence import lower, upper
+from experiments.decision.targets import RARE, Target
+
+ERROR = 0.05
+ATTACKS = ("weak", "fair", "strong")
+CLIENTS, GROUP, STRENGTHS = 64, 4, 15
+MEAN, SHARE = Target("rouge1", 0.3), Target("verbatim", 0.0)
+
+
+@dataclass
+class Frontier:
+    """A family of known truth: leakage falls with strength, attack by attack.
+
+    Attributes:
+        means: attack -> true mean at each strength.
+        shares: attack -> true share of clients with an exact example at each strength.
+        spread: concentration of the scores of clients about the mean.
+    """
+
+    rng: np.random.Generator
+    means: Mapping[str, Floats]
+    shares: Mapping[str, Floats]
+    spread: float
+    jobs: int = 0
+    decisions: dict[int, Decision] = field(default_factory=dict)
+
+    @classmethod
+    def drawn(cls, seed: int) -> "Frontier":
+        """Curves with a random threshold, slope and floor; a quarter of them never leak."""
+        rng = np.random.default_rng(seed)
+        at, slope = rng.uniform(-2, STRENGTHS + 2), rng.uniform(0.2, 3.0)
+        fall = 1 / (1 + np.exp(slope * (np.arange(STRENGTHS) - at)))
+        floor = rng.uniform(0.02, 0.25)
+        powers = dict(zip(ATTACKS, np.sort(rng.uniform(0.1, 1.0, 3)), strict=True))
+        means = {name: floor + (0.95 - floor) * power * fall for name, power in powers.items()}
+        exact = bool(rng.uniform() < 0.75)
+        shares = {name: exact * power * fall**3 for name, power in powers.items()}
+        return cls(rng, means, shares, float(rng.choice([2.0, 8.0, 50.0])))
+
+    def holds(self, index: int) -> bool:
+        """The truth: no attack has a mean at the limit, or exact examples of a quarter."""
+        mean = max(float(one[index]) for one in self.means.values())
+        share = max(float(one[index]) for one in self.shares.values())
+        return mean < MEAN.limit and share < RARE
+
+    def leaks(self, index: int) -> bool:
+        """The truth: an attack has a mean above the limit, or any exact example."""
+        mean = max(float(one[index]) for one in self.means.values())
+        share = max(float(one[index]) for one in self.shares.values())
+        return mean > MEAN.limit or share > 0
+
+    def word(self, index: int) -> Word:
+        errors = Errors.shared(ERROR, looks(STRENGTHS) + 1, len(ATTACKS), 2)
+        trial = At(self, index)
+        decision = decide(trial, ATTACKS, (MEAN, SHARE), range(CLIENTS), errors, GROUP)
+        self.decisions[index] = decision
+        return decision.word
+
+
+@dataclass
+class At:
+    """The attacks on one strength of a frontier."""
+
+    frontier: Frontier
+    index: int
+
+    def attack(
+        self, attacks: Collection[str], clients: Sequence[int]
+    ) -> Mapping[str, Mapping[str, Sequence[float]]]:
+        one, n = self.frontier, len(clients)
+        one.jobs += n * len(attacks)
+        found = {}
+        for attack in attacks:
+            mean = float(one.means[attack][self.index])
+            scores = one.rng.beta(one.spread * mean, one.spread * (1 - mean), n)
+            exact = one.rng.uniform(size=n) < one.shares[attack][self.index]
+            found[attack] = {MEAN.name: list(scores), SHARE.name: list(exact.astype(float))}
+        return found
+
+    def faults(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("frontiers", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_frontiers_of_known_truth(frontiers: int) -> None:
+    """False holds and false leaks are rare, and the search costs a part of a full grid."""
+    false_holds = false_leaks = jobs = found = right = 0
+    for seed in range(frontiers):
+        frontier = Frontier.drawn(seed)
+        weakest = bisect(STRENGTHS, frontier.word)
+        words = {index: decision.word for index, decision in frontier.decisions.items()}
+        false_holds += any(w == "holds" and not frontier.holds(i) for i, w in words.items())
+        false_leaks += any(w == "leaks" and not frontier.leaks(i) for i, w in words.items())
+        jobs += frontier.jobs
+        found += weakest is not None
+        truth = next((i for i in range(STRENGTHS) if frontier.holds(i)), None)
+        right += weakest == truth
+    grid = frontiers * STRENGTHS * CLIENTS * len(ATTACKS)
+    print(
+        f"false holds {false_holds}, false leaks {false_leaks} of {frontiers}; "
+        f"{found} found, {right} at the true place; {jobs / grid:.3f} of the jobs of a grid"
+    )
+    assert false_holds <= ERROR * frontiers
+    assert false_leaks <= ERROR * frontiers
+    assert jobs <= 0.35 * grid
+    assert found > frontiers / 2
+
+
+@pytest.mark.parametrize("mean", [0.05, 0.3, 0.8])
+@pytest.mark.parametrize("spread", [1.0, 20.0, None])
+def test_a_bound_covers_at_every_look(mean: float, spread: float | None) -> None:
+    """One minus the error is kept although one looks after every client and stops at the worst."""
+    rng = np.random.default_rng(1)
+    missed = [0, 0]
+    for _ in range(300):
+        if spread is None:
+            scores = (rng.uniform(size=40) < mean).astype(float)
+        else:
+            scores = rng.beta(spread * mean, spread * (1 - mean), 40)
+        missed[0] += upper(list(scores), 0.1) < mean
+        missed[1] += lower(list(scores), 0.1) > mean
+    assert max(missed) <= 40  # .1 of 300, and two standard errors
+
+
+def test_a_bound_narrows() -> None:
+    assert upper([], 0.05) == 1.0
+    assert lower([], 0.05) == 0.0
+    many, few = ([0.2, 0.3] * n for n in (30, 3))
+    assert 0.25 < upper(many, 0.05) < upper(few, 0.05) < 1
+    assert 0.25 > lower(many, 0.05) > lower(few, 0.05) > 0
+
+
+def test_a_larger_error_is_bolder() -> None:
+    scores = [0.1, 0.2, 0.0, 0.3] * 4
+    assert upper(scores, 0.2) < upper(scores, 0.01)
+
+
+def test_an_attack_below_all_targets_is_not_gone_on_with() -> None:
+    frontier = Frontier.drawn(0)
+    frontier.means = {
+        name: np.full(STRENGTHS, m) for name, m in zip(ATTACKS, (0.01, 0.02, 0.28), strict=True)
+    }
+    frontier.shares = {name: np.zeros(STRENGTHS) for name in ATTACKS}
+    frontier.spread = 50.0
+    assert frontier.word(0) == "open"
+    bounds = frontier.decisions[0].bounds
+    assert bounds["weak"]["rouge1"].clients < bounds["strong"]["rouge1"].clients == CLIENTS
+    assert frontier.decisions[0].attack == "strong"
+
+
+class Broken(At):
+    def faults(self) -> str:
+        return "2 jobs failed"
+
+
+def test_what_is_at_fault_never_holds() -> None:
+    frontier = Frontier.drawn(0)
+    frontier.means = {name: np.full(STRENGTHS, 0.01) for name in ATTACKS}
+    frontier.shares = {name: np.zeros(STRENGTHS) for name in ATTACKS}
+    assert frontier.word(3) == "holds"
+    errors = Errors.shared(ERROR, 5, 3, 2)
+    trial = Broken(frontier, 3)
+    broken = decide(trial, ATTACKS, (MEAN, SHARE), range(CLIENTS), errors, GROUP)
+    assert (broken.word, broken.reason) == ("open", "2 jobs failed")
+
+
+@pytest.mark.parametrize("strengths", [1, 2, 7, 14, 15])
+def test_bisection_finds_each_place_in_few_looks(strengths: int) -> None:
+    for place in range(strengths + 1):
+        tried: list[int] = []
+
+        def word(index: int, place: int = place, tried: list[int] = tried) -> Word:
+            tried.append(index)
+            return "holds" if index >= place else "leaks"
+
+        assert bisect(strengths, word) == (place if place < strengths else None)
+        assert len(tried) <= looks(strengths)
+        assert len(set(tried)) == len(tried)
