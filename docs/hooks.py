@@ -52,8 +52,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+BOOSTS = {"source/": 0.1, "decisions/": 0.5, "how-to/": 3.0, "tutorial/": 2.0}
+"""Weight of the pages of a folder in the search: who asks wants to know how, not the code."""
+
+
 def on_page_markdown(markdown: str, page: RenderedPage, **_: object) -> str:
-    """Lead links to files outside ``docs/`` to the pages that show these files."""
+    """Lead links to files outside ``docs/`` to the pages that show these files; set weights."""
+    for start, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta["search"] = {"boost": boost}
     folder = posixpath.dirname(page.file.src_uri)
 
     def led(found: re.Match[str]) -> str:
@@ -100,7 +107,7 @@ def notebook(path: Path) -> str:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells]
     parts = [
-        text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```" + outputs(cell)
         for cell, text in zip(cells, texts, strict=True)
     ]
     title, _, rest = parts[0].partition("\n")
@@ -109,6 +116,22 @@ def notebook(path: Path) -> str:
         "`pip install -e '.[notebooks]'` brings."
     )
     return "\n\n".join([title, link, rest.strip(), *parts[1:]]) + "\n"
+
+
+def outputs(cell: dict[str, Any]) -> str:
+    """What a cell of a notebook showed, as Markdown: a picture, HTML or text."""
+    shown = ""
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "image/png" in data:
+            picture = "".join(data["image/png"].split())
+            shown += f'\n\n<img alt="what this cell draws" src="data:image/png;base64,{picture}">'
+        elif "text/html" in data:
+            shown += f"\n\n<div>{''.join(data['text/html'])}</div>"
+        else:
+            text = "".join(output.get("text", data.get("text/plain", "")))
+            shown += f"\n\n```text\n{text.rstrip()}\n```"
+    return shown
 
 
 def source(path: str) -> str:

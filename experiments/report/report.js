@@ -6,18 +6,35 @@ function number(cell) {
   return Number.isNaN(value) ? null : value;
 }
 
+// Each group of rows is sorted for itself, below its heading.
 function sortBy(table, column, head) {
-  const body = table.tBodies[0], rows = Array.from(body.rows);
   const down = head.getAttribute("aria-sort") === "ascending";
-  rows.sort((one, other) => {
-    const [x, y] = [one, other].map((row) => number(row.cells[column]));
-    if (x !== null && y !== null) return x - y;
-    if (x !== null || y !== null) return x === null ? 1 : -1;
-    return one.cells[column].textContent.localeCompare(other.cells[column].textContent);
-  });
+  for (const body of table.tBodies) {
+    const whole = table.tHead.rows[0].cells.length;
+    const rows = Array.from(body.rows).filter((row) => row.cells.length === whole);
+    rows.sort((one, other) => {
+      const [x, y] = [one, other].map((row) => number(row.cells[column]));
+      if (x !== null && y !== null) return x - y;
+      if (x !== null || y !== null) return x === null ? 1 : -1;
+      return one.cells[column].textContent.localeCompare(other.cells[column].textContent);
+    });
+    body.append(...(down ? rows.reverse() : rows));
+  }
   for (const th of table.tHead.rows[0].cells) th.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  body.append(...(down ? rows.reverse() : rows));
+}
+
+function addSorting(table) {
+  Array.from(table.tHead.rows[0].cells).forEach((head, column) => {
+    head.tabIndex = 0;
+    head.title = "sort by this column";
+    head.addEventListener("click", () => sortBy(table, column, head));
+    head.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      sortBy(table, column, head);
+    });
+  });
 }
 
 function labelled(text, input) {
@@ -55,11 +72,9 @@ function addFilters(table) {
   table.parentElement.before(tools);
 }
 
-for (const table of document.querySelectorAll("table.grid, table.matrix")) {
-  Array.from(table.tHead.rows[0].cells).forEach((head, column) =>
-    head.addEventListener("click", () => sortBy(table, column, head)));
-  addFilters(table);
-}
+// A line-up is no table of values: its columns are defenses, its rows one victim each.
+for (const table of document.querySelectorAll("table:not(.lineup)")) addSorting(table);
+for (const table of document.querySelectorAll("table.grid, table.matrix")) addFilters(table);
 
 for (const link of document.querySelectorAll("a[data-defense]")) {
   const choose = () => {
