@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -9,12 +10,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Attack, Reconstruction
+from attacks.base import Attack, Job, Reconstruction
 from attacks.images.descent import ImageObjective, best_restarts
+from attacks.images.evidence import pixel_prior
 from attacks.images.image_matching import ImageMatching
+from attacks.images.unrolled import UnrolledSearch
 from attacks.images.victims import Evidence, Victims
+from attacks.observed.declared import declared
+from attacks.observed.known_labels import known_labels
 from attacks.observed.pixel_prior import PixelPrior
+from attacks.observed.replay import replay
 from attacks.observed.search import restart_generators
+from attacks.observed.simulated_steps import SimulatedSteps
+from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
@@ -35,6 +43,10 @@ class Bayes(ImageMatching):
     from near the mean image; its rate falls to a tenth at 3/8, 5/8 and 7/8 of the steps. There is
     no weight to choose: under noise the prior tells more, without a defense the update does.
 
+    Several local steps, up to ten, are taken again on the guess, with SGD, momentum and weight
+    decay, where what is granted tells them; the order of the images is then part of the search, see
+    ``attacks.images.unrolled``. Else they count as one step along the mean gradient.
+
     ``closed_form`` makes the same estimate of one image by Gauss-Newton, of networks that it can
     solve layer by layer; this search needs a gradient alone, and takes batches. Where a gradient is
     far from linear in the image, as that of ResNet20, it ends in other images.
@@ -42,16 +54,61 @@ class Bayes(ImageMatching):
     Attributes:
         steps: of Adam.
         learning_rate: of Adam at the start, in standard deviations of a coefficient.
+        unroll: take a client's local steps again, instead of one along the mean gradient.
+        orders: of the images over local steps, that are searched with at first.
+        evaluations: of the posterior over local steps, once the order is chosen.
     """
 
     title: ClassVar[str] = "Bayes"
 
     steps: Annotated[int, Field(ge=1)] = 1000
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    unroll: bool = True
+    orders: Annotated[int, Field(ge=1)] = 24
+    evaluations: Annotated[int, Field(ge=1)] = 300
 
     def abridged(self) -> tuple[Attack, float]:
         """All of it; every step costs the same."""
         return self, self.steps
+
+    def reconstruct(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+    ) -> list[Reconstruction]:
+        """One guess for each observation; local steps are taken again client by client."""
+        guesses: dict[int, Reconstruction] = {}
+        for index, (seen, rng) in enumerate(zip(observations, rngs, strict=True)):
+            if (steps := self._steps(seen, task, job)) is not None:
+                guesses[index] = self._unrolled(seen, steps, rng, job)
+        others = [index for index in range(len(observations)) if index not in guesses]
+        if others:
+            rest = [observations[i] for i in others], task, [rngs[i] for i in others], job
+            guesses |= zip(others, super().reconstruct(*rest), strict=True)
+        return [guesses[index] for index in range(len(observations))]
+
+    def _steps(self, seen: Observation, task: Task, job: Job) -> SimulatedSteps | None:
+        """Those that are taken again, if any."""
+        single = seen.kind == "gradient" or seen.knowledge.local_steps in (None, 1)
+        if single or not self.unroll or self.over_rounds:
+            return None
+        if self.adaptive and declared(seen).distortions - {"noise"}:
+            return None
+        return SimulatedSteps.of(seen, replay(seen, task, job.device))
+
+    def _unrolled(
+        self, seen: Observation, steps: SimulatedSteps, rng: torch.Generator, job: Job
+    ) -> Reconstruction:
+        labels = known_labels(seen, steps.model.task, rng, job, adaptive=self.adaptive)
+        prior = pixel_prior(seen, steps.model.task, job).to(torch.float32)
+        update = seen.update(steps.model.parameters)
+        observed = {name: value.float().to(job.device) for name, value in update.items()}
+        start = _START * torch.randn(len(labels), prior.variances.numel(), generator=rng)
+        classes = 0 if seen.knowledge.labels is not None else steps.model.task.spec.num_classes
+        search = UnrolledSearch(steps, observed, prior, job, self.evaluations, self.orders, classes)
+        return search(labels.to(job.device), start.to(job.device), rng)
 
     def search(self, victims: Victims, task: Task) -> list[Reconstruction]:
         """A lane is one restart of one victim."""

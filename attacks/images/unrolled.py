@@ -1,0 +1,154 @@
+"""The likeliest images of a client that took several local steps, which are taken again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import Job, Reconstruction
+from attacks.images.arrangements import Arrangement, likely_arrangements
+from attacks.images.evidence import guarded
+from attacks.images.likelihoods import surprise
+from attacks.images.small_convolutions import suited_convolutions
+from attacks.observed.distance import cosine_distance
+from attacks.observed.pixel_prior import PixelPrior
+from attacks.observed.search import Best, SearchProgress
+from attacks.observed.simulated_steps import SimulatedSteps
+from fedsim.types import Batch, Tensors
+
+_CHUNK = 20
+"""Iterations between two looks at the clock."""
+_SHORT = 10
+"""Evaluations after which the worse half of the orders is given up."""
+_HISTORY = 50
+
+
+@dataclass(frozen=True)
+class UnrolledSearch:
+    """Maximises the posterior probability of images whose steps make the update.
+
+    Orders are first compared on the mean image. The likeliest are searched with, the better half of
+    them goes on, and the best to the end. L-BFGS searches the coefficients of the prior; in as many
+    evaluations Adam comes less near.
+
+    Attributes:
+        steps: of the client.
+        observed: change of the weights, on the model's device.
+        prior: of images, in float32.
+        job: its clock, device and progress.
+        evaluations: of the posterior and its slope, at most, of the best order.
+        orders: that are searched with at first.
+        classes: of which each label may be another; 0 if the labels are granted.
+    """
+
+    steps: SimulatedSteps
+    observed: Tensors
+    prior: PixelPrior
+    job: Job
+    evaluations: int
+    orders: int
+    classes: int
+
+    def __call__(self, labels: Tensor, start: Tensor, rng: torch.Generator) -> Reconstruction:
+        """The guess.
+
+        Args:
+            labels: of the client's examples in any order, or guesses, int64 ``(example,)``.
+            start: coefficients ``(example, coefficient)``.
+            rng: draws the orders that are compared.
+        """
+        model = self.steps.model
+        mean = self.prior.mean.clamp(0, 1)
+        first = labels[: self.steps.sizes[0]]
+        step = Batch(mean.expand(len(first), *mean.shape), first)
+        progress = SearchProgress(self.job)
+        with suited_convolutions(model.network, lambda: model.task.loss(model.network, step)):
+            tried = likely_arrangements(
+                self.steps,
+                labels,
+                mean,
+                self.observed,
+                rng,
+                lambda: self.job.expired,
+                self.classes,
+            )
+            searches = [_Search(self, one, start, progress) for one in tried[: self.orders]]
+            rest = searches
+            while len(rest) > 1:
+                for search in rest:
+                    search.run(_SHORT)
+                rest = sorted(rest, key=lambda one: float(one.best.objective))[: len(rest) // 2]
+            best = rest[0]
+            best.run(self.evaluations)
+        images, distance = (tensor[0] for tensor in best.best.candidate)
+        found = Reconstruction(
+            Batch(images, best.arrangement.labels),
+            objective=float(distance),
+            steps=sum(one.done for one in searches),
+            trace=progress.trace(),
+            expired=best.expired,
+        )
+        return guarded(found, self.prior, best.evidence, self.observed)
+
+
+class _Search:
+    """L-BFGS with one arrangement.
+
+    Attributes:
+        best: images and distance with the lowest objective so far.
+        done: evaluations.
+        expired: whether the clock ended it.
+    """
+
+    def __init__(
+        self,
+        search: UnrolledSearch,
+        arrangement: Arrangement,
+        start: Tensor,
+        progress: SearchProgress,
+    ) -> None:
+        self.arrangement, self._of, self._progress = arrangement, search, progress
+        self._coefficients = start.clone().requires_grad_()
+        self._optimizer = torch.optim.LBFGS(
+            [self._coefficients],
+            max_iter=_CHUNK,
+            history_size=_HISTORY,
+            tolerance_grad=0,
+            tolerance_change=0,
+            line_search_fn="strong_wolfe",
+        )
+        self.best = Best(self._images()[None], torch.full((1,), torch.inf).to(start))
+        self.done, self.expired = 0, False
+
+    def run(self, evaluations: int) -> None:
+        """Go on for so many evaluations, a few more at the end of a line search."""
+        end = self.done + evaluations
+        while self.done < end and not self.expired:
+            before = self.done
+            self._optimizer.param_groups[0]["max_eval"] = min(2 * _CHUNK, end - before)
+            self._optimizer.step(self._objective)
+            self._progress.note(self.done, self.best.candidate[1], self.best.candidate[0][0])
+            self.expired = self._of.job.expired
+            if self.done - before <= 1:
+                break  # no direction leads down
+
+    def evidence(self, images: Tensor, labels: Tensor, observed: Tensors) -> tuple[Tensor, Tensor]:
+        """Distance of the update, and ``-log p(update | images)`` up to a constant."""
+        update = self._of.steps.update(Batch(images, labels), self.arrangement.order)
+        distance = cosine_distance(update, observed)
+        return distance, surprise(distance, observed)
+
+    def _images(self) -> Tensor:
+        return self._of.prior.images(self._coefficients).clamp(0, 1)
+
+    @torch.enable_grad()
+    def _objective(self) -> Tensor:
+        self.done += 1
+        images = self._images()
+        distance, unlikely = self.evidence(images, self.arrangement.labels, self._of.observed)
+        value = unlikely + self._coefficients.square().sum() / 2
+        (self._coefficients.grad,) = torch.autograd.grad(value, [self._coefficients])
+        self.best.offer(value.detach()[None], images[None], distance[None])
+        return value
