@@ -13,7 +13,7 @@ from fedsim.federation import FederationConfig
 from fedsim.local.client import LocalClient
 from fedsim.local.unrolled import unrolled_update, unrolls
 from fedsim.tasks.base import Task
-from fedsim.types import Batch
+from fedsim.types import Batch, Tensors
 
 CPU = torch.device("cpu")
 PLAN = [[0, 1], [2], [2, 0], [1]]
@@ -46,7 +46,7 @@ def test_a_client_takes_the_same_steps(
     assert unrolls(config)
     expected = LocalClient(task, config, Chain(), 0, CPU).defend(seen.sent, batch, PLAN, 1, 0)
     network = task.model(seen.sent)
-    parameters = dict(network.named_parameters())
+    parameters: Tensors = dict(network.named_parameters())
     plan = [torch.tensor(step) for step in PLAN]
     found = unrolled_update(
         task, config, network, parameters, batch, plan, differentiable=differentiable
