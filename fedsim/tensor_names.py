@@ -88,7 +88,7 @@ def named(given: Given, network: nn.Module, what: str, *, partial: bool = False)
     Raises:
         ConfigError: they do not fit the network.
     """
-    tensors = _tensors(given, what)
+    tensors = _tensors(_without_none(given, network), what)
     own, places = own_tensors(network), _Places(network)
     targets = {name: places.target(name) for name in tensors}
     unknown = [name for name, target in targets.items() if target is None]
@@ -115,9 +115,21 @@ def lacks(found: Named, network: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in found.absent if own[name].is_floating_point())
 
 
+def _without_none(given: Given, network: nn.Module) -> Given:
+    """Gradients in the order of the parameters by name, where some have none."""
+    if isinstance(given, Mapping) or not any(value is None for value in given):
+        return given
+    parameters = network.named_parameters()
+    names = [(name, value.requires_grad) for name, value in parameters]
+    for listed in ([name for name, _ in names], [name for name, trained in names if trained]):
+        if len(listed) == len(given):
+            return dict(zip(listed, given, strict=True))
+    return given
+
+
 def _tensors(given: Given, what: str) -> Tensors:
     if isinstance(given, Mapping):
-        pairs = [(str(name), value) for name, value in given.items()]
+        pairs = [(str(name), value) for name, value in given.items() if value is not None]
     elif isinstance(given, Sequence) and not isinstance(given, str):
         pairs = [(str(number), value) for number, value in enumerate(given)]
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +17,7 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.local.gradients import mean_gradient
 from fedsim.local.steps import Descent
+from fedsim.models.network import copied
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -121,7 +121,7 @@ def first_linear_of(prospect: Prospect) -> nn.Linear:
     Raises:
         CannotAttack: as ``find_first_linear``.
     """
-    network = deepcopy(prospect.network).double()
+    network = copied(prospect.network).double()
     layer = find_first_linear(network, prospect.task, torch.Generator().manual_seed(0))
     found = network.get_submodule(layer.module)
     assert isinstance(found, nn.Linear)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
@@ -72,10 +73,38 @@ def seen_input(network: nn.Module, task: Task, layer: str) -> SeenInput:
             values.abs().max()
         ):
             return affine
+    check_plain(network, layer)
     raise CannotAttack(
         f"{layer!r} of {type(network).__name__} is not given the pixels one by one",
         "Choose a model whose first layer takes the image, or an attack that searches.",
     )
+
+
+def check_plain(network: nn.Module, layer: str) -> None:
+    """Refuse a layer whose gradient no equation for its input is known of.
+
+    Raises:
+        CannotAttack: it is recurrent, looks categories up, or computes its weight.
+    """
+    where = f".{layer}".partition(".parametrizations")[0].removeprefix(".")
+    part, name = network.get_submodule(where), f"{where!r} of {type(network).__name__}"
+    own = {key for key, _ in part.named_parameters(recurse=False)}
+    reason = ""
+    if isinstance(part, nn.RNNBase):
+        reason = f"{name} is recurrent, and its gradient is the sum over all steps"
+    elif isinstance(part, nn.Embedding):
+        reason = f"{name} looks categories up in a table, which no equation inverts"
+    elif where != layer or {"weight_v", "weight_orig"} & own or _parametrised(network, where):
+        reason = (
+            f"{name} computes its weight (weight norm, spectral norm or another parametrisation), "
+            "so that its gradient is not that of a plain layer"
+        )
+    if reason:
+        raise CannotAttack(reason, "Choose an attack that searches.")
+
+
+def _parametrised(network: nn.Module, layer: str) -> bool:
+    return bool(is_parametrized(network.get_submodule(layer), "weight"))
 
 
 def range_note(images: Tensor, task: Task) -> str:

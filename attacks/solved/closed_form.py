@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.replay import gradient_or_multiple, replay, step_length
-from attacks.observed.seen_input import range_note
+from attacks.observed.seen_input import check_plain, range_note
 from attacks.observed.single_target import (
     SingleTarget,
     relative_error,
@@ -27,6 +26,7 @@ from attacks.solved.sequence import Sequence
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
+from fedsim.models.network import copied
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -68,7 +68,7 @@ class ClosedForm(Attack):
         """Whether the layers can be inverted and each reply holds a single example."""
         what, counts = "examples", prospect.examples
         try:
-            needed = Sequence.of(deepcopy(prospect.network).double(), prospect.task).needed
+            needed = Sequence.of(copied(prospect.network).double(), prospect.task).needed
         except CannotAttack as error:
             return Feasibility("red", what, counts, 1, error.reason)
         if missing := [name for name in needed if name not in prospect.sent]:
@@ -96,6 +96,7 @@ def _invert(
     received, scaled = gradient_or_multiple(observation)
     gradient = {k: v.to(job.device) for k, v in received.items()}
     if absent := [name for name in sequence.needed if name not in gradient]:
+        check_plain(model.network, absent[0].rpartition(".")[0])
         raise CannotAttack(
             f"the client did not send {absent[0]!r} (it is frozen or does not exist), and each "
             "layer is inverted by its own gradient",

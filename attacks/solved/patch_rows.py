@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -22,6 +21,7 @@ from attacks.solved.patches import Patches
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Fact
+from fedsim.models.network import copied
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
@@ -56,7 +56,7 @@ class PatchRows(Attack):
         """Whether each reply holds one image of a ViT whose positions and patch layer are sent."""
         what, counts = "examples", prospect.examples
         try:
-            _patches(deepcopy(prospect.network).double(), prospect.task, prospect.sent)
+            _patches(copied(prospect.network).double(), prospect.task, prospect.sent)
         except CannotAttack as error:
             return Feasibility("red", what, counts, 1, error.reason)
         return prospect.judge(what, counts, 1)

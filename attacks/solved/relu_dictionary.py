@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from attacks.feasibility import Prospect
 from attacks.observed.first_linear import FirstLinear, find_first_linear
 from attacks.solved.cuts import CUTS
 from attacks.solved.sparse_columns import Factors
+from fedsim.models.network import copied
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
@@ -156,7 +156,7 @@ def find_next_linear(
 
 def activations_room(prospect: Prospect, linear: nn.Linear) -> int:
     """About the largest batch whose activations are found; 0 if no layer's gradient holds them."""
-    network = deepcopy(prospect.network).double()
+    network = copied(prospect.network).double()
     probes = torch.Generator().manual_seed(0)
     first = find_first_linear(network, prospect.task, probes)
     name = find_next_linear(network, prospect.task, first, probes)

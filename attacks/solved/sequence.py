@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.observed.labels import Head, find_head
 from attacks.observed.replay import Replay
-from attacks.observed.seen_input import SeenInput, seen_input
+from attacks.observed.seen_input import SeenInput, check_plain, seen_input
 from attacks.solved.convolution import ACTIVATIONS, Activation, Convolution
 from attacks.solved.cuts import CUTS
 from fedsim.errors import CannotAttack
@@ -52,6 +53,7 @@ class Sequence:
         head = find_head(network)
         calls = _trace(network, task, head)
         call = calls[0]
+        check_plain(network, call.name)
         entry = seen_input(network, task, call.name)
         if (
             isinstance(call.part, nn.Linear)
@@ -117,6 +119,13 @@ def _trace(network: nn.Module, task: Task, head: Head) -> list[_Call]:
             if not list(part.children()):
                 stack.callback(part.register_forward_hook(note(name)).remove)
         task.loss(network, batch)
+    uses = Counter(call.name for call in calls if list(call.part.parameters()))
+    if again := [name for name, times in uses.items() if times > 1]:
+        raise CannotAttack(
+            f"{again[0]!r} of {type(network).__name__} is called {uses[again[0]]} times in a pass, "
+            "and its gradient is the sum over all calls",
+            _SEARCH,
+        )
     last = next((i for i, call in enumerate(calls) if call.name == head.layer), len(calls) - 1)
     # Dropout in eval mode, the identity and flattening leave all values as they are.
     changing = [one for one in calls[:last] if not _equal(one.input, one.output)]

@@ -25,13 +25,15 @@ from fedsim.tasks.given import Model, task_of
 from fedsim.tasks.given_transformer import as_given
 from fedsim.tensor_names import Given
 from fedsim.types import Tensors
+from fedsim.visible import say
 
 
 @dataclass(frozen=True)
 class Captured:
     """A folder of captures with the task that they are about.
 
-    Iterating yields an ``Update`` for each capture, by round and client.
+    Iterating yields an ``Update`` for each capture, by round and client, and says on stderr which
+    cannot be read, such as those of clients that did not train.
 
     Attributes:
         store: the folder.
@@ -49,7 +51,19 @@ class Captured:
     _network: nn.Module = field(repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Update]:
-        return map(self.update, self.store.keys())
+        refusals = list[ConfigError]()
+        keys = self.store.keys()
+        for key in keys:
+            try:
+                update = self.update(key)
+            except ConfigError as error:
+                refusals.append(error)
+                if len(keys) > 1:
+                    say(f"left out: {error}", error=True)
+            else:
+                yield update
+        if keys and len(refusals) == len(keys):
+            raise refusals[0]
 
     def __len__(self) -> int:
         return len(self.store.keys())
@@ -61,6 +75,14 @@ class Captured:
             ConfigError: they do not fit the model.
             StoreError: a file is missing, cut or altered.
         """
+        try:
+            return self._readings(key)
+        except ConfigError as error:
+            if str(error).startswith(f"{key}:"):
+                raise
+            raise ConfigError(f"{key}: {error}") from None
+
+    def _readings(self, key: CaptureKey | str) -> Update:
         seen = self.store.load(key)
         record = self.store.record(seen.key)
         reading = self._read(seen, record, self.kind or seen.kind)

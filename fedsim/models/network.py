@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -27,6 +28,20 @@ class ImageNetwork(nn.Module, ABC):
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
         """Logits ``(batch, class)`` of images ``(batch, channel, height, width)`` in [0, 1]."""
+
+
+def copied(network: nn.Module) -> nn.Module:
+    """A copy; of a network with torch's older weight norm or spectral norm, too.
+
+    These keep the weight that they compute, which is no leaf and cannot be copied, as an attribute.
+    """
+    computed = {
+        id(value): value.detach().clone()
+        for part in network.modules()
+        for value in vars(part).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(network, computed)
 
 
 def kaiming(network: nn.Module, rng: torch.Generator) -> None:

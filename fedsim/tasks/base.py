@@ -169,13 +169,25 @@ class Task(ABC):
         }
 
     def functional_loss(self, network: nn.Module, parameters: Tensors, batch: Batch) -> Tensor:
-        """``loss`` as a pure function of the parameters, which can be differentiated twice."""
+        """``loss`` as a pure function of the parameters, which can be differentiated twice.
 
-        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            return functional_call(network, parameters, args, kwargs)
-
+        The loss is handed the network itself, whose parameters and parts it may read.
+        """
+        values = {f"network.{name}": value for name, value in parameters.items()}
         with twice_differentiable(network):
-            return self.loss(call, batch)
+            value: Tensor = functional_call(_Objective(self, network), values, (batch,))
+        return value
+
+
+class _Objective(nn.Module):
+    """The loss of a network as a module, around it."""
+
+    def __init__(self, task: Task, network: nn.Module) -> None:
+        super().__init__()
+        self.task, self.network = task, network
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.task.loss(self.network, batch)
 
 
 def state(network: nn.Module) -> Tensors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.errors import ConfigError
-from fedsim.models.network import ImageNetwork
+from fedsim.models.network import ImageNetwork, copied
 from fedsim.named_code import function_of
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
@@ -47,7 +46,7 @@ class GivenNetwork(ImageClassification):
 
     def build(self) -> nn.Module:
         """A copy in float32 on the CPU, in eval mode."""
-        return copy.deepcopy(self.network).cpu().float().eval()
+        return copied(self.network).cpu().float().eval()
 
     def any_labels(self, count: int) -> Tensor:
         """As the form of the targets has them."""
@@ -156,10 +155,10 @@ def _reference(model: Model) -> str:
 
 def _network_task(network: nn.Module, objective: Loss, form: InputForm, factory: str) -> Task:
     name = type(network).__name__
-    copied = copy.deepcopy(network).cpu().float().eval()
+    own = copied(network).cpu().float().eval()
     pixels = torch.rand(1, *form.pixels, generator=torch.Generator().manual_seed(0))
-    layer, width = _outputs(copied, form.given(pixels), form)
-    takes = _targets(objective, copied, layer, width, form.given(pixels))
+    layer, width = _outputs(own, form.given(pixels), form, objective)
+    takes = _targets(objective, own, layer, width, form.given(pixels))
     numbers = takes.kind == "numbers"
     spec = TaskSpec(
         kind="image-classification",
@@ -175,11 +174,13 @@ def _network_task(network: nn.Module, objective: Loss, form: InputForm, factory:
         high=form.high,
     )
     task = GivenNetwork(spec, network, objective, takes)
-    _check_loss(task, copied, Batch(pixels, takes.blank(1)))
-    return replace(task, promoted=_mixes(task, copied.double(), pixels.double()))
+    _check_loss(task, own, Batch(pixels, takes.blank(1)))
+    return replace(task, promoted=_mixes(task, own.double(), pixels.double()))
 
 
-def _outputs(network: nn.Module, inputs: Tensor, form: InputForm) -> tuple[str | None, int]:
+def _outputs(
+    network: nn.Module, inputs: Tensor, form: InputForm, objective: Loss
+) -> tuple[str | None, int]:
     """The layer whose outputs ``(batch, output)`` the loss is about, and how many these are."""
     head, widths = last_linear(network), []
     hook = network.get_submodule(head or "").register_forward_hook(
@@ -189,10 +190,13 @@ def _outputs(network: nn.Module, inputs: Tensor, form: InputForm) -> tuple[str |
         with torch.no_grad():
             made = network(inputs)
     except Exception as error:  # the network is foreign code
-        raise ConfigError(
-            f"{'image' if len(form.shape) == 3 else 'input'}_shape: {type(network).__name__} does "
-            f"not take inputs of {form.shape} ({_said(error)}). Pass the shape that it takes."
-        ) from None
+        made = None
+        if not _runs(objective, network, inputs):  # it may take more than an input
+            raise ConfigError(
+                f"{'image' if len(form.shape) == 3 else 'input'}_shape: {type(network).__name__} "
+                f"does not take inputs of {form.shape} ({_said(error)}), nor does the loss call it "
+                "with such. Pass the shape that it takes."
+            ) from None
     finally:
         hook.remove()
     if head is not None and widths and len(widths[-1]) == 2:
@@ -208,6 +212,17 @@ def _outputs(network: nn.Module, inputs: Tensor, form: InputForm) -> tuple[str |
         f"image; targets of shape {shapes[0][2:] or shapes[0][1:]} are not supported. Pass a "
         "network that classifies whole inputs."
     )
+
+
+def _runs(objective: Loss, network: nn.Module, inputs: Tensor) -> bool:
+    """Whether the loss can be computed for some form of targets."""
+    for labels in (torch.zeros(1, dtype=torch.int64), torch.zeros(1), torch.zeros(1, 1)):
+        try:
+            objective(network, Batch(inputs, labels))
+        except Exception:
+            continue
+        return True
+    return False
 
 
 def _tensors(made: Any) -> list[Tensor]:  # noqa: ANN401

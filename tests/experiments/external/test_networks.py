@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import fedsim
 from attacks import ATTACKS
@@ -204,6 +205,102 @@ def test_layers_that_change_nothing_are_skipped(layer: nn.Module) -> None:
     )
     guess = fedsim.attack(victim_of(network), "closed_form", quiet=True)
     assert guess.certified == (True,)
+
+
+class Scaled(nn.Module):
+    """Takes a second input, which its owner's loss passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 5))
+
+    def forward(self, images: Tensor, scale: float) -> Tensor:
+        return self.body(images) * scale  # type: ignore[no-any-return]
+
+
+def of_scaled(model: Any, batch: Any) -> Tensor:
+    return cross_entropy(model(batch.inputs, 2.0), batch.labels)
+
+
+def reads_the_network(model: Any, batch: Any) -> Tensor:
+    """The loss of an owner who reads dtype, parameters and parts of the network."""
+    inputs = batch.inputs.to(next(model.parameters()).dtype)
+    assert not model.training
+    decay = sum(value.square().sum() for value in model.body.parameters())
+    return cross_entropy(model(inputs, 2.0), batch.labels) + 0.0 * decay
+
+
+@pytest.mark.parametrize("objective", [of_scaled, reads_the_network])
+@pytest.mark.parametrize("attack", ["closed_form", "inverting", "dlg"])
+def test_losses_that_call_and_read_the_network_their_way(objective: Any, attack: str) -> None:
+    options = {} if attack == "closed_form" else {"steps": 2}
+    guess = fedsim.attack(victim_of(Scaled(), objective), attack, quiet=True, **options)
+    assert attack != "closed_form" or (guess.certified == (True,) and guess.labels == (2,))
+
+
+@pytest.mark.parametrize("older", [nn.utils.weight_norm, nn.utils.spectral_norm])
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_older_norms_of_weights_are_copied(older: Any) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 5))
+    older(network[1])
+    victim = victim_of(network)
+    assert fedsim.attack(victim, "inverting", steps=2, quiet=True).labels == (2,)
+    with pytest.raises(CannotAttack, match="'1' of Sequential computes its weight"):
+        fedsim.attack(victim, "closed_form", quiet=True)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(192, 192), nn.Linear(192, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(self.body(images.flatten(1)).relu()).relu())  # type: ignore[no-any-return]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.GRU(24, 16, batch_first=True), nn.Linear(16, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images.flatten(2).view(-1, 8, 24))[0][:, -1])  # type: ignore[no-any-return]
+
+
+def parametrised(layer: int) -> nn.Module:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 5))
+    nn.utils.parametrizations.weight_norm(network[layer])
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        (Twice(), "'body' of Twice is called 2 times in a pass"),
+        (Recurrent(), "'body' of Recurrent is recurrent"),
+        (parametrised(1), "'1' of Sequential computes its weight"),
+        (parametrised(3), "'3' of Sequential computes its weight"),
+    ],
+)
+def test_layers_that_cannot_be_inverted_are_named_with_the_cause(
+    network: nn.Module, reason: str
+) -> None:
+    with pytest.raises(CannotAttack, match=reason):
+        fedsim.attack(victim_of(network), "closed_form", quiet=True)
+
+
+def test_parameters_without_a_gradient_may_be_none() -> None:
+    network = Scaled()
+    network.register_module("unused", nn.Conv2d(1, 1, 1))
+    value = of_scaled(network.eval(), Batch(IMAGE, LABEL))
+    gradients = torch.autograd.grad(value, list(network.parameters()), allow_unused=True)
+    names = [name for name, _ in network.named_parameters()]
+    for given in (list(gradients), dict(zip(names, gradients, strict=True))):
+        victim = fedsim.Update.of(
+            network, gradients=given, loss=of_scaled, image_shape=(3, 8, 8), num_examples=1
+        )
+        assert fedsim.attack(victim, "closed_form", quiet=True).certified == (True,)
 
 
 def test_a_target_for_each_pixel_is_refused() -> None:

@@ -281,6 +281,27 @@ def test_clients_that_did_not_train_leave_the_others_their_turn(
     assert "so the client did not train" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("spoil", ["unchanged", "nan", "fewer columns"])
+def test_a_capture_that_cannot_be_read_leaves_the_others_to_programs(
+    spoil: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(step: Step) -> Tensors:
+        if step.client != 1:
+            return step.weights
+        if spoil == "unchanged":
+            return OrderedDict(step.sent)
+        if spoil == "nan":
+            return step.each(lambda s, w, g: torch.where(w == w.max(), torch.nan, w))
+        return step.each(lambda s, w, g: w[..., :3])
+
+    found = capture(tmp_path, reply)
+    read = list(found)
+    assert [one.observation.key.client for one in read] == [1000, 1002]
+    assert all(fedsim.attack(one, "spear", quiet=True).certified == (True,) for one in read)
+    said = capsys.readouterr().err
+    assert said.count("left out: round-0001-client-1001: ") == 1
+
+
 def test_replies_that_could_not_be_read_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
