@@ -166,7 +166,20 @@ class Guess:
 
 def caveats(victim: Update, found: Reconstruction, assumed: str) -> str:
     """What the attack notes, what was assumed for it, and what is doubtful of the tokenizer."""
-    return "; ".join(filter(None, (found.note.rstrip("."), assumed, doubt(victim.task))))
+    doubts = (assumed, doubt(victim.task), _range(victim, found))
+    return "; ".join(filter(None, (found.note.rstrip("."), *doubts)))
+
+
+def _range(victim: Update, found: Reconstruction) -> str:
+    """What was taken for granted of the inputs of another application's network; else empty.
+
+    What proves a guess shows its range.
+    """
+    form = getattr(victim.task, "form", None)
+    sure = bool(found.confidence) and set(found.confidence or ()) == {"certified"}
+    if sure or form is None or not form.plain or not victim.task.spec.factory:
+        return ""
+    return "inputs were taken to lie in [0, 1]; if the model takes others, pass input_range"
 
 
 def _class(label: int | tuple[int, ...]) -> str:

@@ -228,7 +228,8 @@ def reads_the_network(model: Any, batch: Any) -> Tensor:
     inputs = batch.inputs.to(next(model.parameters()).dtype)
     assert not model.training
     decay = sum(value.square().sum() for value in model.body.parameters())
-    return cross_entropy(model(inputs, 2.0), batch.labels) + 0.0 * decay
+    value: Tensor = cross_entropy(model(inputs, 2.0), batch.labels) + 0.0 * decay
+    return value
 
 
 @pytest.mark.parametrize("objective", [of_scaled, reads_the_network])
@@ -288,6 +289,23 @@ def test_layers_that_cannot_be_inverted_are_named_with_the_cause(
 ) -> None:
     with pytest.raises(CannotAttack, match=reason):
         fedsim.attack(victim_of(network), "closed_form", quiet=True)
+
+
+@pytest.mark.parametrize("attack", ["inverting", "dlg", "bayes"])
+def test_a_search_says_which_range_it_took_for_granted(attack: str) -> None:
+    options = {} if attack == "bayes" else {"steps": 2}
+    victim, said = victim_of(Scaled(), of_scaled), "inputs were taken to lie in [0, 1]"
+    assert said in fedsim.attack(victim, attack, quiet=True, budget=5, **options).note
+    assert said not in fedsim.attack(victim, "closed_form", quiet=True).note
+    told = fedsim.Update.of(
+        Scaled(),
+        gradients=list(victim.observation.received.values()),
+        loss=of_scaled,
+        image_shape=(3, 8, 8),
+        input_range=(-1, 1),
+        num_examples=1,
+    )
+    assert said not in fedsim.attack(told, attack, quiet=True, budget=5, **options).note
 
 
 def test_parameters_without_a_gradient_may_be_none() -> None:
