@@ -21,6 +21,7 @@ from experiments.commands.parameters import (
     Target,
     Workers,
 )
+from experiments.mirror import is_url
 from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
 from fedsim.visible import say
@@ -55,7 +56,7 @@ def calibrate(
     ] = 0.95,
     sets: Sets = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="PATH", help="default: runs/<name>-calibrated"),
     ] = None,
     seed: Seed = None,
@@ -94,7 +95,9 @@ def calibrate(
         say(json.dumps(description.table()) if as_json else f"{description.text()}\n# at most")
         return
     check_gpus(task.experiment, training=True, attacking=True)
-    root = out or Path("runs") / f"{task.experiment.name}-calibrated"
+    if out is not None and is_url(out):
+        raise ConfigError(f"--out {out}: a search works in a folder of this machine. Name one.")
+    root = Path(out) if out else Path("runs") / f"{task.experiment.name}-calibrated"
     begin(task, root)
     from experiments.console import Console
     from experiments.decision.calibrate import Calibration

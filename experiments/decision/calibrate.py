@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -73,12 +74,7 @@ class Calibration:
         Raises:
             ConfigError: a defense does not fit the task, or the clients are too few to show it.
         """
-        with ExitStack() as stack:
-            run = self._run([NONE])
-            ledger = stack.enter_context(Ledger(self.root / "jobs.sqlite"))
-            remove_temporaries(self.root)
-            team = stack.enter_context(attackers(run, ledger, self.console))
-            bench = Bench(team, stack.enter_context(Simulator()), ledger, self.console)
+        with self._bench() as bench:
             self._at(bench, NONE)
             works = self._tried[NONE].word == "leaks"
             found = [
@@ -87,6 +83,32 @@ class Calibration:
             ]
             bench.note(self._run([*self._tried]))
             return self._answer(bench, found)
+
+    def grid(self) -> list[list[Tried]]:
+        """The word on every strength of each family, with every client attacked at once.
+
+        What a search is compared with; its errors are shared by all of these strengths.
+        """
+        places = [(i, j) for i, one in enumerate(self.families) for j in range(len(one.values))]
+        self.errors = Errors.shared(
+            self.question.error, len(places) + 1, len(self.attacks), len(self.targets)
+        )
+        self.question = self.question.model_copy(update={"group": sys.maxsize})
+        with self._bench() as bench:
+            tried = {place: self._at(bench, place) for place in places}
+            bench.note(self._run(places))
+        return [
+            [tried[i, j] for j in range(len(one.values))] for i, one in enumerate(self.families)
+        ]
+
+    @contextmanager
+    def _bench(self) -> Iterator[Bench]:
+        with ExitStack() as stack:
+            run = self._run([NONE])
+            ledger = stack.enter_context(Ledger(self.root / "jobs.sqlite"))
+            remove_temporaries(self.root)
+            team = stack.enter_context(attackers(run, ledger, self.console))
+            yield Bench(team, stack.enter_context(Simulator()), ledger, self.console)
 
     def _weakest(self, bench: Bench, number: int) -> int | None:
         strengths = len(self.families[number].values)

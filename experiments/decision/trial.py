@@ -20,7 +20,7 @@ from experiments.stages.coverage import is_exact
 from experiments.stages.score import Scorer
 from experiments.stages.victims import Victims
 from fedsim.capture import CaptureKey
-from fedsim.records import MAIN, PRIOR_ONLY, ScoreRow
+from fedsim.records import MAIN, PRIOR_ONLY, ScoreRow, shown
 
 Guessed: TypeAlias = dict[str, ScoreRow]
 """The scores of one guess at one example, by metric."""
@@ -39,6 +39,7 @@ class CellTrial:
     targets: Sequence[Target]
     blind: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     _broken: set[tuple[str, str]] = field(default_factory=set)
+    _guessable: bool = False
     _ran: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -58,6 +59,7 @@ class CellTrial:
         found: dict[str, dict[str, list[float]]] = {
             attack: {target.name: [] for target in self.targets} for attack in attacks
         }
+        self._guessable |= any(map(self._comes_near, clients))
         for client in clients:
             scores = self._of_client(labels, client)
             for target in self.targets:
@@ -72,10 +74,7 @@ class CellTrial:
     def faults(self) -> str:
         """Jobs that did not end as they should, and the lack of an adapted attack that ran."""
         if self._broken:
-            count = len(self._broken)
-            label, reason = sorted(self._broken)[0]
-            jobs = "1 kind of job" if count == 1 else f"{count} kinds of jobs"
-            return f"{jobs} did not end as it should: {label} {reason}"
+            return ", ".join(f"jobs of {one} {status}" for one, status in sorted(self._broken))
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
         adapted = {entry.label for entry in self._entries if entry.adaptive}
@@ -96,10 +95,22 @@ class CellTrial:
                     for i, rows in enumerate(examples):
                         nothing = blind[i] if i < len(blind) else {}
                         for target in self.targets:
-                            value = _score(target, rows, nothing)
+                            value = _score(target, rows, nothing, guessable=self._guessable)
                             if value is not None:
                                 found[label][target.name].append(value)
         return found
+
+    def _comes_near(self, client: int) -> bool:
+        """Whether the blind guess at a client is so good that it may hit another by chance."""
+        return any(
+            row.value is not None and row.value >= CLOSE[row.metric]
+            for scorer in self._scorers
+            for key in scorer.victims.keys
+            if key.client == client
+            for entry in filter(_is_blind, self._entries)
+            for row in scorer.attack_rows(entry, key)
+            if row.metric in CLOSE
+        )
 
     def _guessed(self, scorer: Scorer, entry: Entry, key: CaptureKey) -> list[Guessed]:
         """The guess at each example of a capture."""
@@ -108,7 +119,7 @@ class CellTrial:
             examples[row.example][row.metric] = row
         for row in examples[0].values() if not _is_blind(entry) else ():
             if row.status in {"failed", "timeout", "interrupted"}:
-                self._broken.add((entry.label, f"{row.status}, {row.reason}"))
+                self._broken.add((entry.label, shown(row.status)))  # a reason may hold a guess
             self._ran[entry.label].append(row.status == "done")
         return [examples[i] for i in sorted(examples)]
 
@@ -137,22 +148,21 @@ def _of_examples(target: Target, scores: Sequence[float]) -> float:
     return max(scores) if target.name in SHARES else fmean(scores)
 
 
-def _score(target: Target, rows: Guessed, blind: Guessed) -> float | None:
+def _score(target: Target, rows: Guessed, blind: Guessed, *, guessable: bool) -> float | None:
     """The rescaled score of one guess; of the blind one where the attack refused the victim.
 
-    An exact example counts if it is certified or the blind guess comes nowhere near it, as in
-    ``experiments.analysis.hits``.
+    An exact example counts if it is certified, or if the blind guess comes near to no victim so
+    far, as in ``experiments.analysis.hits``.
     """
     main = next(name for name in MAIN.values() if name in rows)
-    near = blind[main].value if main in blind else None
     if target.name == "verbatim":
         exact = next(rows[name] for name in EXACT_METRIC.values() if name in rows)
-        chance = near is not None and near >= CLOSE[main]
-        return float(is_exact(exact) and (bool(exact.certified) or not chance))
+        return float(is_exact(exact) and (bool(exact.certified) or not guessable))
     if target.name == "recognisable":
         value = rows[main].value
-        chance = near is not None and near >= THRESHOLDS[main]
-        return float(value is not None and value >= THRESHOLDS[main] and not chance)
+        near = blind[main].value if main in blind else None
+        passed = value is not None and value >= THRESHOLDS[main]
+        return float(passed and (near is None or near < THRESHOLDS[main]))
     value = rows[target.name].value
     if value is None and rows[target.name].unscored and target.name in blind:
         value = blind[target.name].value

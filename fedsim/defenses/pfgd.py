@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedsim.defenses.base import Defense, DefenseFamily, Distortion
+from fedsim.defenses.strength import Strength
 from fedsim.types import Tensors
 
 
@@ -58,6 +59,11 @@ class Pfgd(Defense):
         coefficients = cosines(value.flatten())
         kept = torch.arange(value.numel(), device=value.device) >= count
         return cosines(coefficients * kept).view_as(value).to(value.dtype)
+
+    @property
+    def strength(self) -> Strength:
+        """The share of the coefficients that is left out."""
+        return Strength("fraction", 0.01, 0.99, "linear")
 
     @property
     def distortions(self) -> frozenset[Distortion]:

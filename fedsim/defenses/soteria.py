@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Step
+from fedsim.defenses.strength import Strength
 from fedsim.errors import ConfigError
 from fedsim.types import Tensors
 
@@ -86,6 +87,11 @@ class Soteria(Defense):
         finally:
             handle.remove()
         return total
+
+    @property
+    def strength(self) -> Strength:
+        """The percentile of the features."""
+        return Strength("percentile", 10.0, 99.99, "rest", end=100.0)
 
     @property
     def distortions(self) -> frozenset[Distortion]:

@@ -224,6 +224,12 @@ def test_what_it_can_cost_is_told_first(tmp_path: Path, said: Said) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_store_is_refused(tmp_path: Path, said: Said) -> None:
+    code, _, error = said("calibrate", write(tmp_path), *HOLD, "--out", "s3://bucket/run")
+    assert code == 2
+    assert "a folder of this machine" in error
+
+
 def test_another_question_needs_another_folder(calibrated: Path, said: Said) -> None:
     file = calibrated.parent / "small.toml"
     code, _, error = said("calibrate", file, "--hold", "rouge1=.4", "--out", calibrated)
