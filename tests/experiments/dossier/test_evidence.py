@@ -9,10 +9,12 @@ from scipy.stats import beta
 
 from experiments.dossier.folder import MANIFEST, PAGE, RECORD
 from experiments.dossier.record import EvidenceRecord
-from experiments.plan.folder import Run
+from experiments.pipeline import execute
+from experiments.plan.folder import STAGES, Run
 from experiments.stages.guesses import read_guess
 from experiments.stages.victims import Victims
 from fedsim.files import read_record
+from tests.apps.cases import TEXT, Make
 from tests.experiments.conftest import Said
 
 
@@ -143,3 +145,31 @@ def test_written_twice_and_never_over_files_of_others(
 def test_as_json(copied: Path, said: Said) -> None:
     table = json.loads(said("evidence", copied, "--json")[1])
     assert table["attacks"][0]["objective"] == "data reconstruction"
+
+
+def test_a_card_of_differential_privacy(make_run: Make, said: Said) -> None:
+    private = [
+        {"name": "none"},
+        {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 2.0},
+        {"name": "dp_client", "clip": 1.0, "noise_multiplier": 4.0, "adjacency": "zero_out"},
+    ]
+    run = make_run(TEXT, defenses=private, federation={"rounds": 1, "client_rows": 1})
+    assert not execute(run, STAGES, quiet=True).failed
+    assert said("evidence", run.root)[0] == 0
+    cards = read_record(run.root / "evidence" / RECORD, EvidenceRecord).privacy
+    update, example = sorted(cards, key=lambda card: card.unit)
+    assert "one example" in example.unit
+    assert "added or removed" in example.neighbours
+    assert "everything" in update.unit
+    assert "no update" in update.neighbours
+    for card in cards:
+        assert 0 < card.claimed < 10
+        assert card.delta == 1e-5
+        assert card.rounds == 1
+        assert card.audited is None
+    code, _, error = said("audit", run.root, "--canaries", "200")
+    assert code == 0, error
+    assert said("evidence", run.root)[0] == 0
+    audited = read_record(run.root / "evidence" / RECORD, EvidenceRecord).privacy
+    assert all(0 <= (card.audited or 0) <= card.claimed for card in audited)
+    assert any(card.audited is not None for card in audited)
