@@ -12,15 +12,20 @@ from torch.nn.functional import one_hot
 from attacks.base import Reconstruction
 from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.labels import find_head
-from attacks.observed.replay import check_options
+from attacks.observed.replay import check_options, step_length
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.layout import RIGHT, Layout
 from attacks.tokens.sentences import SpanSentence
 from fedsim.capture import Observation
+from fedsim.knowledge import Fact
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.tasks.language_modelling import IGNORED
 from fedsim.types import Batch, Tensors
+
+_SCALE: frozenset[Fact] = frozenset({"learning_rate", "local_steps"})
+_CERTAIN = 0.02
+"""Largest difference from 0 and 1 of what is a member of a class or is none."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,14 @@ class GradientMatch:
             larger of the errors over all parameters and over the first layers, which are the most
             sensitive to a single token; 1 without labels.
         bound: largest error that rounding explains.
+        note: what the head's gradient tells of targets that are no classes; else empty.
     """
 
     lines: list[tuple[int, ...]]
     labels: list[int]
     error: float
     bound: float
+    note: str = ""
 
     @property
     def exact(self) -> bool:
@@ -160,7 +167,27 @@ class Prover:
         slopes = self._slopes(lines) if lines else None
         if slopes is None:
             return GradientMatch(lines, [-1] * len(lines), 1.0, self.tolerance)
-        return self.compare(lines, slopes[0].float())
+        found = self.compare(lines, slopes[0].float())
+        return replace(found, note=self._targets(*slopes)) if found.exact else found
+
+    def _targets(self, slopes: Tensor, logits: Tensor) -> str:
+        """The targets under the losses of transformers, means of squares or binary entropies.
+
+        Their slopes at the logits ``z`` are ``2 (z - y) / n`` and ``(sigmoid(z) - y) / n`` with the
+        targets ``y`` and the number ``n`` of outputs of the batch.
+        """
+        known = self.observation.knowledge
+        if self.observation.kind != "gradient" and known.missing(_SCALE):
+            return ""
+        slopes = slopes.numel() / step_length(self.observation) * slopes
+        if self.task.spec.target == "numbers":
+            shown = [", ".join(f"{y:.4g}" for y in row) for row in (logits - slopes / 2).tolist()]
+            return f"targets, if the loss is the mean squared error: {'; '.join(shown)}"
+        member = logits.sigmoid() - slopes
+        if float((member - member.round()).abs().max()) > _CERTAIN:
+            return ""
+        sets = [torch.nonzero(row > 0.5)[:, 0].tolist() for row in member]
+        return f"classes: {'; '.join(', '.join(map(str, own)) or 'none' for own in sets)}"
 
     def _shares(self, lines: Sequence[tuple[int, ...]]) -> list[tuple[int, float]] | None:
         """The class of each sentence and its weight in the batch; None if the head was not sent.
@@ -244,12 +271,12 @@ def proven(
     found = sorted(found, key=lambda sentence: (not sentence.in_span, sentence.sine))
     good = [sentence.ids for sentence in found if sentence.in_span]
     rest = [sentence.ids for sentence in found if not sentence.in_span]
-    lines, labels, objective = [], [], None
+    lines, labels, objective, note = [], [], None, ""
     level: Certificate = "in_span"
     if good:
         proof = prover.match(good, known)
         level = "certified" if proof.exact else "in_span"
-        lines, labels, objective = proof.lines, proof.labels, proof.error
+        lines, labels, objective, note = proof.lines, proof.labels, proof.error, proof.note
     more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
     confidence: list[Certificate] = [level] * len(lines)
     confidence += ["guess"] * len(more)
@@ -257,6 +284,7 @@ def proven(
         batch_of([*lines, *more], prover.task, [*labels, *[-1] * len(more)]),
         objective=objective,
         confidence=tuple(confidence),
+        note=note,
     )
 
 

@@ -229,11 +229,15 @@ def _run(chosen: Attack, label: str, victim: Update, job: Job, seed: int) -> Rec
 
 
 def _check_count(found: Reconstruction, victim: Update) -> None:
-    """Refuse more examples than the attacker knows of, or than are claimed if it proves none."""
+    """Refuse more examples than the attacker knows of, or than are claimed if it proves none.
+
+    A row of a language model may hold several texts.
+    """
     count, known = len(found.guess), victim.observation.knowledge.num_examples
     proven = _fit(found)[0] == 1.0
     most = known if known is not None or proven else victim.claimed_examples
-    if most is not None and count > most:
+    packed = proven and victim.task.spec.kind == "language-modelling"
+    if most is not None and count > most and not packed:
         raise CannotAttack(
             f"it explains the update by {count} examples, and there are {most}",
             "Something else is in the update, or the model, its loss or the kind of the reply "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from attacks.base import Job, Reconstruction
-from attacks.proofs.certificate import Prover, proven
+from attacks.proofs.certificate import Prover, batch_of, proven
 from attacks.proofs.last_tokens import ended
 from attacks.span.exact.sine_descent import SineDescent
 from attacks.tokens.attacked_model import AttackedModel
@@ -70,7 +70,9 @@ class ExactSearch:
             if expired or "certified" in (guess.confidence or ()):
                 break
         assert guess is not None
-        return replace(guess, note="; ".join(filter(None, (shortlist.note, self._lack(guess)))))
+        guess, packed = self._unpacked(guess)
+        notes = filter(None, (shortlist.note, guess.note, packed, self._lack(guess)))
+        return replace(guess, note="; ".join(notes))
 
     @property
     def _count(self) -> int | None:
@@ -96,6 +98,24 @@ class ExactSearch:
         if self._count is None or read >= self._count:
             return ""
         return f"{read} of {self._count} examples found"
+
+    def _unpacked(self, guess: Reconstruction) -> tuple[Reconstruction, str]:
+        """The texts of a language model's rows that hold several, each seeing itself alone.
+
+        Behind its end token each may predict the first token of the next one.
+        """
+        task, batch, count = self.model.task, guess.guess, self._count
+        proven = set(guess.confidence or ()) == {"certified"}
+        if task.spec.kind != "language-modelling" or not proven or not count or count >= len(batch):
+            return guess, ""
+        assert batch.mask is not None
+        end, lines = task.tokenizer.eos_token_id, list[list[int]]()
+        for ids, own in zip(batch.inputs.tolist(), batch.mask.tolist(), strict=True):
+            line = [token for token, real in zip(ids, own, strict=True) if real]
+            lines.append(line[:-1] if line[-2:-1] == [end] else line)
+        rows = f"{count} row{'s' * (count > 1)}"
+        note = f"{len(lines)} texts that do not see one another, packed into {rows}"
+        return replace(guess, guess=batch_of(lines, task, [-1] * len(lines))), note
 
     def _search(
         self, test: SpanTest, shortlist: Candidates, wider: float

@@ -221,3 +221,24 @@ def test_losses_that_weigh_tokens(family: str, loss: Callable[[Tensor, Tensor], 
     guess = fedsim.attack(update, "span", budget=60, quiet=True)
     assert sorted(guess.texts) == sorted(tokenizer.decode(row[0, :-1]) for row in (line, other))
     assert guess.confidence == ("certified", "certified")
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_texts_packed_into_a_row_that_do_not_see_one_another(family: str, *, hidden: bool) -> None:
+    """As collators for packed rows have it, with or without a label for each first token."""
+    model, tokenizer = client(family)
+    lines = [[*encoded(family, row)[:8], END] for row in (A, B, PROMPT)]
+    text_of = torch.tensor([i for i, line in enumerate(lines) for _ in line])
+    ids = torch.tensor([[token for line in lines for token in line]])
+    firsts = torch.tensor([[place for line in lines for place in range(len(line))]])
+    sees = (text_of[:, None] == text_of) & torch.ones(len(text_of), len(text_of)).tril().bool()
+    mask = torch.zeros(sees.shape).masked_fill(~sees, torch.finfo(torch.float32).min)[None, None]
+    labels = ids.masked_fill(firsts == 0, -100) if hidden else ids
+    loss = model(input_ids=ids, labels=labels, attention_mask=mask, position_ids=firsts).loss
+    gradients = list(torch.autograd.grad(loss, list(model.parameters())))
+    update = Update.of(model, gradients=gradients, tokenizer=tokenizer, num_examples=1)
+    guess = fedsim.attack(update, "span", budget=60, quiet=True)
+    assert sorted(guess.texts) == sorted(tokenizer.decode(line[:-1]) for line in lines)
+    assert guess.confidence == ("certified",) * 3
+    assert "3 texts that do not see one another, packed into 1 row" in guess.note

@@ -62,6 +62,20 @@ def test_texts_are_proven_and_no_class_is_named(head: str, count: int) -> None:
         assert (rows.confidence, rows.labels) == (("certified",), ())
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_targets_are_read_off_the_head(head: str) -> None:
+    targets = dict(zip(TEXTS, HEADS[head][1], strict=True))
+    guess = fedsim.attack(update(head, 2), "span", budget=60, quiet=True)
+    right = [targets[next(t for t in TEXTS if t[3:9] in text)] for text in guess.texts]
+    if head == "several classes":
+        shown = "; ".join(", ".join(str(i) for i, y in enumerate(own) if y) for own in right)
+        assert f"classes: {shown}" in guess.note
+        return
+    _, _, read = guess.note.partition("targets, if the loss is the mean squared error: ")
+    values = [[float(y) for y in own.split(", ")] for own in read.split("; ")]
+    assert torch.allclose(torch.tensor(values), torch.tensor(right), atol=2e-3)
+
+
 def test_another_text_is_not_proven() -> None:
     seen = update("regression", 1)
     name = "bert.encoder.layer.1.intermediate.dense.weight"
