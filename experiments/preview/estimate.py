@@ -39,10 +39,13 @@ class CostEstimate:
     """Wall time of one experiment, in seconds, on this machine under its current load.
 
     With R replies of S local steps, each of t seconds after a set-up of u seconds, E seconds to
-    evaluate a round, W workers, C captures, and k steps of s seconds per capture for each search:
+    evaluate a round, W workers, C captures, and k steps of s seconds per capture for each search,
+    which takes o seconds before its first step and after its last:
 
         simulation = R (u + S (t - u)) / W + rounds E
-        attacks    = C sum(k s) / W
+        attacks    = C sum(o + k s) / W
+
+    In one process W is 1, and more workers than the machine has cores count as its cores.
 
     A step of an attack over rounds counts once for each round that it uses.
 
@@ -105,7 +108,7 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
     first, stage = cells[0], cells[0].experiment.attack_stage
     with one_thread():
         watch = _Watch(first, start)
-        searches: dict[str, tuple[float, float]] = {}
+        searches: dict[str, tuple[float, float, float]] = {}
         tries, budgeted = {}, 0
         trainings = sum(len(cell.config.captured_rounds) for cell in cells)
         for entry in entries(first.experiment):
@@ -119,10 +122,20 @@ def estimate(cells: Sequence[Cell], start: Start, captures: int) -> CostEstimate
             ):  # an attack that fails on one cell may work on another
                 budgeted += trainings if attack.learned_once else captures
         simulation = sum(watch.simulation(cell) for cell in cells)
-    attacks = captures * sum(step * count for step, count in searches.values()) / stage.workers
-    quick = captures * sum(tries.values()) / stage.workers
-    budget = budgeted * stage.time_budget / stage.workers
-    return CostEstimate(simulation, watch.step, attacks, searches, quick, tries, budgeted, budget)
+    workers = 1
+    if first.experiment.federation.engine == "ray":
+        workers = stage.workers if stage.address else min(stage.workers, os.cpu_count() or 1)
+    attacks = captures * sum(rest + step * count for step, count, rest in searches.values())
+    return CostEstimate(
+        simulation=simulation,
+        step=watch.step,
+        attacks=attacks / workers,
+        steps={label: (step, count) for label, (step, count, _) in searches.items()},
+        quick=captures * sum(tries.values()) / workers,
+        tries=tries,
+        budgeted=budgeted,
+        budget=budgeted * stage.time_budget / workers,
+    )
 
 
 class _Watch:
@@ -174,20 +187,27 @@ class _Watch:
             self._evaluated = self._set_up + seconds * len(held) / len(few)
         return self._evaluated
 
-    def search(self, attack: Attack) -> tuple[float, float] | None:
-        """Seconds per step and number of steps; None if the attack has no fixed number of steps."""
+    def search(self, attack: Attack) -> tuple[float, float, float] | None:
+        """Seconds per step, number of steps, and seconds besides.
+
+        None if the attack has no fixed number of steps.
+        """
         short = attack.abridged()
         if short is None or type(attack).prepare is not Attack.prepare:
             return None
         trial, steps = short
         if not steps:
-            return 0.0, 0.0
-        clock = StepClock()
+            return 0.0, 0.0, 0.0
+        took = []
         try:
-            self._attack(trial, clock)
+            for _ in range(2):  # the first run also loads code
+                clock, began = StepClock(), time.perf_counter()
+                self._attack(trial, clock)
+                took.append((clock.step, time.perf_counter() - began - clock.span))
         except CannotAttack:
-            return 0.0, 0.0
-        return clock.step, steps * self._rounds(attack)
+            return 0.0, 0.0, 0.0
+        step, rest = map(min, zip(*took, strict=True))
+        return step, steps * self._rounds(attack), rest
 
     def _rounds(self, attack: Attack) -> float:
         """Mean number of rounds whose updates a guess uses, and a step therefore costs."""

@@ -25,9 +25,14 @@ class StepClock(Job):
         return len(self.looks) > _LOOKS or self.looks[-1] - self.looks[0] > PATIENCE
 
     @property
+    def span(self) -> float:
+        """Seconds from the first step that was timed to the last."""
+        return self.looks[-1] - self.looks[0] if self.looks else 0.0
+
+    @property
     def step(self) -> float:
         """Mean seconds per step."""
-        return (self.looks[-1] - self.looks[0]) / max(1, len(self.looks) - 1)
+        return self.span / max(1, len(self.looks) - 1)
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """How long attacks without a schedule are said to take, before anything is run."""
 
+import time
 from typing import Any
 
 import pytest
 
+from attacks import ATTACKS
 from experiments.preview.estimate import CostEstimate
 from experiments.preview.show import Description, describe
 from tests.apps.cases import IMAGES, TEXT, Make
@@ -25,15 +27,42 @@ def test_a_quick_attack_is_tried_and_multiplied(make_run: Make) -> None:
     cost = description.parts[0].cost
     (took,) = cost.time.tries.values()
     assert 0 < took < 30
-    assert cost.time.quick == pytest.approx(cost.captures * took / 2)
+    assert cost.time.quick == pytest.approx(cost.captures * took)  # one process, one worker
     assert (cost.time.budgeted, cost.time.steps) == (0, {})
     assert "quick attacks: about" in description.text()
     assert "time budget" not in description.text().split("# cost")[1]
 
 
+@pytest.mark.parametrize(("cores", "share"), [(1, 1), (2, 2), (8, 2)])
+def test_workers_share_the_cores_that_there_are(
+    cores: int, share: int, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    run = make_run(TEXT, federation={"engine": "ray"}, attack_stage={"workers": 2})
+    cost = describe(run.plan).parts[0].cost
+    (took,) = cost.time.tries.values()
+    assert cost.time.quick == pytest.approx(cost.captures * took / share)
+
+
+def test_what_a_search_does_besides_its_steps_counts(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = ATTACKS["dlg"].reconstruct
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.2)  # as to learn the labels
+        return search(*given)
+
+    monkeypatch.setattr(ATTACKS["dlg"], "reconstruct", slow)
+    attack = {"name": "dlg", "steps": 1}
+    cost = shown(make_run, attack).parts[0].cost
+    ((step, count),) = cost.time.steps.values()
+    assert cost.time.attacks > cost.captures * (0.2 + step * count)
+
+
 def test_the_time_of_a_try_is_its_own(make_run: Make) -> None:
-    time = time_of(make_run, {"name": "fake", "pause": 0.2}, {"name": "fake", "pause": 0.01})
-    slow, fast = time.tries.values()
+    spent = time_of(make_run, {"name": "fake", "pause": 0.2}, {"name": "fake", "pause": 0.01})
+    slow, fast = spent.tries.values()
     assert 0.2 < slow < 2
     assert fast < slow
 
@@ -50,11 +79,11 @@ def test_the_time_of_a_try_is_its_own(make_run: Make) -> None:
 def test_what_does_not_end_by_itself_stays_with_the_budget(
     attack: dict[str, Any], count: int, most: str, make_run: Make
 ) -> None:
-    time = time_of(make_run, attack, attack_stage={"time_budget": 100.0, "workers": 1})
-    assert (time.tries, time.quick) == ({}, 0)
-    assert (time.budgeted, time.budget) == (count, 100 * count)
+    spent = time_of(make_run, attack, attack_stage={"time_budget": 100.0, "workers": 1})
+    assert (spent.tries, spent.quick) == ({}, 0)
+    assert (spent.budgeted, spent.budget) == (count, 100 * count)
     told = f"other attacks: {count} captures or trainings, at most {most} by the time budget"
-    assert told in time.text()
+    assert told in spent.text()
 
 
 def test_what_cannot_attack_takes_no_time_unless_another_cell_lets_it(make_run: Make) -> None:
