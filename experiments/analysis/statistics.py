@@ -237,7 +237,10 @@ def _interval(
         return None
     if k < FEW:
         return _t_interval(values, groups, k, error, skewed=False)
-    return _t_interval(values, groups, k, error * (1 - _SMALL / k))
+    low, high = _t_interval(values, groups, k, error * (1 - _SMALL / k))
+    if inside:  # a share is no less than nothing and no more than all
+        low, high = max(low, 0.0 if bounded is None else -1.0), min(high, 1.0)
+    return low, high
 
 
 def _most_alike(means: Floats, at: tuple[float, ...] | None) -> bool:

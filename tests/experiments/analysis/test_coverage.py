@@ -132,6 +132,19 @@ def test_a_difference_of_hits_has_the_exact_interval() -> None:
     assert 0 < none.high < 0.05
 
 
+def test_an_interval_of_shares_ends_with_the_scale() -> None:
+    shares = [1.0, 0.98, 0.97, 0.96, 0.3, 0.95]
+    found = mean(shares, range(6))
+    assert found.low is not None
+    assert found.high is not None
+    assert 0 < found.low < found.mean < found.high == 1.0
+    between = paired_difference(shares, [0.0, 0.01, 0.02, 0.0, 0.9, 0.03], range(6))
+    assert between.low is not None
+    assert between.high is not None
+    assert -1 <= between.low < between.mean < between.high == 1.0
+    assert (mean([10 * x for x in shares], range(6)).high or 0) > 10.0  # no share
+
+
 def test_scores_that_are_alike_off_the_scale_have_no_interval() -> None:
     found = mean([100.0, 100.0, 100.0, 100.0, 90.0, 95.0], range(6))
     assert (found.low, found.high, found.interval_of) == (None, None, "none")
