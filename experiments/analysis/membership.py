@@ -206,6 +206,8 @@ def _by_chance(metric: str, fresh: int, error: float) -> float:
     """What a blind attack exceeds with this probability, over the draw of the fresh rows."""
     from scipy.stats import beta, norm
 
+    if not fresh:
+        return 1.0
     if metric == "membership_auc":
         return float(0.5 + norm.ppf(1 - error) / math.sqrt(12 * fresh))
     passing = math.floor(_CHANCE[metric] * (fresh + 1) + 1e-9)

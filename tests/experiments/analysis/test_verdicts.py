@@ -21,6 +21,7 @@ from experiments.analysis.paired import Scored, difference, portfolio, scored
 from experiments.analysis.summary import summarise
 from experiments.analysis.verdicts import LABELS, WORDS, judge
 from experiments.plan.config import VerdictRule
+from fedsim.cell import CandidatesConfig
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, AttackKey, ScoreRow
 from tests.experiments.analysis.test_summary import cell, only_section, row
 
@@ -293,7 +294,8 @@ def test_members_that_leak_are_a_word_of_their_own() -> None:
         given = {"metric": "membership_auc", "attack": "membership", **more}
         return list(rows(lambda c, _: auc + c / 100, **given))
 
-    cells = {"c0": cell()}
+    fresh = CandidatesConfig(fresh=999)
+    cells = {"c0": cell().model_copy(update={"candidates": fresh})}
     known = [*rows(near(0.09)), *other(), *prior()]
 
     def word_of(members: list[ScoreRow]) -> Verdict:
