@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from fedsim.records import JobRecord
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification
+
+_CELL = re.compile(r"captures\.[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,14 @@ class ExternalRun:
         if not (store.root / "run" / "experiment.toml").exists():
             raise StoreError(f"{folder}: not attacked. Run fedsim attack {folder} first.")
         table = check_version(store.root / "run")
-        check_whole(store.root / "run" / "experiment.toml")
-        return cls(store, str(table["cell"]), float(table["budget"]))
+        path = store.root / "run" / "experiment.toml"
+        check_whole(path)
+        cell, budget = table.get("cell"), table.get("budget")
+        if not (
+            isinstance(cell, str) and _CELL.fullmatch(cell) and isinstance(budget, int | float)
+        ):  # the folder may be anybody's, and the name leads to a folder
+            raise StoreError(f"{path}: not the experiment of such attacks. Attack again.")
+        return cls(store, cell, float(budget))
 
     def job(self, name: str, key: CaptureKey) -> JobSpec:
         """One attack on one capture, as the ledger knows it."""

@@ -12,6 +12,7 @@ from attacks.scheduling.ledger import read_ledger
 from experiments.external.captured import captured
 from experiments.external.disclosures import Disclosure, disclosed, read_disclosures
 from experiments.external.run import ExternalRun
+from experiments.plan.folder import write_experiment
 from fedsim.errors import ConfigError, StoreError
 from tests.experiments.conftest import Said
 from tests.experiments.external.conftest import SENTENCE, Held
@@ -73,9 +74,33 @@ def test_the_run_folder_is_named_by_its_captures(captures: Path, said: Said) -> 
     assert (code, line.count("\n")) == (2, 1)
     assert f"Name their folder, {captures}" in line
     path = captures / "run" / "experiment.toml"
-    path.write_text(path.read_text("utf-8").replace("budget = 60", "budget = 61"))
+    whole = path.read_text("utf-8")
+    path.write_text(whole.replace("budget = 60", "budget = 61"))
     with pytest.raises(StoreError, match="cut or altered"):
         ExternalRun.open(captures)
+    path.write_text(whole)
+    assert said("rm", captures / "run", "--yes")[0] == 0
+    assert not (captures / "run").exists()
+    assert len(captured(captures)) == 2
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"cell": "../../elsewhere", "budget": 1.0},
+        {"cell": "captures.0123abcd/..", "budget": 1.0},
+        {"cell": 7, "budget": 1.0},
+        {"cell": "captures.0123abcd"},
+        {},
+    ],
+)
+def test_an_experiment_of_somebody_else_leads_nowhere(
+    table: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    write_experiment(tmp_path / "run", {"kind": "external", **table})
+    with pytest.raises(StoreError, match="not the experiment of such attacks"):
+        ExternalRun.open(tmp_path)
 
 
 def test_a_hostile_text_stays_a_text(captures: Path, said: Said) -> None:
