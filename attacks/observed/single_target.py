@@ -180,6 +180,13 @@ def single_error(model: Replay, image: Tensor, target: SingleTarget, gradient: T
     )
 
 
+def fitted_factor(gradient: Tensors, observed: Tensors) -> float:
+    """The factor of a gradient that is nearest to the observed one."""
+    gradient = {name: value.detach() for name, value in gradient.items()}
+    both = sum(float((value * observed[name]).sum()) for name, value in gradient.items())
+    return both / max(sum(float(value.square().sum()) for value in gradient.values()), 1e-300)
+
+
 def relative_error(gradient: Tensors, observed: Tensors) -> float:
     """``||gradient - observed|| / ||observed||`` over all tensors as one vector."""
     gap = torch.stack([(gradient[name] - observed[name]).norm() for name in gradient]).norm()

@@ -15,6 +15,7 @@ from attacks.observed.replay import gradient_or_multiple, replay, step_length
 from attacks.observed.seen_input import check_plain, range_note
 from attacks.observed.single_target import (
     SingleTarget,
+    fitted_factor,
     relative_error,
     scale_note,
     single_error,
@@ -155,10 +156,12 @@ def _estimated(found: Estimate, solved: Solved | None, gradient: Tensors) -> Rec
         _, image, target = min(tried, key=lambda one: one[0])
     guess = Batch(image[None].float(), target)
     again = model.exact.gradient(Batch(guess.inputs.double(), guess.labels))
-    made = {name: found.received.single.trusted * value for name, value in again.items()}
+    # Where noise hides the factor of the loss, the objective is the error at the best one.
+    factors = (found.received.single.trusted, fitted_factor(again, gradient))
+    errors = [relative_error({k: c * v for k, v in again.items()}, gradient) for c in factors]
     return Reconstruction(
         guess,
-        objective=relative_error(made, gradient),
+        objective=min(errors),
         steps=best.steps,
         confidence=("guess",),
         note=note or scale_note(found.received.single.trusted),

@@ -6,11 +6,13 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import fedsim
 from attacks.base import Job, Reconstruction
 from attacks.solved.closed_form import ClosedForm
 from attacks.solved.sequence import Sequence
@@ -278,3 +280,31 @@ def test_cifar(victim: Victim) -> None:
         found = invert(*victim(batch))
         assert error(found, batch) < 1e-7
         assert found.confidence == ("certified",)
+
+
+@pytest.mark.parametrize("noise", [1e-5, 1e-3])
+def test_a_factor_of_the_loss_changes_nothing_under_noise(noise: float) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    image, label = torch.rand(1, 1, 8, 8), torch.tensor([2])
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch.inputs), batch.labels)
+
+    found = []
+    for factor in (1.0, 1000.0):
+        value = factor * loss(network, Batch(image, label))
+        rng = torch.Generator().manual_seed(1)
+        gradients = [
+            part + factor * noise * torch.randn(part.shape, generator=rng)
+            for part in torch.autograd.grad(value, list(network.parameters()))
+        ]
+        victim = fedsim.Update.of(
+            network, gradients=gradients, loss=loss, image_shape=(1, 8, 8), num_examples=1
+        )
+        guess = fedsim.attack(victim, "closed_form", quiet=True)
+        assert (guess.labels, guess.confidence) == ((2,), ("guess",))
+        found.append((guess.objective, float((guess.images - image).square().mean())))
+    objectives, errors = zip(*found, strict=True)
+    assert objectives == pytest.approx([objectives[0]] * 2, rel=0.2)
+    assert errors[1] < 2 * errors[0]
