@@ -45,5 +45,5 @@ def test_rows_are_appended_once_and_recorded(
     assert [*ablation(out, [5], [("gpt2-8k", "none", 1)])] == []
     assert len(out.read_text().splitlines()) == 2
     result = Result.model_validate(recorded(out))
-    assert {row.setting["without"] for row in result.rows} == {"nothing", "sweep"}
+    assert {row.setting["without"] for row in result.rows} == {"sweep"}
     assert json.loads(out.read_text().splitlines()[0])["recall"] == 1
