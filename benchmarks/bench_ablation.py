@@ -371,14 +371,19 @@ def recorded(out: Path) -> dict[str, Any]:
     }
 
 
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("out", type=Path)
+    options.add_argument("--cells", nargs="*", default=[], metavar="MODEL,DEFENSE,BATCH")
+    options.add_argument("--firsts", default="0,4,8,12,16,20", help="first rows of the batches")
+    options.add_argument("--record", action="store_true")
+    return options
+
+
 def main() -> None:
     """Measure cells, or record what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--cells", nargs="*", default=[], metavar="MODEL,DEFENSE,BATCH")
-    parser.add_argument("--firsts", default="0,4,8,12,16,20", help="first rows of the batches")
-    parser.add_argument("--record", action="store_true")
-    given = parser.parse_args()
+    given = parser().parse_args()
     if given.record:
         path = RESULTS / "span-ablation.json"
         path.write_text(json.dumps(recorded(given.out), indent=1) + "\n")

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 import attacks
 from benchmarks.__main__ import app as benchmarks
+from benchmarks.bench_ablation import parser
 from benchmarks.measure import PARTS
 from docs.hooks import linked, outside
 from docs.manuals import commands
@@ -94,6 +95,9 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
     if text.startswith("python -m benchmarks "):
         options = get_command(benchmarks).make_context("benchmarks", shlex.split(text)[3:]).params
         assert options["what"] in {"", *PARTS}
+        return
+    if text.startswith("python -m benchmarks.bench_ablation "):
+        assert parser().parse_args(shlex.split(text)[3:]).out.suffix == ".jsonl"
         return
     program, name, *arguments = shlex.split(text, comments=True)
     assert program == "fedsim", place
