@@ -20,6 +20,7 @@ from attacks.membership.membership import Membership
 from attacks.membership.properties import Properties
 from attacks.observed.cuts import CUTS as OBSERVED_CUTS
 from attacks.prior_only import PriorOnly
+from attacks.proofs.cuts import CUTS as PROOF_CUTS
 from attacks.solved.closed_form import ClosedForm
 from attacks.solved.cuts import CUTS as SOLVED_CUTS
 from attacks.solved.embedding_rows import EmbeddingRows
@@ -75,6 +76,7 @@ def cuts() -> dict[str, dict[str, float]]:
     """Thresholds that decide what is accepted, certified or given up, by family and name."""
     return {
         "observed": asdict(OBSERVED_CUTS),
+        "proofs": asdict(PROOF_CUTS),
         "images": asdict(IMAGE_CUTS),
         "solved": asdict(SOLVED_CUTS),
         "tokens": asdict(TOKEN_CUTS),

@@ -59,6 +59,11 @@ class Reconstruction:
     note: str = ""
     scores: Tensor | None = None
 
+    @property
+    def certified(self) -> bool:
+        """Whether an example of the guess is certified, see ``attacks.proofs.verdict``."""
+        return "certified" in (self.confidence or ())
+
 
 @dataclass
 class Job:

@@ -30,7 +30,6 @@ class FilmCuts:
         likely_words: words of a place, likeliest first, that the layers behind the attention are
             asked for.
         fitting_words: longest sentence that the layers are not fitted to.
-        tolerance: relative error of a gradient that counts as float32 rounding, as in ``span``.
     """
 
     far_row: float = 100.0
@@ -48,7 +47,6 @@ class FilmCuts:
     second_search: int = 3
     likely_words: int = 48
     fitting_words: int = 4
-    tolerance: float = 1e-4
 
 
 CUTS = FilmCuts()

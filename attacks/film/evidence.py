@@ -184,7 +184,7 @@ def recover(
         may_end[: grammar.starts.shape[1] + 2] = False
         grammar = replace(grammar, may_end=may_end)
     grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
-    prove = partial(proven, Prover(observation, task, network, evidence.first, CUTS.tolerance))
+    prove = partial(proven, Prover(observation, task, network, evidence.first))
     found: dict[Line, SpanSentence] = {}
     good: list[SpanSentence] = []
     guess: Reconstruction | None = None
@@ -198,14 +198,14 @@ def recover(
         found = {**{one.ids: one for one in new}, **found}
         if found:
             tried = prove([*found.values()])
-            if doubtful and not _certified(tried):
+            if doubtful and not tried.certified:
                 whole = prove([*found.values(), *doubtful])
-                tried = whole if _certified(whole) else tried
-            if guess is None or _certified(tried):
+                tried = whole if whole.certified else tried
+            if guess is None or tried.certified:
                 guess, good = tried, [*found.values()]
             trace.append((step, time.monotonic() - start, tried.objective or 0.0))
             job.report(step, tried.objective or 0.0, task.text(next(iter(found))))
-        if job.expired or (guess is not None and _certified(guess)):
+        if job.expired or (guess is not None and guess.certified):
             break
     if guess is None:
         return None
@@ -215,10 +215,6 @@ def recover(
         rest = [SpanSentence(line, 1.0, False) for line in likely if line not in found]
         guess = prove([*good, *rest])
     return replace(guess, steps=len(trace), trace=tuple(trace), expired=job.expired)
-
-
-def _certified(guess: Reconstruction) -> bool:
-    return "certified" in (guess.confidence or ())
 
 
 def _leaves(lines: Iterable[Line]) -> list[Line]:

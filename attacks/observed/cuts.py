@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ObservedCuts:
-    """Thresholds on embedding rows and on proofs by gradient.
+    """Thresholds on embedding rows, spectra and distorted entries.
 
     Attributes:
-        loosest_proof: largest relative error that a proof may put down to rounding; a wire that
-            needs a larger bound certifies nothing.
         absent_words: share of a tied table's rows, lowest norm first, that are taken for words
             absent from the batch.
         head_singular_value: smallest singular value that counts towards the span of a tied head,
@@ -40,7 +38,6 @@ class ObservedCuts:
         completion_rounds: rounds of imputation of entries that were not sent.
     """
 
-    loosest_proof: float = 0.01
     absent_words: float = 0.6
     head_singular_value: float = 1e-7
     row_outside_head: float = 1e-5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,16 +9,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from attacks.feasibility import Prospect
-from attacks.observed.cuts import CUTS
-from attacks.observed.declared import declared_training
 from attacks.observed.seen_input import SeenInput, seen_input
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
-from fedsim.local.gradients import mean_gradient
-from fedsim.local.steps import Descent
 from fedsim.models.network import copied
 from fedsim.tasks.base import Task
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch
 
 _PROBES = 16  # random images that show what follows the layer
 
@@ -167,98 +162,3 @@ def slopes(network: nn.Module, task: Task, layer: FirstLinear, images: Tensor) -
         found.append(torch.autograd.grad(loss, outputs.pop())[0])
     hook.remove()
     return torch.stack(found, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """How far the update that a batch makes is from the observed one.
-
-    Attributes:
-        error: ``||G - a g|| / ||G||`` with the best scale ``a > 0``, the larger one of all
-            parameters and of the first layer alone.
-        bound: what rounding explains.
-        factor: the best scale.
-    """
-
-    error: float
-    bound: float
-    factor: float = 1.0
-
-    @property
-    def exact(self) -> bool:
-        """Whether rounding explains all of the difference."""
-        return self.error <= self.bound <= CUTS.loosest_proof
-
-
-def prove(
-    observation: Observation,
-    task: Task,
-    batch: Batch,
-    weights: Tensor,
-    layer: FirstLinear,
-    tolerance: float,
-) -> Proof:
-    """Replay the client on ``batch`` in float64 and compare.
-
-    The examples count as ``weights`` say, since one may stand twice in a batch and clipping makes
-    another one lighter.
-
-    A gradient and one local step are replayed as they are, and so are several steps of a client
-    whose every step takes the whole batch. No other client can be replayed, since the order of its
-    examples is not known: it is compared as if it had made one step.
-
-    Raises:
-        CannotAttack: the client trained with an option that this version does not have.
-    """
-    network = task.model(observation.sent, device=batch.inputs.device).double()
-    for name, parameter in network.named_parameters():
-        parameter.requires_grad_(name in observation.received)
-    parameters = {k: p for k, p in network.named_parameters() if p.requires_grad}
-    start = {name: value.detach().clone() for name, value in parameters.items()}
-    config, shares = declared_training(observation), (weights / weights.sum()).tolist()
-
-    def mean() -> Tensors:
-        total = {name: torch.zeros_like(value) for name, value in start.items()}
-        for i, share in enumerate(shares):
-            for name, gradient in mean_gradient(task, config, network, batch[i])[0].items():
-                total[name] += share * gradient
-        return total
-
-    if observation.kind == "gradient":
-        made = mean()
-    else:
-        steps = _whole_steps(observation)
-        descent = Descent(config, parameters, steps, 1)
-        for _ in range(steps):
-            descent.step(mean())
-        made = {name: value - parameters[name].detach() for name, value in start.items()}
-    proofs = [
-        _compare(observation, made, names, tolerance)
-        for names in (tuple(made), (layer.weight, layer.bias))
-    ]
-    return max(proofs, key=lambda proof: proof.error / proof.bound)
-
-
-def _whole_steps(observation: Observation) -> int:
-    """Local steps that all take the whole batch; 1 where this is not known of more."""
-    known = observation.knowledge
-    whole = known.num_examples and known.batch_size and known.num_examples <= known.batch_size
-    return known.local_steps or 1 if whole and known.learning_rate else 1
-
-
-def _compare(
-    observation: Observation, made: dict[str, Tensor], names: Sequence[str], tolerance: float
-) -> Proof:
-    observed = observation.update(names)
-    goal = torch.cat([observed[name].flatten() for name in names])
-    guess = torch.cat([made[name].flatten() for name in names]).cpu()
-    rounding = sum(
-        (torch.finfo(value.dtype).eps / 2) ** 2 * float(value.double().square().sum())
-        for value in (observation.received[name] for name in names)
-    )
-    both, norm = float(goal @ guess), float(goal.norm())
-    if both <= 0:
-        return Proof(1.0, tolerance)
-    factor = both / float(guess @ guess)
-    error = float((goal - guess * factor).norm()) / norm
-    return Proof(error, tolerance + 2 * rounding**0.5 / norm, factor)

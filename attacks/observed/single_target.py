@@ -172,14 +172,6 @@ def unscaled(observation: Observation, model: Replay) -> tuple[Tensors, float]:
     return {name: value / factor for name, value in gradient.items()}, factor
 
 
-def single_error(model: Replay, image: Tensor, target: SingleTarget, gradient: Tensors) -> float:
-    """Relative error of the gradient that an image and its target have, times the factor."""
-    explained = model.gradient(Batch(image.double(), target.target.to(image.device)))
-    return relative_error(
-        {name: target.factor * value for name, value in explained.items()}, gradient
-    )
-
-
 def fitted_factor(gradient: Tensors, observed: Tensors) -> float:
     """The factor of a gradient that is nearest to the observed one."""
     gradient = {name: value.detach() for name, value in gradient.items()}

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from attacks.base import Reconstruction
-from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.labels import find_head
 from attacks.observed.replay import check_options, step_length
+from attacks.proofs.verdict import NO_PROOF, Proof, certificate, compare
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.layout import RIGHT, Layout
 from attacks.tokens.sentences import SpanSentence
@@ -30,28 +30,20 @@ _CERTAIN = 0.02
 
 @dataclass(frozen=True)
 class GradientMatch:
-    """Sentences with their classes, and the error of their gradient.
+    """Sentences with their classes, and what their gradient proves.
 
     Attributes:
         lines: sentences, repeated as often as they occur in the batch.
         labels: classes, -1 if unknown; always -1 for a language model.
-        error: ``||G - a g|| / ||G||`` for the observed ``G`` and the best scale ``a > 0``: the
-            larger of the errors over all parameters and over the first layers, which are the most
-            sensitive to a single token; 1 without labels.
-        bound: largest error that rounding explains.
+        proof: of their gradient, over all parameters and over the first layers, which are the most
+            sensitive to a single token; of nothing without labels.
         note: what the head's gradient tells of targets that are no classes; else empty.
     """
 
     lines: list[tuple[int, ...]]
     labels: list[int]
-    error: float
-    bound: float
+    proof: Proof = NO_PROOF
     note: str = ""
-
-    @property
-    def exact(self) -> bool:
-        """Whether rounding explains the whole difference."""
-        return self.error <= self.bound <= OBSERVED.loosest_proof
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,6 @@ class Prover:
         task: defines the loss.
         network: as broadcast, in float32 and eval mode.
         first: names of the first layers' weights.
-        tolerance: relative error of a float32 gradient that counts as rounding.
         layout: how the client set its texts into the batch.
         smoothing: share of each label that a language model's client spreads over all tokens,
             heeded where tokens are compared with their weights.
@@ -76,7 +67,6 @@ class Prover:
     task: Task
     network: nn.Module = field(repr=False)
     first: Sequence[str]
-    tolerance: float
     layout: Layout = RIGHT
     smoothing: float = 0.0
 
@@ -102,13 +92,13 @@ class Prover:
         if self.task.spec.num_classes:
             shares = self._shares(likely)
             if shares is None:
-                return GradientMatch(likely, labels, 1.0, self.tolerance)
+                return GradientMatch(likely, labels)
             labels = [label for label, _ in shares]
         if known is not None and sorted(known.lines) == sorted(likely):
             match = replace(known, lines=likely)
         else:
             match = self.compare(likely, labels)
-        if not match.exact:
+        if not match.proof.holds:
             if self.task.spec.num_classes:
                 shares = self._shares(sentences) or []
             else:
@@ -117,10 +107,10 @@ class Prover:
             rows = [row for row, times in enumerate(counts) for _ in range(times)]
             lines, labels = [sentences[row] for row in rows], [shares[row][0] for row in rows]
             again = self.compare(lines, labels)
-            match = again if again.exact else match
-        if match.exact and count and len(match.lines) < count and count % len(match.lines) == 0:
+            match = again if again.proof.holds else match
+        times = count // len(match.lines) if count and match.lines else 1
+        if match.proof.holds and times > 1 and count == times * len(match.lines):
             # Repeating the whole batch does not change its mean gradient.
-            times = count // len(match.lines)
             match = replace(match, lines=match.lines * times, labels=match.labels * times)
         return match
 
@@ -128,28 +118,11 @@ class Prover:
         """Compare the gradient of labelled sentences, in the multiplicities given."""
         shown = [-1] * len(lines) if isinstance(labels, Tensor) else labels
         if not lines:
-            return GradientMatch(lines, shown, 1.0, self.tolerance)
+            return GradientMatch(lines, shown)
         for name, parameter in self.network.named_parameters():
             parameter.requires_grad_(name in self.observation.received)
         guessed = self._gradient(lines, labels)
-        sums = {False: [0.0] * 4, True: [0.0] * 4}
-        for name, gradient in guessed.items():
-            observed = self.observation.update((name,))[name].to(gradient.device)
-            guess = gradient.double()
-            rounding = _rounding(self.observation, name)
-            for key in {False, name in self.first}:
-                sums[key][0] += float(observed.square().sum())
-                sums[key][1] += float(guess.square().sum())
-                sums[key][2] += float((observed * guess).sum())
-                sums[key][3] += rounding
-        errors, bounds = [], []
-        for seen, guessed_square, both, rounding in sums.values():
-            if both <= 0:
-                return GradientMatch(lines, shown, 1.0, self.tolerance)
-            errors.append(max(0.0, 1 - both**2 / (seen * guessed_square)) ** 0.5)
-            bounds.append(self.tolerance + 2 * (rounding / seen) ** 0.5)
-        worst = max(range(2), key=lambda i: errors[i] / bounds[i])
-        return GradientMatch(lines, shown, errors[worst], bounds[worst])
+        return GradientMatch(lines, shown, compare(self.observation, guessed, (self.first,)))
 
     def batch(self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor) -> Batch:
         """The batch as the client's, on the network's device."""
@@ -166,9 +139,9 @@ class Prover:
         """Compare the gradient of sentences under a loss that is known by its slopes alone."""
         slopes = self._slopes(lines) if lines else None
         if slopes is None:
-            return GradientMatch(lines, [-1] * len(lines), 1.0, self.tolerance)
-        found = self.compare(lines, slopes[0].float())
-        return replace(found, note=self._targets(*slopes)) if found.exact else found
+            return GradientMatch(lines, [-1] * len(lines))
+        match = self.compare(lines, slopes[0].float())
+        return replace(match, note=self._targets(*slopes)) if match.proof.holds else match
 
     def _targets(self, slopes: Tensor, logits: Tensor) -> str:
         """The targets under the losses of transformers, means of squares or binary entropies.
@@ -274,9 +247,9 @@ def proven(
     lines, labels, objective, note = [], [], None, ""
     level: Certificate = "in_span"
     if good:
-        proof = prover.match(good, known)
-        level = "certified" if proof.exact else "in_span"
-        lines, labels, objective, note = proof.lines, proof.labels, proof.error, proof.note
+        match = prover.match(good, known)
+        level = certificate(match.proof, "in_span")
+        lines, labels, objective, note = match.lines, match.labels, match.proof.error, match.note
     more = rest[: max(0, count - len(lines))] if count else rest[: not lines]
     confidence: list[Certificate] = [level] * len(lines)
     confidence += ["guess"] * len(more)
@@ -329,12 +302,3 @@ def _counts(weights: Sequence[float]) -> list[int]:
     real = [weight for weight in weights if weight > CUTS.absent_weight * max(weights)]
     most = CUTS.proof_sentences
     return [min(most, max(0, round(weight / min(real)))) if real else 1 for weight in weights]
-
-
-def _rounding(observation: Observation, name: str) -> float:
-    """The largest squared error that rounding to the wire's dtype can cause."""
-    value = observation.received[name]
-    if observation.kind == "gradient" and value.dtype in {torch.float32, torch.float64}:
-        return 0.0
-    half = torch.finfo(value.dtype).eps / 2
-    return half**2 * float(value.double().square().sum())

@@ -10,30 +10,31 @@ from scipy.stats import binom
 from torch import Tensor, nn
 
 from attacks.observed.declared import declared, granted_noise
+from attacks.proofs import verdict
 from attacks.proofs.certificate import batch_of
+from attacks.proofs.cuts import CUTS as PROOFS
 from attacks.proofs.entry_bounds import EntryBounds, entry_bounds, scale_of
 from attacks.proofs.whiteness import chance, edge, shares
 from attacks.tokens.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.models.embeddings import embedding_names
+from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
 
 Lines = Sequence[Sequence[int]]
 
 
-def consistent(
+def support(
     observation: Observation,
     task: TextTask,
     network: nn.Module,
     lines: Lines,
     labels: Sequence[int],
-) -> bool:
-    """Whether the update is what a client with these sentences would send, and no near other.
+) -> Certificate:
+    """``consistent`` if the update is what a client with these sentences and no near other sends.
 
-    The guess passes if its p-value is at least ``CUTS.consistency_level``. Noise may be so strong
-    that wrong words pass as well, hence sentences that differ from the guess in one word, each
-    the nearest in embedding, have to fail by far.
+    The rivals differ from the guess in one word, each the nearest in embedding.
 
     Args:
         observation: of any optimizer and defense.
@@ -44,18 +45,16 @@ def consistent(
     """
     test = Consistency.of(observation, task, network)
     if test is None or not lines or min(map(len, lines)) < 2:
-        return False
+        return "guess"
     count = observation.knowledge.num_examples
     if count is not None and count != len(lines):
-        return False
+        return "guess"
     given = _known(labels, task)
     best = max(given, key=lambda labelling: test.p_value(lines, labelling), default=None)
-    if best is None or test.p_value(lines, best) < CUTS.consistency_level:
-        return False
-    rivals = list(_rivals(lines, task, network))
-    return bool(rivals) and all(
-        test.p_value(other, best, rival=True) < CUTS.rival_level for other in rivals
-    )
+    if best is None:
+        return "guess"
+    rivals = (test.p_value(one, best, rival=True) for one in _rivals(lines, task, network))
+    return verdict.support(test.p_value(lines, best), rivals)
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Consistency:
             return 0.0
         noisy = self.noise != 0 and all(bounds.complete for bounds in self.found.values())
         exact = 0.0 if rival and noisy else self._bounded(guess)
-        if exact >= CUTS.consistency_level or not noisy:
+        if exact >= PROOFS.p_value or not noisy:
             return exact
         return self._white(guess, sum(map(len, lines)), rival)
 

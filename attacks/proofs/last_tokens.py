@@ -33,7 +33,7 @@ def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, Gra
     for prover in provers:
         usual = list(lines) if prover.layout.trailing else closed
         nearest.append((prover, prover.compare(usual, [-1] * len(usual))))
-        if nearest[-1][1].exact:
+        if nearest[-1][1].proof.holds:
             return nearest[-1]
     for row, prover in enumerate(provers):
         read = None if prover.layout.trailing else predictions(prover, lines)
@@ -41,9 +41,9 @@ def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, Gra
             continue
         told = replace(prover, smoothing=read.smoothing)
         for match in _tried(told, read.or_ended_by(end)):
-            if match.exact or match.error < nearest[row][1].error:
+            if match.proof.holds or match.proof.error < nearest[row][1].proof.error:
                 nearest[row] = (told, match)
-            if match.exact:
+            if match.proof.holds:
                 return nearest[row]
     return nearest[0]
 
@@ -89,14 +89,14 @@ def _chosen(
         return prover.compare(tried, [-1] * len(tried) if weights is None else weights)
 
     best = compared([(*line, *own[-1:]) for line, own in zip(lines, likely, strict=True)])
-    if not best.exact:
+    if not best.proof.holds:
         first = compared([(*line, *own[:1]) for line, own in zip(lines, likely, strict=True)])
-        best = min(first, best, key=lambda one: one.error)
+        best = min(first, best, key=lambda one: one.proof.error)
     for row, (line, own) in enumerate(zip(lines, likely, strict=True)):
         for token in own:
-            if best.exact:
+            if best.proof.holds:
                 return best
             new = compared([*best.lines[:row], (*line, token), *best.lines[row + 1 :]])
-            if new.error < best.error or new.exact:
+            if new.proof.error < best.proof.error or new.proof.holds:
                 best = new
     return best

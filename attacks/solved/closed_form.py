@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
@@ -18,9 +17,10 @@ from attacks.observed.single_target import (
     fitted_factor,
     relative_error,
     scale_note,
-    single_error,
     single_target,
 )
+from attacks.proofs.replayed_steps import prove
+from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
 from attacks.solved.estimate import Estimate, Received, estimate
 from attacks.solved.sequence import Sequence
@@ -55,15 +55,10 @@ class ClosedForm(Attack):
     Confidence is ``certified`` if the gradient of the guess equals the observed one up to float32
     rounding and the factor that the last layer tells, see ``attacks.observed.single_target``. The
     objective is the relative error of that gradient. Solved values are not cut to [0, 1].
-
-    Attributes:
-        tolerance: relative error of the guess's gradient that counts as float32 rounding.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
-
-    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Whether the layers can be inverted and each reply holds a single example."""
@@ -80,12 +75,10 @@ class ClosedForm(Attack):
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Reconstruction:
         """The image that solves all layers, or the likeliest one where none does."""
-        return _invert(observation, task, rng, job, self.tolerance)
+        return _invert(observation, task, rng, job)
 
 
-def _invert(
-    observation: Observation, task: Task, rng: torch.Generator, job: Job, tolerance: float
-) -> Reconstruction:
+def _invert(observation: Observation, task: Task, rng: torch.Generator, job: Job) -> Reconstruction:
     count = observation.knowledge.num_examples
     if count != 1:
         raise CannotAttack(
@@ -116,14 +109,18 @@ def _invert(
     target = single_target(model.network, task, gradient, sequence.head, image)
     solved: Solved | None = None
     if image is not None:
-        solved = Solved(image, target, single_error(model, image, target, gradient))
-        if solved.error < tolerance:
+        batch = Batch(image, target.target.to(image.device))
+        first = [f"{layer.name}.weight" for layer in sequence.layers[:1]]
+        double = replace(batch, inputs=image.double())
+        proof = prove(observation, task, double, [first] if first else [])
+        solved = Solved(image, target, proof.error)
+        if proof.holds and proof.error <= CUTS.solved_image:
             notes = (scale_note(target.factor) if scaled else "", range_note(image, task))
             return Reconstruction(
-                Batch(image, target.target.to(image.device)),
-                objective=solved.error,
+                batch,
+                objective=proof.error,
                 steps=max(1, len(sequence.layers)),
-                confidence=("certified",),
+                confidence=(certificate(proof),),
                 note="; ".join(filter(None, notes)),
             )
     length = step_length(observation) if scaled else 1.0

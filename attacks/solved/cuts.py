@@ -39,8 +39,13 @@ class SolvedCuts:
         clipped_scale: ``closed_form``: largest first value of a fitted scale.
         fitted_scale: ``closed_form``: by how much a fitted scale must improve the objective, and a
             class or scale to rule out another.
+        solved_image: ``closed_form`` and ``patch_rows``: largest relative error of the message at
+            which a proof is sharp: a pixel that is off by five bytes shows from about 2e-5 on.
         unpruned_share: ``embedding_rows``: least share of nonzero coordinates in position rows
-            that were not pruned; with fewer, no sentence is certified.
+            that were not pruned; with fewer, no sentence is read.
+        missed_row: ``embedding_rows``: largest distance of a word row from what a sentence makes
+            of the position rows, in units of their smallest singular value; below one half, no
+            other sentence comes as near.
         patch_singular_value: ``patch_rows``: smallest singular value of the position rows, as a
             share of the largest, that is more than rounding.
         pixel_error: ``ratio`` and ``spear``: largest error of an accepted or certified pixel in
@@ -94,6 +99,8 @@ class SolvedCuts:
     label_sigmas: float = 4.0
     clipped_scale: float = 0.7
     fitted_scale: float = 10.0
+    solved_image: float = 1e-5
+    missed_row: float = 0.01
     unpruned_share: float = 0.99
     patch_singular_value: float = 1e-7
     pixel_error: float = 0.5 / 255

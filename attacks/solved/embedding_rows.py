@@ -14,6 +14,9 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
+from attacks.proofs.certificate import GradientMatch, Prover
+from attacks.proofs.last_tokens import ended
+from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
 from attacks.solved.incidence import arrangement, sentence
 from fedsim.capture import Observation
@@ -42,27 +45,26 @@ class EmbeddingRows(Attack):
     hidden states, so that both tables are projected off the span of these. This requires a gradient
     without noise, signs or pruning (weights are too coarse) and fewer predicted tokens than the
     width, or half the width for the order. The last token of a causal model and padding have no
-    gradient. For a masked language model the text is certified as the model saw it, with its masks.
+    gradient. The text of a masked language model is read as the model saw it, with its masks.
 
-    Confidence is ``certified`` if one sentence explains both tables: no word row is missed by more
-    than ``tolerance`` times the smallest singular value of ``G_position``. Two arrangements differ
-    by at least that value in some row, so that no other one fits; copies of one sentence cannot be
-    told from one. Rows with zeros were pruned and are never certified, as whole tokens may be
-    lost. For several examples the confidence is ``guess``: it holds exactly the tokens found, at
-    positions from ``G_position pinv(G_word)``, but their assignment to sentences is unknown. The
-    objective, for one example, is the miss in units of the smallest singular value.
+    Confidence is ``in_span`` if one sentence explains both tables: no word row is missed by more
+    than a hundredth of the smallest singular value of ``G_position``. Two arrangements differ by at
+    least that value in some row, so that no other one fits; copies of one sentence cannot be told
+    from one. It is ``certified`` if the gradient of that sentence is the observed one, with the
+    class that the head tells, or the token that the end of a causal model's sentence predicts. Rows
+    with zeros were pruned and are neither, as whole tokens may be lost. For several examples the
+    confidence is ``guess``: it holds exactly the tokens found, at positions from ``G_position
+    pinv(G_word)``, but their assignment to sentences is unknown. The objective, for one example, is
+    the miss in units of the smallest singular value.
 
     Attributes:
         threshold: least value of ``(e - d) / sqrt(2 d)`` for a row that counts under noise, with
             width ``d`` and energy ``e`` in units of the noise variance (estimated on the median
             row). At 4 about 3 of BERT's 30522 rows count by chance, at 5 about 0.1.
-        tolerance: largest miss of a certified sentence, in units of the smallest singular value;
-            below one half, no two sentences can both be certified.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     threshold: Annotated[float, Field(gt=0)] = 5.0
-    tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Tokens compared with the width: the order needs one dimension for each token."""
@@ -85,7 +87,7 @@ class EmbeddingRows(Attack):
     ) -> Reconstruction:
         """The sentence of a single example, or the words of a batch; nothing is random."""
         del rng
-        network, spec = task.build(), task.spec
+        network, spec = task.model(observation.sent, device=job.device), task.spec
         count, lengths = observation.knowledge.num_examples, observation.knowledge.lengths
         words, positions = tables(observation, network, job.device)
         noise = noise_variance(words)
@@ -105,7 +107,7 @@ class EmbeddingRows(Attack):
         # It betrays itself by a gap between positions, or by zeros in the other rows.
         unpruned = bool((positions != 0).double().mean() > CUTS.unpruned_share)
         gapless = bool((places.diff() == 1).all())
-        certain = unpruned and gapless and miss <= self.tolerance
+        certain = unpruned and gapless and miss <= CUTS.missed_row
         if count == 1 or certain:
             lines = [order]
         else:
@@ -117,7 +119,13 @@ class EmbeddingRows(Attack):
         if len(lines) == 1 and spec.num_classes:
             labels[0] = _label(observation, network)
         ids = [tokens.cpu()[line] for line in lines]
-        confidence: Certificate = "certified" if certain else "guess"
+        confidence: Certificate = "guess"
+        if certain:
+            match = _match(observation, task, network, tuple(ids[0].tolist()))
+            confidence = certificate(match.proof, "in_span")
+            if match.proof.holds:
+                ids = [torch.tensor(line) for line in match.lines]
+                labels = torch.tensor(match.labels)
         return Reconstruction(
             Batch(
                 pad_sequence(ids, batch_first=True, padding_value=spec.pad_id or 0),
@@ -125,8 +133,20 @@ class EmbeddingRows(Attack):
                 pad_sequence([torch.ones_like(line) for line in ids], batch_first=True),
             ),
             objective=miss if miss < float("inf") else None,
-            confidence=(confidence,) * len(lines),
+            confidence=(confidence,) * len(ids),
         )
+
+
+def _match(
+    observation: Observation, task: Task, network: nn.Module, line: tuple[int, ...]
+) -> GradientMatch:
+    """What the gradient of the sentence proves."""
+    names = embedding_names(network)
+    first = [name for name in (names.word, names.position) if name in observation.received]
+    prover = Prover(observation, task, network, first)
+    if task.spec.kind == "language-modelling":
+        return ended([prover], [line])[1]
+    return prover.match([line])
 
 
 def _label(observation: Observation, network: nn.Module) -> int:

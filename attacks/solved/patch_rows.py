@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from attacks.base import Attack, Job, Reconstruction
@@ -15,7 +14,9 @@ from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head
 from attacks.observed.replay import gradient_or_multiple, replay
 from attacks.observed.seen_input import range_note
-from attacks.observed.single_target import scale_note, single_error, single_target
+from attacks.observed.single_target import scale_note, single_target
+from attacks.proofs.replayed_steps import prove
+from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
 from attacks.solved.patches import Patches
 from fedsim.capture import Observation
@@ -42,15 +43,10 @@ class PatchRows(Attack):
     Confidence is ``certified`` if the image, with the target and the factor that the head tells,
     reproduces the observed gradient up to rounding, and ``guess`` otherwise. The objective is the
     relative error of that gradient.
-
-    Attributes:
-        tolerance: relative error of a float32 gradient that counts as rounding.
     """
 
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
-
-    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Whether each reply holds one image of a ViT whose positions and patch layer are sent."""
@@ -81,14 +77,16 @@ class PatchRows(Attack):
             )
         image = patches.solve(gradient, CUTS.patch_singular_value)[None].float()
         target = single_target(model.network, task, gradient, find_head(model.network), image)
-        error = single_error(model, image, target, gradient)
+        batch = Batch(image, target.target.to(image.device))
+        double = replace(batch, inputs=image.double())
+        proof = prove(observation, task, double, [(patches.weight, patches.table)])
         notes = (scale_note(target.factor) if scaled else "", range_note(image, task))
-        sure = error <= self.tolerance
+        sharp = proof.error <= CUTS.solved_image
         return Reconstruction(
-            Batch(image, target.target.to(image.device)),
-            objective=error,
-            confidence=("certified" if sure else "guess",),
-            note="; ".join(filter(None, notes)) if sure else "",
+            batch,
+            objective=proof.error,
+            confidence=(certificate(proof, sharp=sharp),),
+            note="; ".join(filter(None, notes)) if proof.holds and sharp else "",
         )
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
-from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.first_linear import (
     FirstLinear,
     UnitRows,
@@ -22,6 +20,7 @@ from attacks.observed.first_linear import (
 )
 from attacks.observed.seen_input import range_note
 from attacks.observed.single_target import scale_note
+from attacks.proofs.verdict import NO_PROOF, Proof, bound, certificate
 from attacks.solved.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -29,7 +28,7 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 
-_RANKS: dict[Certificate, int] = {"certified": 0, "consistent": 1, "in_span": 2, "guess": 3}
+_RANKS: dict[Certificate, int] = {level: rank for rank, level in enumerate(get_args(Certificate))}
 _GUESS: Certificate = "guess"
 _BEYOND = 1e-3
 """By how much rounding may take a pixel out of [0, 1]."""
@@ -55,13 +54,9 @@ class Ratio(Attack):
     examples, and a gradient or one step of SGD of known size. A candidate of two or more units
     without the proof is ``in_span``. A candidate of one unit may be a mixture and is a ``guess``.
     Images that no unit isolates are guessed grey.
-
-    Attributes:
-        tolerance: relative error of a float32 slope that counts as rounding.
     """
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
-    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Number of examples that have two units of the first layer to themselves."""
@@ -91,20 +86,27 @@ class Ratio(Attack):
         made = slopes(network, task, layer, images.reshape(-1, *task.spec.input_shape))
         count = observation.knowledge.num_examples
         share = _share(observation)
-        labels, proven, fitted = self._explain(rows, units, made, share)
+        labels, proofs, fitted = _explain(rows, units, made, share)
         factor = 1.0
-        if count and _single_step(observation) and not bool((proven & several).any()):
+        if (
+            count
+            and _single_step(observation)
+            and not any(
+                proof.holds for proof, more in zip(proofs, several.tolist(), strict=True) if more
+            )
+        ):
             factor = _common(fitted[several & (fitted > 0)] * count, count)
             if factor > 0:
-                labels, proven, _ = self._explain(rows, units, made, factor / count)
+                labels, proofs, _ = _explain(rows, units, made, factor / count)
                 factor = factor / (share * count) if share is not None else 1.0
-        levels: list[Certificate] = [
-            "certified" if sure else "in_span" if more else "guess"
-            for sure, more in zip((proven & several).tolist(), several.tolist(), strict=True)
+        levels = [
+            certificate(proof, "in_span" if more else "guess", sharp=more)
+            for proof, more in zip(proofs, several.tolist(), strict=True)
         ]
+        sure = [proof.holds and more for proof, more in zip(proofs, several.tolist(), strict=True)]
         order = sorted(range(len(levels)), key=lambda i: (_RANKS[levels[i]], -int(units[i].sum())))
         inside = ((images >= -_BEYOND) & (images <= 1 + _BEYOND)).all(1)
-        order = [i for i in order if bool(inside[i]) or levels[i] == "certified"]
+        order = [i for i in order if bool(inside[i]) or sure[i]]
         order = _different(images, order)
         if count is None:
             order = [i for i in order if levels[i] != "guess"] or order[:1]
@@ -115,8 +117,8 @@ class Ratio(Attack):
         confidence = [*(levels[i] for i in order), *[_GUESS] * blank]
         notes = (
             f"no unit isolates {blank} of the examples, guessed grey" if blank else "",
-            scale_note(factor) if "certified" in confidence else "",
-            range_note(guess, task) if "certified" in confidence else "",
+            scale_note(factor) if any(sure[i] for i in order) else "",
+            range_note(guess, task) if any(sure[i] for i in order) else "",
         )
         return Reconstruction(
             Batch(
@@ -127,30 +129,33 @@ class Ratio(Attack):
             note="; ".join(filter(None, notes)),
         )
 
-    def _explain(
-        self, rows: UnitRows, units: Tensor, made: Tensor, share: float | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The class of each candidate, whether it explains the bias gradient at its units.
 
-        Third, the share that fits it best.
+def _explain(
+    rows: UnitRows, units: Tensor, made: Tensor, share: float | None
+) -> tuple[Tensor, list[Proof], Tensor]:
+    """The class of each candidate, and what it proves of the bias gradient at its units.
 
-        Args:
-            rows: as observed.
-            units: units of each candidate, bool ``(candidate, unit)``.
-            made: its slopes for each class, ``(candidate, class, unit)``.
-            share: factor of one example's slope in the update; None if unknown.
-        """
-        seen = rows.matrix[:, -1] * units
-        made = made * units[:, None]
-        fitted = (made * seen[:, None]).sum(2) / made.square().sum(2).clamp(min=1e-300)
-        scale = fitted if share is None else torch.full_like(fitted, share)
-        misses = (seen[:, None] - scale[:, :, None] * made).norm(dim=2)
-        misses, labels = misses.where(fitted > 0, torch.inf).min(1)
-        fitted = fitted.gather(1, labels[:, None])[:, 0]
-        rounding = CUTS.ratio_sigmas * (rows.noise * units).norm(dim=1)
-        allowed = self.tolerance * seen.norm(dim=1) + rounding
-        fine = allowed <= OBSERVED.loosest_proof * seen.norm(dim=1)
-        return labels, (misses <= allowed) & fine & (share is not None), fitted
+    Third, the share that fits it best.
+
+    Args:
+        rows: as observed.
+        units: units of each candidate, bool ``(candidate, unit)``.
+        made: its slopes for each class, ``(candidate, class, unit)``.
+        share: factor of one example's slope in the update; None if unknown.
+    """
+    seen = rows.matrix[:, -1] * units
+    made = made * units[:, None]
+    fitted = (made * seen[:, None]).sum(2) / made.square().sum(2).clamp(min=1e-300)
+    scale = fitted if share is None else torch.full_like(fitted, share)
+    misses = (seen[:, None] - scale[:, :, None] * made).norm(dim=2)
+    misses, labels = misses.where(fitted > 0, torch.inf).min(1)
+    fitted = fitted.gather(1, labels[:, None])[:, 0]
+    if share is None:
+        return labels, [NO_PROOF] * len(labels), fitted
+    sizes = seen.norm(dim=1).clamp(min=1e-300)
+    errors, rounding = misses / sizes, (rows.noise * units).norm(dim=1) / sizes
+    pairs = zip(errors.tolist(), rounding.tolist(), strict=True)
+    return labels, [Proof(error, bound(wire)) for error, wire in pairs], fitted
 
 
 def _common(factors: Tensor, count: int) -> float:
@@ -183,7 +188,7 @@ def candidates(rows: UnitRows, layer: FirstLinear) -> tuple[Tensor, Tensor]:
     images, error = images[good], error[good]
     # Largest distance between two readings of the same image that rounding can cause.
     reach = (error[:, None] + error) * images.shape[1] ** 0.5
-    same = torch.cdist(images, images) <= reach
+    same = (torch.cdist(images, images) <= reach).fill_diagonal_(True)
     left = torch.ones_like(good, dtype=torch.bool)
     found, units = [], []
     for i in same.sum(1).argsort(descending=True, stable=True).tolist():

@@ -14,15 +14,15 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.first_linear import (
     FirstLinear,
-    Proof,
     find_first_linear,
     first_linear_of,
-    prove,
     slopes,
     unit_rows,
 )
 from attacks.observed.seen_input import range_note
 from attacks.observed.single_target import scale_note
+from attacks.proofs.replayed_steps import prove
+from attacks.proofs.verdict import Proof, certificate
 from attacks.solved.cuts import CUTS
 from attacks.solved.relu_dictionary import ReluDictionary, activations_room, find_next_linear
 from attacks.solved.signs import Signs
@@ -72,15 +72,12 @@ class Spear(Attack):
 
     Attributes:
         samples: largest number of random submatrices.
-        tolerance: relative error of a float32 gradient that counts as rounding; a coarser wire
-            adds its own, and a total above 0.01 certifies nothing.
     """
 
     title: ClassVar[str] = "SPEAR"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"image"})
 
     samples: Annotated[int, Field(ge=1)] = 1_000_000
-    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Examples compared with the rank of the first layer and what either search can find."""
@@ -200,7 +197,7 @@ class Spear(Attack):
         """The images, their labels and their confidence."""
         values, seen = factors.unmix(columns)
         inputs = layer.pixels(values).nan_to_num(0.5)
-        facts = observation.knowledge
+        facts, first = observation.knowledge, [(layer.weight, layer.bias)]
 
         def explained(images: Tensor) -> _Explained:
             images = images.reshape(-1, *task.spec.input_shape)
@@ -214,39 +211,39 @@ class Spear(Attack):
             times = (share / share.min()).round().clamp(1, 1 + count - len(images))
             weights = share if observation.kind == "gradient" else times
             batch = Batch(images, labels)
-            proof = prove(observation, task, batch, weights, layer, self.tolerance)
+            proof = prove(observation, task, batch, first, weights)
             return _Explained(images, labels, times, proof)
 
         best = explained(inputs.clamp(0, 1))
         images, labels, times, proof = best.images, best.labels, best.times, best.proof
-        for _ in range(_SNAPS if not proof.exact else 0):
+        for _ in range(_SNAPS if not proof.holds else 0):
             # Pixels are bytes: those of a coarse wire round to them, and exact slopes fit better.
             snapped = ((inputs * 255).round() / 255).nan_to_num(0.5).clamp(0, 1)
             batch = Batch(snapped.reshape(images.shape), labels)
-            again = prove(observation, task, batch, times, layer, self.tolerance)
+            again = prove(observation, task, batch, first, times)
             if again.error >= proof.error:
                 break
             images, proof = batch.inputs, again
             made = slopes(network, task, layer, images)[:, :, factors.live]
             slope = times[:, None] * made[torch.arange(len(made)), labels]
             inputs = layer.pixels(factors.inputs(slope))
-        if not proof.exact and range_note(layer.pixels(values), task):
+        if not proof.holds and range_note(layer.pixels(values), task):
             other = explained(layer.pixels(values).nan_to_num(0.5))
-            if other.proof.exact:
+            if other.proof.holds:
                 images, labels, times, proof = other.images, other.labels, other.times, other.proof
-        size = max(1.0, float(values.abs().max())) if proof.exact else 1.0
+        size = max(1.0, float(values.abs().max())) if proof.holds else 1.0
         agreed = signs.agreement(columns)
         sharp = 3 * factors.spread(seen) <= CUTS.pixel_error * size
         levels: list[Certificate] = [
-            "certified" if proof.exact and bool(right) else "in_span" if good else "guess"
+            certificate(proof, "in_span" if good else "guess", sharp=bool(right))
             for right, good in zip(sharp, agreed >= CUTS.in_span_agreement, strict=True)
         ]
         places = torch.repeat_interleave(torch.arange(len(times)), times.long().cpu())
         missing = max(0, (facts.num_examples or 0) - len(places))
         notes = (
             f"{missing} of the examples left no independent gradient" if missing else "",
-            scale_note(_factor(observation, proof)) if "certified" in levels else "",
-            range_note(images, task) if proof.exact else "",
+            scale_note(_factor(observation, proof)) if proof.holds and bool(sharp.any()) else "",
+            range_note(images, task) if proof.holds else "",
         )
         grey = images.new_full((missing, *images.shape[1:]), 0.5).float().cpu()
         return Reconstruction(
@@ -283,5 +280,4 @@ def _factor(observation: Observation, proof: Proof) -> float:
 
 def is_found(guess: Reconstruction) -> bool:
     """Whether the search may end: the batch is proven, or every image is at least in the span."""
-    levels = guess.confidence or ()
-    return "certified" in levels or "guess" not in levels
+    return guess.certified or "guess" not in (guess.confidence or ())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
 from attacks.proofs.certificate import Prover, batch_of
+from attacks.proofs.verdict import certificate
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.candidates import nearest, start_of
 from attacks.tokens.cuts import CUTS
@@ -47,16 +47,11 @@ class APRIL(Attack):
     Confidence is ``certified`` if the sentence, with the class inferred from the head, reproduces
     the observed gradient, and ``guess`` otherwise. The objective is the relative error of that
     gradient.
-
-    Attributes:
-        tolerance: relative error of a float32 gradient that counts as rounding, as in ``span``.
     """
 
     title: ClassVar[str] = "APRIL"
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
     requires: ClassVar[frozenset[Fact]] = frozenset({"num_examples"})
-
-    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
 
     def feasible(self, prospect: Prospect) -> Feasibility:
         """Whether each reply holds one example, and its tokens compared with the width."""
@@ -110,15 +105,15 @@ class APRIL(Attack):
         end = task.tokenizer.eos_token_id
         if task.spec.kind == "language-modelling" and end is not None:
             ids.append(end)  # it predicts nothing and leaves no trace
-        prover, start = Prover(observation, task, network, first, self.tolerance), start_of(task)
-        proof = prover.match([tuple(ids)])
-        if not proof.exact and start is not None:
+        prover, start = Prover(observation, task, network, first), start_of(task)
+        match = prover.match([tuple(ids)])
+        if not match.proof.holds and start is not None:
             # Its row may have no gradient: that of padding, if they share an id.
-            proof = prover.match([(start, *ids[1:])])
+            match = prover.match([(start, *ids[1:])])
         return Reconstruction(
-            batch_of(proof.lines, task, proof.labels),
-            objective=proof.error,
-            confidence=("certified" if proof.exact else "guess",),
+            batch_of(match.lines, task, match.labels),
+            objective=match.proof.error,
+            confidence=(certificate(match.proof),),
         )
 
 

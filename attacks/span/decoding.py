@@ -7,8 +7,9 @@ import torch
 from attacks.base import Job, Reconstruction
 from attacks.observed.prior import prior_guess
 from attacks.proofs.certificate import batch_of
-from attacks.proofs.consistency import consistent
-from attacks.proofs.unrolled import Unrolled
+from attacks.proofs.consistency import support
+from attacks.proofs.replayed_steps import Unrolled
+from attacks.proofs.verdict import certificate
 from attacks.span.causal import decoder as causal
 from attacks.span.encoder import decoder as encoder
 from attacks.tokens.adapter_evidence import adapter_evidence
@@ -103,9 +104,9 @@ def _level(model: AttackedModel, lines: list[list[int]], labels: list[int]) -> C
     """What the client's steps on the sentences, or their gradient, prove of them."""
     seen = (model.observation, model.task, model.network)
     unrolled = Unrolled.of(*seen)
-    if unrolled is not None and unrolled.proves(lines):
-        return "certified"
-    return "consistent" if consistent(*seen, lines, labels) else "guess"
+    if unrolled is not None and (proof := unrolled.proof(lines)).holds:
+        return certificate(proof)
+    return support(*seen, lines, labels)
 
 
 def _usual(observation: Observation, task: TextTask, job: Job) -> tuple[list[list[int]], list[int]]:

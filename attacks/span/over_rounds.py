@@ -36,11 +36,11 @@ def over_rounds(
     """
 
     def guess(rounds: Sequence[int], before: Reconstruction | None) -> Reconstruction:
-        if before is not None and "certified" in (before.confidence or ()):
+        if before is not None and before.certified:
             return before
         seen = [observations[position] for position in rounds]
         new = search(joined(seen), rounds[-1])
-        if before is None or job.expired or "certified" in (new.confidence or ()):
+        if before is None or job.expired or new.certified:
             return new
         both = [
             explained(seen, task, reconstruction.guess, job) for reconstruction in (before, new)

@@ -64,8 +64,6 @@ class Span(Attack):
     ``guess``. The objective is the relative error of that gradient.
 
     Attributes:
-        tolerance: relative error of a float32 gradient that counts as rounding; a coarser wire
-            adds its own, and a total above 0.01 certifies nothing.
         beam: number of prefixes of a causal model kept at each position.
         starts: largest number of random sentences from which an encoder's descent starts.
         bag: exclude words whose embedding row is zero, if the client sends an untied table.
@@ -77,7 +75,6 @@ class Span(Attack):
 
     modalities: ClassVar[frozenset[Literal["image", "text"]]] = frozenset({"text"})
 
-    tolerance: Annotated[float, Field(gt=0, le=0.01)] = 1e-4
     beam: Annotated[int, Field(ge=1)] = 256
     starts: Annotated[int, Field(ge=1)] = 40
     bag: bool = True
@@ -145,19 +142,18 @@ class Span(Attack):
         return replace(guess, expired=False, note=note)
 
     def _search(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
-        rows, tolerance = self.bag, self.tolerance
-        search = ExactSearch(model, rng, job, rows, tolerance, self.beam, self.starts)
+        search = ExactSearch(model, rng, job, self.bag, self.beam, self.starts)
         try:
             exact = search.run()
         except CannotAttack as refusal:
-            few = recover_sparse(model, rng, job, rows, tolerance)
-            if soft := few or decode(model, rng, job, rows=rows):
+            few = recover_sparse(model, rng, job, self.bag)
+            if soft := few or decode(model, rng, job, rows=self.bag):
                 return soft
             raise refusal from None
         count = model.observation.knowledge.num_examples or 1
         if job.expired or 2 * count_read(exact, model.task) >= count:
             return exact
-        return decode(model, rng, job, rows=rows) or exact
+        return decode(model, rng, job, rows=self.bag) or exact
 
 
 def room(space: Subspace) -> int:

@@ -40,9 +40,8 @@ class TokenCuts:
         next_tokens: tokens tried behind each prefix.
         prefixes: prefixes kept for each sentence of the batch.
         fewest_lines: the least of that.
-        consistency_level: smallest p-value of a guess that noise explains.
-        rival_level: largest p-value of sentences that differ from it in a word.
-        consistency_rivals: number of these.
+        consistency_rivals: sentences that differ from a guess in one word, which noise must not
+            explain.
         stray_entries: share of a true gradient's entries that may be out of their bounds.
         fewest_entries: entries of a weight that were sent, below which nothing is told from them.
         clear_sign: size of an entry whose sign rounding cannot change, in units of a tensor's rms.
@@ -87,8 +86,6 @@ class TokenCuts:
     next_tokens: int = 48
     prefixes: int = 8
     fewest_lines: int = 8
-    consistency_level: float = 0.01
-    rival_level: float = 1e-6
     consistency_rivals: int = 8
     stray_entries: float = 1e-3
     fewest_entries: int = 256

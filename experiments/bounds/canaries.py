@@ -90,8 +90,9 @@ class Replaced(LocalClient):
 
     canary: Tensors
 
-    def _gradient(
+    def gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
     ) -> tuple[Tensors, Tensors, float]:
+        """The canary, twice, and no loss."""
         del model, batch, rng
         return self.canary, self.canary, 0.0

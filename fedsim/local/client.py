@@ -101,7 +101,7 @@ class LocalClient:
         batch = batch.to(self.device)
         with seeded(derive(self.seed, "dropout", round_, client)):
             if self.config.protocol == "fedsgd":
-                mean, clean, loss = self._gradient(model, batch, rng)
+                mean, clean, loss = self.gradient(model, batch, rng)
                 update, kept = self._sent(mean, memory or {}, rng)
                 tensors, rate = update, self.config.learning_rate
             else:
@@ -138,7 +138,7 @@ class LocalClient:
         sent = self.chain.on_update(whole, rng)
         return sent, {name: (value - sent[name]).cpu() for name, value in whole.items()}
 
-    def _gradient(
+    def gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator
     ) -> tuple[Tensors, Tensors, float]:
         """Mean gradient with defenses, mean gradient without them, and mean loss.
@@ -190,7 +190,7 @@ class LocalClient:
         ]
         losses = []
         for step in plan:
-            *gradients, loss = self._gradient(model, batch[list(step)], rng)
+            *gradients, loss = self.gradient(model, batch[list(step)], rng)
             for descent, gradient in zip(descents, gradients, strict=False):
                 descent.step(gradient)
             losses.append(loss)

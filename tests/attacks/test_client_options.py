@@ -13,8 +13,8 @@ import fedsim.local.gradients
 from attacks import ATTACKS
 from attacks.base import Attack, Job
 from attacks.observed.declared import declared_training
-from attacks.observed.first_linear import find_first_linear, prove
-from attacks.proofs.unrolled import Unrolled
+from attacks.observed.first_linear import find_first_linear
+from attacks.proofs.replayed_steps import Unrolled, prove
 from clients.train import LocalTrainer
 from experiments.bounds.canaries import Planted
 from experiments.checks.capture_check import Examiner
@@ -124,11 +124,11 @@ def test_local_steps_are_replayed_with_it(updated: None) -> None:
     assert test is not None
     assert truth.mask is not None
     own = [ids[: int(n)].tolist() for ids, n in zip(truth.inputs, truth.mask.sum(1), strict=True)]
-    assert test.error(own) < 1e-4
+    assert test.proof(own).error < 1e-4
     usual = seen.knowledge.model_copy(update={"training": FederationConfig().training})
     plain = Unrolled.of(replace(seen, knowledge=usual), task, task.model(seen.sent))
     assert plain is not None
-    assert not plain.proves(own)
+    assert not plain.proof(own).holds
 
 
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedavg"])
@@ -136,11 +136,12 @@ def test_images_are_proven_with_it(protocol: str, updated: None) -> None:
     seen, task, truth = captured("mlp", protocol=protocol, local_steps=3, learning_rate=0.01)
     network = task.model(seen.sent).double()
     layer = find_first_linear(network, task, torch.Generator())
+    parts = [(layer.weight, layer.bias)]
     batch = Batch(truth.inputs.double(), truth.labels)
-    assert prove(seen, task, batch, torch.ones(1), layer, 1e-4).exact
+    assert prove(seen, task, batch, parts).holds
     usual = seen.knowledge.model_copy(update={"training": FederationConfig().training})
     plain = replace(seen, knowledge=usual)
-    assert not prove(plain, task, batch, torch.ones(1), layer, 1e-4).exact
+    assert not prove(plain, task, batch, parts).holds
 
 
 def test_an_attacker_without_it_refuses_by_name() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.proofs.consistency import Consistency
+from attacks.proofs.cuts import CUTS as PROOFS
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import GradientPursuit, choose
 from attacks.span.causal.matched_growth import MatchedGrowth
@@ -169,7 +170,7 @@ class Decoder:
         """Whether noise explains what the sentences leave of the update."""
         if self.test is None or len(lines) < self.count:
             return False
-        return self.test.p_value(lines, [-1] * self.count) >= CUTS.consistency_level
+        return self.test.p_value(lines, [-1] * self.count) >= PROOFS.p_value
 
     def _again(
         self,

@@ -32,7 +32,6 @@ class ExactSearch:
         rng: the only source of randomness.
         job: ends the search when its time is up.
         rows: exclude words whose embedding row is zero, if an untied table is sent.
-        tolerance: relative error of a float32 gradient that counts as rounding.
         beam: number of prefixes of a causal model kept at each position.
         starts: largest number of random sentences from which an encoder's descent starts.
     """
@@ -41,7 +40,6 @@ class ExactSearch:
     rng: torch.Generator
     job: Job
     rows: bool
-    tolerance: float
     beam: int
     starts: int
 
@@ -57,17 +55,15 @@ class ExactSearch:
         behind = test.subspace.rank
         shortlist = traces.shortlist(self.job, behind)
         model = self.model
-        prover = Prover(
-            model.observation, model.task, model.network, traces.weights, self.tolerance
-        )
+        prover = Prover(model.observation, model.task, model.network, traces.weights)
         guess: Reconstruction | None = None
         for wider in (1, CUTS.retry) if traces.layers.causal and shortlist.clear else (1,):
             sentences, expired = self._search(test, shortlist, wider)
             sentences = sentences or ranked(shortlist, self._count or 1)
             new = self._proven(prover, test, traces, sentences)
-            if guess is None or "certified" in (new.confidence or ()):
+            if guess is None or new.certified:
                 guess = replace(new, expired=expired)
-            if expired or "certified" in (guess.confidence or ()):
+            if expired or guess.certified:
                 break
         assert guess is not None
         guess, packed = self._unpacked(guess)
@@ -217,7 +213,7 @@ class ExactSearch:
 def count_read(guess: Reconstruction, task: TextTask) -> int:
     """Number of sentences with words that the span singles out."""
     pairs = zip(guess.confidence or (), task.examples(guess.guess).tokens, strict=True)
-    return sum(bool(line) and level in {"certified", "in_span"} for level, line in pairs)
+    return sum(bool(line) and level != "guess" for level, line in pairs)
 
 
 def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:

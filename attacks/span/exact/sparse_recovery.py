@@ -31,7 +31,7 @@ _CHUNK = 4096  # tokens in one forward pass
 
 
 def recover_sparse(
-    model: AttackedModel, rng: torch.Generator, job: Job, rows: bool, tolerance: float
+    model: AttackedModel, rng: torch.Generator, job: Job, rows: bool
 ) -> Reconstruction | None:
     """The sentences of a batch whose words outnumber the rank of the adapters; None without any.
 
@@ -47,7 +47,6 @@ def recover_sparse(
         rng: draws the prefixes that a word's usual inputs are taken of.
         job: ends the search when its time is up.
         rows: exclude words whose embedding row is zero, if an untied table is sent.
-        tolerance: relative error of a float32 gradient that counts as rounding.
     """
     observation, task = model.observation, model.task
     if observation.knowledge.optimizer not in {None, "sgd", "momentum"}:
@@ -56,14 +55,14 @@ def recover_sparse(
     if not lines:
         return None
     first = [name for name in observation.received if is_adapter(name)]
-    prover, known = Prover(observation, task, model.network, first, tolerance), None
+    prover, known = Prover(observation, task, model.network, first), None
     if task.spec.kind == "language-modelling":
         _, known = ended([prover], lines)
         lines = known.lines
     for sure in (True, False):
         sentences = [SpanSentence(line, 0.0, sure) for line in lines]
         guess = proven(prover, sentences, known)
-        if "certified" in (guess.confidence or ()):
+        if guess.certified:
             break
     return replace(guess, expired=job.expired, note=NOTE)
 

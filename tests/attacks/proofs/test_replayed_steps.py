@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.proofs.unrolled import Unrolled
+from attacks.proofs.replayed_steps import Unrolled
 from clients.train import LocalTrainer
 from fedsim.capture import Observation
 from fedsim.defenses.chain import Chain
@@ -58,11 +58,11 @@ def test_the_steps_prove_the_sentences_in_any_order(
     test = unrolled(gpt2, seen)
     assert test is not None
     own = lines(truth)
-    assert test.proves(own[::-1])
+    assert test.proof(own[::-1]).holds
     for place in range(3):
         wrong = [[*line] for line in own]
         wrong[place][1] = 9 if wrong[place][1] != 9 else 8
-        assert not test.proves(wrong)
+        assert not test.proof(wrong).holds
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_every_option_of_local_training_is_replayed(options: Any, gpt2: Victim) 
     seen, truth = captured(gpt2, [3, 7, 5], local_steps=3, **options)
     test = unrolled(gpt2, seen)
     assert test is not None
-    assert test.error(lines(truth)[::-1]) < 1e-4
+    assert test.proof(lines(truth)[::-1]).error < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_another_option_than_the_clients_proves_nothing(option: Any, gpt2: Victi
     usual = seen.knowledge.model_copy(update={"training": FederationConfig().training})
     test = unrolled(gpt2, replace(seen, knowledge=usual))
     assert test is not None
-    assert not test.proves(lines(truth))
+    assert not test.proof(lines(truth)).holds
 
 
 @pytest.mark.parametrize(

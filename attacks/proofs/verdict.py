@@ -1,0 +1,130 @@
+"""What ``certified`` and ``consistent`` mean. No other module decides either.
+
+A guess is *certified* if it, put through the client's step as far as the attacker knows it, makes
+the observed message ``G`` up to stated rounding. With the message ``g`` that the guess makes and
+one factor ``a > 0`` for all of it (of a loss that is a sum, of clipping, of an unknown step size),
+
+    ||G - a g|| / ||G|| <= float_sums + 2 ||half an ulp of each entry|| / ||G|| <= loosest
+
+has to hold for the whole message, and for those parts of it that show a small change of the guess
+best. A part that the message owes to one example alone proves that example.
+
+A guess is *consistent* if noise explains what it leaves of the message, and the same cannot be said
+of guesses that differ in one word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from attacks.proofs.cuts import CUTS
+from fedsim.capture import Observation
+from fedsim.records import Certificate
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How far the message that a guess makes is from the observed one.
+
+    Attributes:
+        error: ``||G - a g|| / ||G||`` of the part with the largest error for its bound.
+        bound: what rounding explains of it.
+        factor: the best ``a``; 1 where there is none.
+    """
+
+    error: float
+    bound: float
+    factor: float = 1.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether rounding explains the whole difference: what certifies a guess."""
+        return self.error <= self.bound <= CUTS.loosest
+
+
+def bound(rounding: float) -> float:
+    """What rounding explains of a message, given the relative error of its wire."""
+    return CUTS.float_sums + 2 * rounding
+
+
+NO_PROOF = Proof(1.0, CUTS.float_sums)
+"""Of a guess that makes nothing of the message, or no message at all."""
+
+
+def certificate(proof: Proof, support: Certificate = "guess", *, sharp: bool = True) -> Certificate:
+    """``certified`` if the proof holds, else what supports the guess without one.
+
+    Args:
+        proof: of the guess.
+        support: its level if it is not proven.
+        sharp: whether no other guess makes the message within the same rounding, where values are
+            continuous and the wire is coarse.
+    """
+    return "certified" if proof.holds and sharp else support
+
+
+def support(guess: float, rivals: Iterable[float]) -> Certificate:
+    """``consistent`` if noise explains a guess and none of its rivals, by their p-values.
+
+    Noise may be so strong that wrong words pass as well; then nothing is consistent.
+    """
+    rejected = False
+    for rival in rivals if guess >= CUTS.p_value else ():
+        rejected = rival < CUTS.rival
+        if not rejected:
+            break
+    return "consistent" if rejected else "guess"
+
+
+def compare(
+    observation: Observation,
+    made: Tensors,
+    parts: Sequence[Collection[str]] = (),
+    idle: Tensors | None = None,
+) -> Proof:
+    """Compare the message that a guess makes with the observed one.
+
+    Args:
+        observation: holds the observed message.
+        made: direction of descent that the guess makes, of the tensors that were sent.
+        parts: names of tensors that show a small change of the guess best, compared alone, too.
+        idle: what the client sends without any example, as by weight decay; it proves nothing and
+            is subtracted from both.
+    """
+    sums = [torch.zeros(4, dtype=torch.float64) for _ in (made, *parts)]
+    for name, value in made.items():
+        goal = observation.update((name,))[name].to(value.device)
+        guess = value.double()
+        if idle is not None:
+            goal, guess = goal - idle[name], guess - idle[name]
+        terms = (goal.square().sum(), guess.square().sum(), (goal * guess).sum())
+        row = torch.tensor([*map(float, terms), _rounding(observation, name)], dtype=torch.float64)
+        for total, part in zip(sums, (made, *parts), strict=True):
+            if name in part:
+                total += row
+    proofs = [_proof(*total.tolist()) for total in sums]
+    return max(proofs, key=lambda proof: proof.error / proof.bound)
+
+
+def _proof(seen: float, made: float, both: float, rounding: float) -> Proof:
+    """The proof of squared norms, an inner product and squared rounding."""
+    if not both > 0:
+        return NO_PROOF
+    error = max(0.0, 1 - both**2 / (seen * made)) ** 0.5
+    return Proof(error, bound(rounding**0.5 / seen**0.5), both / made)
+
+
+def _rounding(observation: Observation, name: str) -> float:
+    """The largest squared error that rounding to the wire's dtype causes.
+
+    That of a float32 gradient is part of ``CUTS.float_sums``.
+    """
+    value = observation.received[name]
+    if observation.kind == "gradient" and value.dtype in {torch.float32, torch.float64}:
+        return 0.0
+    half = torch.finfo(value.dtype).eps / 2
+    return half**2 * float(value.double().square().sum())
