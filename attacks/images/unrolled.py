@@ -22,7 +22,7 @@ _CHUNK = 20
 """Iterations between two looks at the clock."""
 _SHORT = 10
 """Evaluations after which the worse half of the orders is given up."""
-_HISTORY = 50
+_HISTORY = 50  # pairs of steps that L-BFGS remembers
 
 
 @dataclass(frozen=True)
