@@ -117,7 +117,7 @@ def lacks(found: Named, network: nn.Module) -> tuple[str, ...]:
 
 def _without_none(given: Given, network: nn.Module) -> Given:
     """Gradients in the order of the parameters by name, where some have none."""
-    if isinstance(given, Mapping) or not any(value is None for value in given):
+    if not isinstance(given, Sequence) or not any(value is None for value in given):
         return given
     parameters = network.named_parameters()
     names = [(name, value.requires_grad) for name, value in parameters]

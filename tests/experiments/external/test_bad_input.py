@@ -58,8 +58,8 @@ CASES = {
     "zero gradients": Case(
         lambda h: text(h, gradients=[g * 0 for g in h.gradients]), "all are zero", "backward()"
     ),
-    "None among them": Case(
-        lambda h: text(h, gradients=[None, *h.gradients[1:]]), "NoneType", "give them zeros"
+    "a word among them": Case(
+        lambda h: text(h, gradients=["x", *h.gradients[1:]]), "str, not a tensor", "give them zeros"
     ),
     "NaN": Case(lambda h: text(h, gradients=spoilt(h.gradients)), "NaN", "whose loss is finite"),
     "half": Case(lambda h: text(h, gradients=h.gradients[:9]), "9 tensors came", "Pass all"),
