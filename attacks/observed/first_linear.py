@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from attacks.feasibility import Prospect
+from attacks.observed.calls import noted
 from attacks.observed.seen_input import SeenInput, seen_input
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -70,30 +70,21 @@ def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> F
         )
     parameter = next(network.parameters())
     images = torch.rand(_PROBES, *task.spec.input_shape, generator=rng).to(parameter)
-    seen: list[tuple[str, Tensor, Tensor]] = []
-
-    def watch(name: str, module: nn.Module) -> RemovableHandle:
-        return module.register_forward_hook(
-            lambda module, args, output: seen.append((name, args[0], output))
-        )
-
-    linear = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
-    hooks = [watch(name, module) for name, module in linear]
+    linear = {name: m for name, m in network.named_modules() if isinstance(m, nn.Linear)}
     labels = torch.arange(_PROBES, device=parameter.device) % task.spec.num_classes
-    loss = task.loss(network, Batch(images, labels))
-    for hook in hooks:
-        hook.remove()
+    with noted(linear) as calls:
+        loss = task.loss(network, Batch(images, labels))
     where = type(network).__name__
     try:
-        given = seen_input(network, task, seen[0][0]) if seen else None
+        given = seen_input(network, task, calls[0].name) if calls else None
     except CannotAttack:
         given = None
-    if given is None or seen[0][1].dim() != 2:
+    if given is None or calls[0].input.dim() != 2:
         raise CannotAttack(
             f"{where} has no linear layer that takes the pixels as they are",
             "Choose a model whose first layer is fully connected, such as 'mlp'.",
         )
-    name, _, output = seen[0]
+    name, output = calls[0].name, calls[0].output
     (slopes,) = torch.autograd.grad(loss, output)
     off, on = slopes[output < 0], slopes[output > 0]
     if bool((off != 0).any()) or not bool((on != 0).any()):
@@ -101,7 +92,7 @@ def find_first_linear(network: nn.Module, task: Task, rng: torch.Generator) -> F
             f"{name!r} of {where} is not followed by ReLU, so no unit is silent",
             "Choose a model with ReLU, such as 'mlp'.",
         )
-    if dict(linear)[name].bias is None:
+    if linear[name].bias is None:
         raise CannotAttack(
             f"{name!r} of {where} has no bias, whose gradient sets the scale of an image",
             "Choose a model with a bias, such as 'mlp'.",
@@ -151,14 +142,10 @@ def unit_rows(observation: Observation, layer: FirstLinear, device: torch.device
 
 def slopes(network: nn.Module, task: Task, layer: FirstLinear, images: Tensor) -> Tensor:
     """``dL_i/dz`` of each image alone, for each class it may have: ``(image, class, unit)``."""
-    outputs: list[Tensor] = []
-    hook = network.get_submodule(layer.module).register_forward_hook(
-        lambda module, args, output: outputs.append(output)
-    )
-    found = []
-    for label in range(task.spec.num_classes):
-        labels = torch.full((len(images),), label, device=images.device)
-        loss = task.loss(network, Batch(images, labels)) * len(images)
-        found.append(torch.autograd.grad(loss, outputs.pop())[0])
-    hook.remove()
-    return torch.stack(found, 1)
+    single = []
+    with noted({layer.module: network.get_submodule(layer.module)}) as calls:
+        for label in range(task.spec.num_classes):
+            labels = torch.full((len(images),), label, device=images.device)
+            loss = task.loss(network, Batch(images, labels)) * len(images)
+            single.append(torch.autograd.grad(loss, calls.pop().output)[0])
+    return torch.stack(single, 1)

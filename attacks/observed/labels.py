@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.observed.calls import noted
 from attacks.observed.replay import observed_gradient
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -187,14 +188,9 @@ def _scale(mean: Tensor, change: Tensor, total: int) -> Tensor:
 
 def _softmax(network: nn.Module, head: Head, task: Task, batch: Batch) -> Tensor:
     """Softmax in float64 ``(batch, class)`` at the head, whatever the network's signature is."""
-    logits: list[Tensor] = []
-    hook = network.get_submodule(head.layer).register_forward_hook(
-        lambda module, args, output: logits.append(output)
-    )
-    with torch.no_grad():
+    with torch.no_grad(), noted({head.layer: network.get_submodule(head.layer)}) as calls:
         task.loss(network, batch)
-    hook.remove()
-    outputs = logits[-1].double()
+    outputs = calls[-1].output.double()
     if outputs.shape[-1] == 1:
         outputs = torch.cat([torch.zeros_like(outputs), outputs], -1)
     return outputs.softmax(-1)

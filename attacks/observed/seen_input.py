@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from attacks.observed.calls import noted
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
@@ -55,15 +56,9 @@ def seen_input(network: nn.Module, task: Task, layer: str) -> SeenInput:
     pixels = torch.rand(_PROBES, *task.spec.input_shape, generator=rng)
     pixels[0], pixels[1] = 0, 1
     pixels = pixels.to(like)
-    inputs: list[Tensor] = []
-    hook = network.get_submodule(layer).register_forward_pre_hook(
-        lambda module, args: inputs.append(args[0].detach())
-    )
-    try:
-        with torch.no_grad():
-            task.loss(network, Batch(pixels, task.any_labels(_PROBES).to(like.device)))
-    finally:
-        hook.remove()
+    with torch.no_grad(), noted({layer: network.get_submodule(layer)}) as calls:
+        task.loss(network, Batch(pixels, task.any_labels(_PROBES).to(like.device)))
+    inputs = [call.input.detach() for call in calls]
     flat = pixels.flatten(1).double()
     if inputs and inputs[0].numel() == flat.numel() and len(inputs[0]) == _PROBES:
         values = inputs[0].flatten(1).double()

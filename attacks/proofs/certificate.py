@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from attacks.base import Reconstruction
+from attacks.observed.calls import noted
 from attacks.observed.labels import find_head
 from attacks.observed.replay import check_options, step_length
 from attacks.proofs.verdict import NO_PROOF, Proof, certificate, compare
@@ -188,14 +189,10 @@ class Prover:
         if head.weight not in self.observation.received:
             return None
         batch = self.batch(lines, [0] * len(lines))
-        seen: list[tuple[Tensor, Tensor]] = []
-        hook = self.network.get_submodule(head.layer).register_forward_hook(
-            lambda module, args, output: seen.append((args[0].double(), output.double()))
-        )
-        with torch.no_grad():
+        layer = self.network.get_submodule(head.layer)
+        with torch.no_grad(), noted({head.layer: layer}) as calls:
             self.task.loss(self.network, batch)
-        hook.remove()
-        features, logits = seen[-1]
+        features, logits = calls[-1].input.double(), calls[-1].output.double()
         assert batch.mask is not None
         if features.dim() == 3:  # GPT-2 classifies the last real token
             last = torch.arange(len(lines)), batch.mask.sum(1) - 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attacks.observed.calls import noted
 from attacks.proofs.certificate import Prover
 
 _LIKELY = 3
@@ -79,16 +80,13 @@ def predictions(prover: Prover, lines: Sequence[Line]) -> Predictions | None:
         return None
     batch, width = prover.batch(lines, []), head.weight.shape[1]
     assert batch.mask is not None
-    seen: list[tuple[Tensor, Tensor]] = []
-    hook = head.register_forward_hook(lambda module, args, made: seen.append((args[0], made)))
-    with torch.no_grad(), prover.layout.told(network):
+    with torch.no_grad(), prover.layout.told(network), noted({"head": head}) as calls:
         prover.task.loss(network, batch)
-    hook.remove()
     places = torch.ones_like(batch.mask) if batch.mask.numel() <= width else batch.mask
     places = places.flatten() == 1
     if places.sum() > width:
         return None
-    states, logits = (value.flatten(0, 1).double() for value in seen[-1])
+    states, logits = (value.flatten(0, 1).double() for value in (calls[-1].input, calls[-1].output))
     update = observation.update((name,))[name].to(states)
     slopes = (update @ torch.linalg.pinv(states[places])).T
     inputs = batch.inputs.unique()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.observed.calls import noted
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -56,28 +57,18 @@ class Patches:
             CannotAttack: there is no such layer, or no such table.
         """
         name = type(network).__name__
-        layers = [(key, part) for key, part in network.named_modules() if isinstance(part, _LAYERS)]
-        calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
-        hooks = [
-            part.register_forward_hook(
-                lambda part, args, output, key=key: calls.append((key, part, args[0], output))
-            )
-            for key, part in layers
-        ]
+        layers = {key: part for key, part in network.named_modules() if isinstance(part, _LAYERS)}
         like, size = next(network.parameters()), torch.Size(task.spec.input_shape).numel()
         steps = torch.arange(1, size + 1).to(like) / (size + 1)
         # Black, white, and an image whose pixels are all different.
         probes = torch.stack([torch.zeros_like(steps), torch.ones_like(steps), steps])
         given: list[Tensor] = []
-        try:
+        with noted(layers) as calls:
             for probe in probes:
                 calls.clear()
                 batch = Batch(probe.view(1, *task.spec.input_shape), _targets(task, like))
                 loss = task.loss(network, batch)
-                given.append(calls[0][2].detach()[0] if calls else probe)
-        finally:
-            for hook in hooks:
-                hook.remove()
+                given.append(calls[0].input.detach()[0] if calls else probe)
         if not calls:
             raise CannotAttack(f"{name} {_NO_TABLE}", _SEARCH)
         key, part, _, output = calls[0]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attacks.base import Job
 from attacks.feasibility import Prospect
+from attacks.observed.calls import noted
 from attacks.observed.first_linear import FirstLinear, find_first_linear
 from attacks.solved.cuts import CUTS
 from attacks.solved.sparse_columns import Factors
@@ -130,28 +131,14 @@ def find_next_linear(
     """The weight of a linear layer that takes the first one's activations; None without one."""
     parameter = network.get_parameter(layer.weight)
     images = torch.rand(_PROBES, *task.spec.input_shape, generator=rng).to(parameter)
-    taken: dict[str, Tensor] = {}
-    made: list[Tensor] = []
-    hooks = [
-        network.get_submodule(layer.module).register_forward_hook(
-            lambda module, args, output: made.append(output.relu())
-        )
-    ]
-    for name, module in network.named_modules():
-        if isinstance(module, nn.Linear) and name != layer.module:
-            hooks.append(
-                module.register_forward_hook(
-                    lambda module, args, output, name=name: taken.update({name: args[0]})
-                )
-            )
-    with torch.no_grad():
-        task.loss(network, Batch(images, torch.zeros(_PROBES, dtype=torch.int64).to(images.device)))
-    for hook in hooks:
-        hook.remove()
-    for name, value in taken.items():
-        if value.shape == made[0].shape and torch.equal(value, made[0]):
-            return f"{name}.weight"
-    return None
+    labels = torch.zeros(_PROBES, dtype=torch.int64).to(images.device)
+    linear = {name: m for name, m in network.named_modules() if isinstance(m, nn.Linear)}
+    with torch.no_grad(), noted(linear) as calls:
+        task.loss(network, Batch(images, labels))
+    active = next(call.output.relu() for call in calls if call.name == layer.module)
+    others = (call for call in calls if call.name != layer.module)
+    takes = (c for c in others if c.input.shape == active.shape and torch.equal(c.input, active))
+    return next((f"{call.name}.weight" for call in takes), None)
 
 
 def activations_room(prospect: Prospect, linear: nn.Linear) -> int:

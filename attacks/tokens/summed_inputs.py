@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.observed.calls import noted
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers
 
@@ -66,15 +67,9 @@ def last_norm(layers: FirstLayers, word: Tensor) -> nn.LayerNorm | None:
     for module in layers.network.modules():
         if not isinstance(module, nn.LayerNorm) or module.weight is None or module.bias is None:
             continue
-        outputs: list[Tensor] = []
-        handle = module.register_forward_hook(
-            lambda _m, _a, out, outputs=outputs: outputs.append(out)
-        )
-        try:
+        with noted({"norm": module}) as calls:
             inputs = layers.of_tokens(word, 0)
-        finally:
-            handle.remove()
-        if outputs and torch.equal(outputs[0][:, 0], inputs):
+        if calls and torch.equal(calls[0].output[:, 0], inputs):
             return module
     return None
 
@@ -83,10 +78,6 @@ def summed(
     layers: FirstLayers, norm: nn.LayerNorm, words: Tensor, position: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     """What the normalisation receives and the first layer's inputs, both ``(word, width)``."""
-    outputs: list[Tensor] = []
-    handle = norm.register_forward_pre_hook(lambda _module, args: outputs.append(args[0]))
-    try:
+    with noted({"norm": norm}) as calls:
         inputs = layers.of_tokens(words, position)
-    finally:
-        handle.remove()
-    return outputs[0][:, 0], inputs
+    return calls[0].input[:, 0], inputs
