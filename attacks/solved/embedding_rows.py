@@ -19,6 +19,7 @@ from attacks.proofs.last_tokens import ended
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
 from attacks.solved.incidence import arrangement, sentence
+from attacks.tokens.layout import left_layouts
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
@@ -121,7 +122,8 @@ class EmbeddingRows(Attack):
         ids = [tokens.cpu()[line] for line in lines]
         confidence: Certificate = "guess"
         if certain:
-            match = _match(observation, task, network, tuple(ids[0].tolist()))
+            start = int(places[0]) if len(places) else 0
+            match = _match(observation, task, network, tuple(ids[0].tolist()), start)
             confidence = certificate(match.proof, "in_span")
             if match.proof.holds:
                 ids = [torch.tensor(line) for line in match.lines]
@@ -138,14 +140,23 @@ class EmbeddingRows(Attack):
 
 
 def _match(
-    observation: Observation, task: Task, network: nn.Module, line: tuple[int, ...]
+    observation: Observation, task: Task, network: nn.Module, line: tuple[int, ...], start: int
 ) -> GradientMatch:
-    """What the gradient of the sentence proves."""
+    """What the gradient of the sentence proves, whose rows of positions begin at ``start``."""
     names = embedding_names(network)
     first = [name for name in (names.word, names.position) if name in observation.received]
     prover = Prover(observation, task, network, first)
     if task.spec.kind == "language-modelling":
-        return ended([prover], [line])[1]
+        if not start:
+            return ended([prover], [line])[1]
+        # Padding on the left: where its label is not hidden, the last pad predicts the first word.
+        for pads in (0, 1):
+            layouts = left_layouts((start + pads,), learned=True)
+            provers = [replace(prover, layout=layout) for layout in layouts]
+            match = ended(provers, [line[pads:]])[1]
+            if match.proof.holds:
+                break
+        return match
     return prover.match([line])
 
 

@@ -46,8 +46,15 @@ def text(row: int) -> str:
     return str(line)
 
 
-def attacked(family: str, ids: Any, labels: Any = None, max_length: int = 0, **inputs: Any) -> Any:
-    """What ``span`` makes of the client's gradient, of one example for each row of ``ids``."""
+def attacked(
+    family: str,
+    ids: Any,
+    labels: Any = None,
+    max_length: int = 0,
+    attack: str = "span",
+    **inputs: Any,
+) -> Any:
+    """What an attack makes of the client's gradient, of one example for each row of ``ids``."""
     model, tokenizer = client(family)
     rows = torch.tensor(ids)
     targets = rows if labels is None else torch.tensor(labels)
@@ -61,7 +68,7 @@ def attacked(family: str, ids: Any, labels: Any = None, max_length: int = 0, **i
         num_examples=len(rows),
         max_length=max_length,
     )
-    return fedsim.attack(update, "span", budget=60, quiet=True)
+    return fedsim.attack(update, attack, budget=60, quiet=True)
 
 
 def encoded(family: str, row: int) -> list[int]:
@@ -99,6 +106,16 @@ def test_first_words_without_a_label(family: str) -> None:
     line = [*encoded(family, A), END]
     ids, mask = [[END] * 4 + line], [[0] * 4 + [1] * len(line)]
     guess = attacked(family, ids, [[-100] * 5 + line[1:]], attention_mask=mask)
+    assert guess.texts == (text(A),)
+    assert guess.confidence == ("certified",)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_rows_of_positions_show_padding_on_the_left(*, silent: bool) -> None:
+    line = [*encoded("gpt2", A), END]
+    ids, mask = [[END] * 4 + line], [[0] * 4 + [1] * len(line)]
+    labels = [[-100] * (4 + silent) + line[silent:]]
+    guess = attacked("gpt2", ids, labels, attack="embedding_rows", attention_mask=mask)
     assert guess.texts == (text(A),)
     assert guess.confidence == ("certified",)
 
