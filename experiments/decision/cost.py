@@ -74,11 +74,15 @@ def cost(
         for name in ("mean", "low", "high")
     }
     return Cost(
-        measure=measure, value=fmean(mine), base=middle, lost=lost.model_copy(update=scaled)
+        measure=measure,
+        value=fmean(mine) / 100,
+        base=middle / 100,
+        lost=lost.model_copy(update=scaled),
     )
 
 
 def _values(
     measure: str, found: Mapping[int, Mapping[str, float]], seeds: Sequence[int]
 ) -> list[float]:
-    return [found[seed][measure] for seed in seeds]
+    """In percent, as values in [0, 1] would get the interval of hits."""
+    return [100 * found[seed][measure] for seed in seeds]

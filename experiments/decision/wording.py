@@ -213,7 +213,7 @@ def _price(found: FamilyAnswer) -> str:
     if not found.costs:
         return ""
     sure = any(one.lost.low is not None and one.lost.low > 0 for one in found.costs)
-    return f", {'and costs' if sure else 'at no measurable cost:'} {_lost(found)}"
+    return f", {'and costs' if sure else 'at a cost not told from none:'} {_lost(found)}"
 
 
 def _within(reached: Reached, value: float) -> str:

@@ -21,7 +21,7 @@ from fedsim.files import read_record
 from tests.apps.cases import TEXT, merge
 from tests.experiments.conftest import Said
 
-PATIENCE = 300.0
+PATIENCE = 900.0
 HOLD = ("--hold", "rouge1=.5")
 
 
