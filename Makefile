@@ -3,45 +3,52 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 
 .PHONY: install demo test test-slow check format docs results bench clean
 
-install: $(READY)
+install: $(DEV)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
 		{ echo "fedsim needs Python 3.11 or 3.12; run make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing fedsim and what it needs into $(VENV): some minutes, most of them for PyTorch."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(DEV): $(READY)
+	@echo "Installing the tools of developers: tests, types, documentation."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
 demo: $(READY)
 	$(BIN)/fedsim run quickstart
 
-test: $(READY)
+test: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-slow: $(READY)
+test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow
 
-check: $(READY)
+check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-format: $(READY)
+format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY)
+docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
-results: $(READY)
+results: $(DEV)
 	$(BIN)/python -m docs.campaign
 
-bench: $(READY)
+bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 clean:

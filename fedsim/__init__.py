@@ -15,7 +15,7 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _OFFERED = {
     "Attack": "attacks.base",

@@ -168,10 +168,14 @@ def test_every_dependency_is_pinned() -> None:
 
 
 def test_the_version_is_told_once() -> None:
-    assert fedsim.__version__ == PROJECT["project"]["version"] == metadata.version("fedsim")
+    assert (
+        fedsim.__version__
+        == PROJECT["project"]["version"]
+        == metadata.version("fedsim-eavesdropper")
+    )
     assert SCHEMA == 1  # a change of the run folder is a change of this number
 
 
-def test_the_project_is_not_uploaded_by_accident() -> None:
-    assert "Private :: Do Not Upload" in PROJECT["project"]["classifiers"]
+def test_the_distribution_has_a_name_of_its_own() -> None:
+    assert PROJECT["project"]["name"] != "fedsim"  # the index has another project of this name
     assert PROJECT["project"]["scripts"] == {"fedsim": "fedsim.__main__:main"}

@@ -1,11 +1,14 @@
 """In a wheel every package lies below ``fedsim``, and nothing else is installed."""
 
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
+from fedsim import __version__
 from hatch_build import PARTS, moved
 
 ROOT = Path(__file__).parents[1]
@@ -16,13 +19,31 @@ def test_a_wheel_installs_fedsim_alone(tmp_path: Path) -> None:
     with zipfile.ZipFile(built) as wheel:
         names = wheel.namelist()
         source = {n: wheel.read(n).decode() for n in names if n.endswith(".py")}
-    assert {name.split("/")[0] for name in names} == {"fedsim", "fedsim-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "fedsim",
+        f"fedsim_eavesdropper-{__version__}.dist-info",
+    }
     assert "fedsim/models/tiny_gpt2/tokenizer.json" in names
     assert "fedsim/experiments/configs/quickstart/quickstart.toml" in names
     for part in PARTS:
         assert {f"fedsim/{part}/__init__.py", f"fedsim/{part}/py.typed"} <= set(names)
         assert not any(f"\nfrom {part}" in text for text in source.values())
     assert '"Eavesdropper": "fedsim.server.eavesdropper"' in source["fedsim/__init__.py"]
+
+
+def test_a_source_distribution_makes_the_same_wheel(tmp_path: Path) -> None:
+    (packed,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    wheels = [
+        WheelBuilder(str(root)).build(directory=str(tmp_path / name), versions=["standard"])
+        for name, root in (("checkout", ROOT), ("source", unpacked))
+    ]
+    checkout, source = (zipfile.ZipFile(next(iter(built))) for built in wheels)
+    assert {each.filename: each.CRC for each in checkout.infolist()} == {
+        each.filename: each.CRC for each in source.infolist()
+    }
 
 
 def test_imports_and_names_of_modules_are_moved() -> None:

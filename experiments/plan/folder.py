@@ -22,6 +22,7 @@ from experiments.plan.cells import Cell, fingerprint, make_cells
 from experiments.plan.config import Plan, VerdictRule
 from experiments.plan.overrides import override
 from experiments.plan.toml_source import read_toml
+from fedsim import __version__
 from fedsim.build import explain
 from fedsim.cell import CellConfig
 from fedsim.errors import ConfigError, StoreError
@@ -203,7 +204,7 @@ def note_provenance(
     before = known.get("seconds", {}).get(stage, 0.0) if stage in ("simulate", "attack") else 0.0
     changed = " with changes" if _git("status", "--porcelain") else ""
     table = {
-        "fedsim": version("fedsim"),
+        "fedsim": __version__,
         "schema": SCHEMA,
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in ("torch", "flwr", "ray", "transformers")},

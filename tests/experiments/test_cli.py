@@ -76,4 +76,4 @@ def test_help_names_every_command_under_a_heading(said: Said) -> None:
 
 
 def test_the_version_is_that_of_the_package(said: Said) -> None:
-    assert said("--version").split() == ["fedsim", version("fedsim")]
+    assert said("--version").split() == ["fedsim", version("fedsim-eavesdropper")]
