@@ -1,6 +1,7 @@
-"""The README's pictures, made from a finished run: ``python -m docs.pictures RUN``.
+"""The README's pictures, made from finished runs: ``python -m docs.pictures RUN``.
 
-Each is written for light and for dark pages, to ``docs/assets/NAME-{light,dark}.svg``.
+A run of the quickstart gives three, a calibration the one of its search. Each is written for light
+and for dark pages, to ``docs/assets/NAME-{light,dark}.svg``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ import pandas as pd
 
 from docs.panels import chosen, panels, protected, rows_of
 from experiments.analysis.frames import counted
+from experiments.decision.answer import Answer
+from experiments.decision.picture import picture
+from experiments.decision.question import FOLDER
 from experiments.plan.folder import Run
+from experiments.report.figures import INK
 from experiments.report.gallery import data_uri, mark, words
 from experiments.stages.gallery import Shown, read_gallery
 from experiments.wording.defense_names import defense_name
+from fedsim.files import read_record
 from fedsim.records import PRIOR_ONLY
 
 ASSETS = Path(__file__).resolve().parent / "assets"
@@ -228,11 +234,25 @@ def write(run: Run, folder: Path = ASSETS) -> list[Path]:
     return written
 
 
+def write_search(root: Path, folder: Path = ASSETS) -> list[Path]:
+    """Write the picture of a calibration in both themes; return the paths."""
+    drawn = picture(read_record(root / FOLDER / "answer.json", Answer)).svg
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for theme, colours in THEMES.items():
+        path = folder / f"calibration-{theme}.svg"
+        path.write_text(drawn.replace(INK, colours.ink), encoding="utf-8")
+        written.append(path)
+    return written
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="a scored run of quickstart")
-    for path in write(Run.open(parser.parse_args().run)):
+    parser.add_argument("run", type=Path, help="a scored run of quickstart, or a calibration")
+    root = parser.parse_args().run
+    searched = (root / FOLDER / "answer.json").exists()
+    for path in write_search(root) if searched else write(Run.open(root)):
         print(path)
 
 

@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import tomli_w
 
+from docs.pictures import THEMES, write_search
 from experiments.decision.answer import Answer
 from experiments.plan.config import load_plan
 from experiments.plan.folder import STAGES, Run
+from experiments.report.figures import INK
 from fedsim.files import read_record
 from tests.apps.cases import TEXT, merge
 from tests.experiments.conftest import Said
@@ -99,6 +102,14 @@ def test_what_is_said(calibrated: Path) -> None:
     page = (calibrated / "calibration" / "index.html").read_text()
     assert "<svg" in page
     assert "std=" in page
+
+
+def test_its_picture_has_the_ink_of_each_theme(calibrated: Path, tmp_path: Path) -> None:
+    for path, theme in zip(write_search(calibrated, tmp_path), THEMES.values(), strict=True):
+        drawn = path.read_text(encoding="utf-8")
+        assert theme.ink in drawn
+        assert INK not in drawn
+        assert ElementTree.fromstring(drawn).tag.endswith("svg")
 
 
 def test_the_chosen_defense_is_an_experiment(calibrated: Path) -> None:
