@@ -86,16 +86,16 @@ def check_plain(network: nn.Module, layer: str) -> None:
     own = {key for key, _ in part.named_parameters(recurse=False)}
     reason = ""
     if isinstance(part, nn.RNNBase):
-        reason = f"{name} is recurrent, and its gradient is the sum over all steps"
+        reason = "is recurrent, and its gradient is the sum over all steps"
     elif isinstance(part, nn.Embedding):
-        reason = f"{name} looks categories up in a table, which no equation inverts"
+        reason = "looks categories up in a table, which no equation inverts"
     elif where != layer or {"weight_v", "weight_orig"} & own or _parametrised(network, where):
         reason = (
-            f"{name} computes its weight (weight norm, spectral norm or another parametrisation), "
-            "so that its gradient is not that of a plain layer"
+            "computes its weight (weight norm, spectral norm or another parametrisation), so that "
+            "its gradient is not that of a plain layer"
         )
     if reason:
-        raise CannotAttack(reason, "Choose an attack that searches.")
+        raise CannotAttack(f"{name} {reason}", "Choose an attack that searches.")
 
 
 def _parametrised(network: nn.Module, layer: str) -> bool:

@@ -39,10 +39,10 @@ def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, Gra
         read = None if prover.layout.trailing else predictions(prover, lines)
         if read is None:
             continue
-        told = replace(prover, smoothing=read.smoothing)
-        for match in _tried(told, read.or_ended_by(end)):
+        smoothed = replace(prover, smoothing=read.smoothing)
+        for match in _tried(smoothed, read.or_ended_by(end)):
             if match.proof.holds or match.proof.error < nearest[row][1].proof.error:
-                nearest[row] = (told, match)
+                nearest[row] = (smoothed, match)
             if match.proof.holds:
                 return nearest[row]
     return nearest[0]
@@ -50,8 +50,8 @@ def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, Gra
 
 def _tried(prover: Prover, read: Predictions) -> Iterator[GradientMatch]:
     """The lines under the weights that were read, and under equal ones."""
-    if not read.uniform and (own := _trimmed(prover, read)) is not None:
-        yield _chosen(prover, *own)
+    if not read.uniform and (trimmed := _trimmed(prover, read)) is not None:
+        yield _chosen(prover, *trimmed)
     yield _chosen(prover, read.lines, read.likely)
 
 
@@ -66,8 +66,8 @@ def _trimmed(
     if not bool((read.weights > 0).any(1).all()):
         return None
     lines, likely = list[Line](), list[Sequence[int]]()
-    for line, ends, row, own in zip(read.lines, read.likely, read.weights, read.mask, strict=True):
-        heeded, last = row.nonzero()[:, 0].tolist(), int(own.nonzero()[-1])
+    for line, ends, row, mask in zip(read.lines, read.likely, read.weights, read.mask, strict=True):
+        heeded, last = row.nonzero()[:, 0].tolist(), int(mask.nonzero()[-1])
         size = len(line) + min(0, heeded[-1] - last)  # columns behind the last label
         lines.append(line[:size])
         if heeded[-1] > last:
@@ -88,12 +88,12 @@ def _chosen(
     def compared(tried: list[Line]) -> GradientMatch:
         return prover.compare(tried, [-1] * len(tried) if weights is None else weights)
 
-    best = compared([(*line, *own[-1:]) for line, own in zip(lines, likely, strict=True)])
+    best = compared([(*line, *ends[-1:]) for line, ends in zip(lines, likely, strict=True)])
     if not best.proof.holds:
-        first = compared([(*line, *own[:1]) for line, own in zip(lines, likely, strict=True)])
+        first = compared([(*line, *ends[:1]) for line, ends in zip(lines, likely, strict=True)])
         best = min(first, best, key=lambda one: one.proof.error)
-    for row, (line, own) in enumerate(zip(lines, likely, strict=True)):
-        for token in own:
+    for row, (line, ends) in enumerate(zip(lines, likely, strict=True)):
+        for token in ends:
             if best.proof.holds:
                 return best
             new = compared([*best.lines[:row], (*line, token), *best.lines[row + 1 :]])

@@ -58,7 +58,7 @@ class Predictions:
     def or_ended_by(self, token: int | None) -> Predictions:
         """With a further token that may stand behind each line, if it is not None."""
         last = () if token is None else (int(token),)
-        likely = tuple((*(one for one in own if one not in last), *last) for own in self.likely)
+        likely = tuple((*(end for end in ends if end not in last), *last) for ends in self.likely)
         return replace(self, likely=likely)
 
 
@@ -75,7 +75,7 @@ def predictions(prover: Prover, lines: Sequence[Line]) -> Predictions | None:
     network, observation = prover.network, prover.observation
     head = network.get_output_embeddings()  # type: ignore[operator]
     named = network.named_parameters()
-    name = next((name for name, own in named if head is not None and own is head.weight), None)
+    name = next((name for name, value in named if head is not None and value is head.weight), None)
     if name not in observation.received or not lines:
         return None
     batch, width = prover.batch(lines, []), head.weight.shape[1]
@@ -152,7 +152,7 @@ def levelled(weights: Tensor, mask: Tensor, shared: Tensor) -> Tensor:
     if common := _level(seen[seen > 0]):
         weights, levels = weights / common, [1.0] * len(seen)
     else:
-        levels = [own for row in seen if (own := _level(row[row > 0])) is not None]
+        levels = [share for row in seen if (share := _level(row[row > 0])) is not None]
     if len(levels) < len(seen):
         return weights.where(real & (weights > _HIDDEN), 0)
     level = weights.new_tensor(levels)[:, None]

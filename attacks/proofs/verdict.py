@@ -19,9 +19,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from attacks.proofs.cuts import CUTS
-from fedsim.capture import Observation
+from fedsim.capture import Kind, Observation
 from fedsim.records import Certificate
 from fedsim.types import Tensors
 
@@ -95,18 +96,20 @@ def compare(
         idle: what the client sends without any example, as by weight decay; it proves nothing and
             is subtracted from both.
     """
-    sums = [torch.zeros(4, dtype=torch.float64) for _ in (made, *parts)]
+    sums: list[list[Tensor]] = [[] for _ in (made, *parts)]  # read once, at the end
     for name, value in made.items():
         goal = observation.update((name,))[name].to(value.device)
         guess = value.double()
         if idle is not None:
             goal, guess = goal - idle[name], guess - idle[name]
-        terms = (goal.square().sum(), guess.square().sum(), (goal * guess).sum())
-        row = torch.tensor([*map(float, terms), _rounding(observation, name)], dtype=torch.float64)
-        for total, part in zip(sums, (made, *parts), strict=True):
+        rounding = _rounding(observation.received[name], observation.kind).to(value.device)
+        row = torch.stack(
+            (goal.square().sum(), guess.square().sum(), (goal * guess).sum(), rounding)
+        )
+        for rows, part in zip(sums, (made, *parts), strict=True):
             if name in part:
-                total += row
-    proofs = [_proof(*total.tolist()) for total in sums]
+                rows.append(row)
+    proofs = [_proof(*torch.stack(rows).sum(0).tolist()) if rows else NO_PROOF for rows in sums]
     return max(proofs, key=lambda proof: proof.error / proof.bound)
 
 
@@ -118,13 +121,12 @@ def _proof(seen: float, made: float, both: float, rounding: float) -> Proof:
     return Proof(error, bound(rounding**0.5 / seen**0.5), both / made)
 
 
-def _rounding(observation: Observation, name: str) -> float:
-    """The largest squared error that rounding to the wire's dtype causes.
+def _rounding(received: Tensor, kind: Kind) -> Tensor:
+    """The largest squared error that rounding to the wire's dtype causes, float64.
 
     That of a float32 gradient is part of ``CUTS.float_sums``.
     """
-    value = observation.received[name]
-    if observation.kind == "gradient" and value.dtype in {torch.float32, torch.float64}:
-        return 0.0
-    half = torch.finfo(value.dtype).eps / 2
-    return half**2 * float(value.double().square().sum())
+    if kind == "gradient" and received.dtype in {torch.float32, torch.float64}:
+        return received.new_zeros((), dtype=torch.float64)
+    half = torch.finfo(received.dtype).eps / 2
+    return half**2 * received.double().square().sum()

@@ -7,12 +7,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from experiments.plan.config import shipped
 from experiments.plan.toml_source import read_toml
 from fedsim.build import registry
-from fedsim.defenses.base import DefenseFamily
+
+if TYPE_CHECKING:
+    from fedsim.defenses.base import DefenseFamily
 
 
 def _sentences(classes: Mapping[str, object]) -> dict[str, str]:

@@ -177,7 +177,7 @@ def test_show_tells_limits_and_time() -> None:
     ((step, count),) = cost.time.steps.values()
     assert count == 1000
     assert step > 0
-    assert cost.time.attacks == pytest.approx(6 * 1000 * step / 2)
+    assert 6 * 1000 * step < cost.time.attacks < 1.2 * 6 * 1000 * step
     assert cost.time.simulation > 6 * cost.time.step / 2 * 0.99
     assert "searches: about" in text
     assert json.loads(json.dumps(shown.table()))["experiments"][0]["cost"]["captures"] == 6
