@@ -36,7 +36,6 @@ from experiments.plan.config import ExperimentConfig, Plan
 from experiments.plan.entries import entries
 from experiments.plan.folder import Run
 from experiments.stages.attack import attackers
-from experiments.stages.simulate import Simulator
 from experiments.stages.victims import Victims
 from fedsim.errors import ConfigError
 from fedsim.files import remove_temporaries
@@ -108,7 +107,7 @@ class Calibration:
             ledger = stack.enter_context(Ledger(self.root / "jobs.sqlite"))
             remove_temporaries(self.root)
             team = stack.enter_context(attackers(run, ledger, self.console))
-            yield Bench(team, stack.enter_context(Simulator()), ledger, self.console)
+            yield Bench(team, ledger, self.console)
 
     def _weakest(self, bench: Bench, number: int) -> int | None:
         strengths = len(self.families[number].values)

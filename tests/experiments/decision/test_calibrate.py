@@ -130,6 +130,16 @@ def test_the_folder_is_a_run(calibrated: Path) -> None:
     assert outcome.page is not None
 
 
+@pytest.mark.slow
+@pytest.mark.ray
+def test_on_ray_the_answer_is_the_same(calibrated: Path, tmp_path: Path) -> None:
+    """Clients let go of their CPUs before attacks ask for them, strength by strength."""
+    file, run = write(tmp_path, federation={"engine": "ray"}), tmp_path / "run"
+    subprocess.run(command(file, run), check=True, timeout=PATIENCE, capture_output=True)
+    ours, theirs = (one / "calibration" / "answer.json" for one in (run, calibrated))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
 def kill_when(file: Path, run: Path, ready: Callable[[], bool]) -> None:
     process = subprocess.Popen(command(file, run), stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + PATIENCE
