@@ -7,14 +7,11 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from experiments.plan.config import shipped
 from experiments.plan.toml_source import read_toml
 from fedsim.build import registry
-
-if TYPE_CHECKING:
-    from fedsim.defenses.base import DefenseFamily
 
 
 def _sentences(classes: Mapping[str, object]) -> dict[str, str]:
@@ -57,6 +54,8 @@ def _metrics() -> dict[str, str]:
 
 def _defenses() -> dict[str, str]:
     """By kind, in the order in which ``DefenseFamily`` names them."""
+    from fedsim.defenses.base import DefenseFamily
+
     classes, families = defenses(), get_args(DefenseFamily)
     said = _sentences(classes)
     ordered = sorted(classes, key=lambda name: families.index(classes[name].family))
