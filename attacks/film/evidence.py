@@ -19,7 +19,7 @@ from attacks.proofs.certificate import Prover, proven
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.sentences import SpanSentence
-from attacks.tokens.span_test import SpanTest, best_test
+from attacks.tokens.span_membership import SpanTest, best_test
 from fedsim.errors import CannotAttack
 
 Line = tuple[int, ...]

@@ -19,7 +19,7 @@ from attacks.span.over_rounds import over_rounds
 from attacks.tokens.adapters import AdapterSpan
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
-from attacks.tokens.span_test import best_test
+from attacks.tokens.span_membership import best_test
 from attacks.tokens.subspace import Subspace
 from fedsim.capture import CaptureKey, Observation
 from fedsim.errors import CannotAttack

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Job
-from attacks.tokens.span_test import SpanTest
+from attacks.tokens.span_membership import SpanTest
 
 
 @dataclass(frozen=True)

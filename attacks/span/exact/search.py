@@ -17,7 +17,7 @@ from attacks.tokens.cuts import CUTS
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.layout import RIGHT, Layout, left_layouts, trailing_layouts
 from attacks.tokens.sentences import SpanSentence, grow
-from attacks.tokens.span_test import SpanTest, best_test
+from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
 from fedsim.errors import CannotAttack
 from fedsim.tasks.text import TextTask

@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.base import Job
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.sentences import SpanSentence
-from attacks.tokens.span_test import SpanTest
+from attacks.tokens.span_membership import SpanTest
 from attacks.tokens.word_clusters import WordCluster, WordClusters
 
 _KICKS = 8  # fresh draws of a line's worst tokens, in a row, before the line is given up

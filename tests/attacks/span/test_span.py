@@ -19,7 +19,7 @@ from attacks.span.span import Span
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
 from attacks.tokens.first_layers import FirstLayers
-from attacks.tokens.span_test import best_test
+from attacks.tokens.span_membership import best_test
 from fedsim.capture import Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows

@@ -9,7 +9,7 @@ from attacks.base import Attack
 from attacks.feasibility import Feasibility, Prospect
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import read_traces
-from attacks.tokens.span_test import best_test
+from attacks.tokens.span_membership import best_test
 from experiments.plan.cells import Cell
 from experiments.plan.rehearsal import rehearse
 from experiments.preview.feasibility import feasible
