@@ -241,6 +241,7 @@ def test_a_reason_is_a_few_words() -> None:
     assert reason(message) == "the gradient of 'h.0.attn' has rank 128 at width 128"
 
 
+@pytest.mark.slow
 def test_the_table_of_a_trained_model() -> None:
     names = ("none", "clipping alone", "dp_sgd, epsilon 1", "AdamW 5e-05, 1 step")
     subject, *rows = rank_tables([SPLIT], [BY_NAME[name] for name in names])

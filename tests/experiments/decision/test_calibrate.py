@@ -151,6 +151,7 @@ def kill_when(file: Path, run: Path, ready: Callable[[], bool]) -> None:
     process.wait()
 
 
+@pytest.mark.slow
 def test_killed_three_times_the_answer_is_the_same(calibrated: Path, tmp_path: Path) -> None:
     file, run = write(tmp_path), tmp_path / "run"
 
