@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 import tomli_w
@@ -16,9 +15,9 @@ from experiments.decision.targets import parse_targets
 from experiments.decision.wording import goal, headline, measured, notes, table
 from experiments.plan.config import ExperimentConfig
 from experiments.report.figures import INK, Figure
-from experiments.report.tables import Number, text_of
+from experiments.report.tables import text_of
+from experiments.report.templates import render
 from fedsim.files import write_bytes, write_json
-from fedsim.visible import visible
 
 
 def write_answer(answer: Answer, experiment: ExperimentConfig, root: Path) -> Path:
@@ -42,23 +41,9 @@ def write_answer(answer: Answer, experiment: ExperimentConfig, root: Path) -> Pa
 
 
 def _render(answer: Answer, drawn: Figure, toml: str) -> str:
-    from jinja2 import DictLoader, Environment, StrictUndefined
-
-    sources = {
-        "calibration.html.j2": files("experiments.decision"),
-        "report.css": files("experiments.report"),
-    }
-    templates = {name: at.joinpath(name).read_text("utf-8") for name, at in sources.items()}
-    environment = Environment(
-        loader=DictLoader(templates),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.tests["number"] = lambda value: isinstance(value, int | Number)
-    return environment.get_template("calibration.html.j2").render(
+    return render(
+        "experiments.decision",
+        "calibration.html.j2",
         answer=answer,
         headline=headline(answer),
         goals=[goal(target) for target in parse_targets(answer.question.hold)],
@@ -72,8 +57,3 @@ def _render(answer: Answer, drawn: Figure, toml: str) -> str:
         measured=measured,
         cell=text_of,
     )
-
-
-def _shown(value: object) -> object:
-    """Names of attacks and defenses may be a stranger's."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from importlib.resources import files
 from pathlib import Path
 
-from markupsafe import Markup
-
 from experiments.dossier.record import EvidenceRecord
+from experiments.report.templates import render
 from experiments.wording.names import show
 from experiments.wording.threat import ATTACKER
 from fedsim.errors import StoreError
 from fedsim.files import SCHEMA, Sealed, read_record, write_bytes, write_json
 from fedsim.plain_files import check_path, digest_plain
-from fedsim.visible import visible
 
 RECORD, PAGE, MANIFEST = "evidence.json", "index.html", "manifest.json"
 
@@ -91,25 +88,11 @@ def _check(folder: Path, known: dict[str, str]) -> None:
 
 
 def _render(record: EvidenceRecord) -> str:
-    from jinja2 import DictLoader, Environment, StrictUndefined
-
-    sources = {
-        "evidence.html.j2": files("experiments.dossier"),
-        "report.css": files("experiments.report"),
-    }
-    templates = {name: at.joinpath(name).read_text("utf-8") for name, at in sources.items()}
-    environment = Environment(
-        loader=DictLoader(templates),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return render(
+        "experiments.dossier",
+        "evidence.html.j2",
+        record=record,
+        attacker=ATTACKER,
+        show=show,
+        dump=json.dumps,
     )
-    page = environment.get_template("evidence.html.j2")
-    return page.render(record=record, attacker=ATTACKER, show=show, dump=json.dumps)
-
-
-def _shown(value: object) -> object:
-    """Names of attacks and defenses may be a stranger's."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
