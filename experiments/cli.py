@@ -30,6 +30,7 @@ from experiments.commands.rm import rm
 from experiments.commands.run import command
 from experiments.commands.schema import schema
 from experiments.commands.show import show
+from experiments.commands.watch import watch
 from experiments.origin import check_origin
 from fedsim import __version__
 from fedsim.errors import FedsimError, Terminated
@@ -73,7 +74,7 @@ for _stage, _sentence in (
 ):
     app.command(_stage, help=_sentence)(command(_stage))
 for _command in (
-    *(show, prepare, prior, init),
+    *(show, watch, prepare, prior, init),
     *(calibrate, check, diff, doctor, limits, audit, evidence),
     *(ls, rm, export),
     *(describe, schema, new),

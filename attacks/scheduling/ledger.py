@@ -113,6 +113,9 @@ class Ledger:
 
     Opening it puts jobs that a killed command left ``running`` back to ``queued``.
 
+    Attributes:
+        path: the file, which lies in the run folder.
+
     Raises:
         StoreError: the file is broken or of another version, or another process is at work on
             the run.
@@ -127,7 +130,7 @@ class Ledger:
         except StoreError:
             self._run_lock.close()
             raise
-        self._path = path
+        self.path = path
         with self._writing():
             self._connection.execute("PRAGMA journal_mode = WAL")
             # What a power failure takes is found again in the jobs' records.
@@ -229,7 +232,7 @@ class Ledger:
                 with self._connection:
                     yield
             except sqlite3.OperationalError as error:
-                raise unwritable(self._path, str(error)) from None
+                raise unwritable(self.path, str(error)) from None
 
     def _first(self, spec: JobSpec) -> tuple[str | None, int]:
         """Options and attempts of the job; the keys of a group share them."""

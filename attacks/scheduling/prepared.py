@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from attacks.base import Attack, Job
 from attacks.scheduling.jobs import JobSpec, Progress
@@ -26,6 +27,11 @@ from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
 Report: TypeAlias = Callable[[Progress], None]
+
+_DRAWN = {(1,), (3,)}
+"""Channels of a guess that can be drawn."""
+_DRAWN_EVERY = 0.5
+"""Seconds between two pictures of a guess that forms."""
 
 
 class PreparedRecord(Sealed):
@@ -104,9 +110,7 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
     job = Job(
         device=device,
         deadline=time.monotonic() + spec.demand.budget,
-        report=lambda step, objective, guess: report(
-            Progress("reconstruct", step, objective, guess if isinstance(guess, str) else "")
-        ),
+        report=Sketch(report),
     )
     store = CaptureStore(spec.captures)
     if seen.knowledge.auxiliary:
@@ -114,6 +118,24 @@ def job_of(spec: JobSpec, seen: Observation, device: torch.device, report: Repor
     if (candidates := store.candidates()) is not None:
         job.candidates = lambda: candidates
     return job
+
+
+class Sketch:
+    """An attack's report of a step, with a picture of its guess from time to time."""
+
+    def __init__(self, report: Report) -> None:
+        self._report, self._drawn = report, 0.0
+
+    def __call__(self, step: int, objective: float, guess: str | Tensor) -> None:
+        """Take the report of a step."""
+        text, image = (guess, None) if isinstance(guess, str) else ("", self._picture(guess))
+        self._report(Progress("reconstruct", step, objective, text, image))
+
+    def _picture(self, images: Tensor) -> Tensor | None:
+        if time.monotonic() - self._drawn < _DRAWN_EVERY or images.shape[1:-2] not in _DRAWN:
+            return None
+        self._drawn = time.monotonic()
+        return (images.detach()[0].nan_to_num().clamp(0, 1) * 255).round().to("cpu", torch.uint8)
 
 
 @contextmanager

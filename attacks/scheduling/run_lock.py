@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from pathlib import Path
 from typing import IO
 
 from fedsim.errors import StoreError
-from fedsim.plain_files import open_lock
+from fedsim.plain_files import open_lock, open_plain
+
+_TRIES, _GLANCE = 5, 0.02
+"""Who only looks whether the run is locked holds the lock for less than so many seconds."""
 
 
 def lock_run(path: Path) -> IO[str]:
@@ -23,11 +27,28 @@ def lock_run(path: Path) -> IO[str]:
         ConfigError: the lock is a link or no file.
     """
     lock = open_lock(path.with_suffix(".lock"))
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_GLANCE)
+        else:
+            return lock
+    lock.close()
+    raise StoreError(f"{path}: another process is at work on this run. Wait for it, or stop it.")
+
+
+def locked(path: Path) -> bool:
+    """Whether a process is at work on the run; for a moment, this takes the lock itself.
+
+    Args:
+        path: of the ledger.
+    """
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open_plain(path.with_suffix(".lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.close()
-        raise StoreError(
-            f"{path}: another process is at work on this run. Wait for it, or stop it."
-        ) from None
-    return lock
+        return True
+    except FileNotFoundError:
+        return False
+    return False

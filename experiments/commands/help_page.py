@@ -8,7 +8,7 @@ import click
 import typer.core
 
 CHAPTERS: Mapping[str, tuple[str, ...]] = {
-    "Simulate": ("run", "show", "simulate", "prepare", "prior", "init"),
+    "Simulate": ("run", "watch", "show", "simulate", "prepare", "prior", "init"),
     "Attack": ("attack", "score", "report", "open"),
     "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit", "evidence"),
     "Manage": ("ls", "rm", "export"),

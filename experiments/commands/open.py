@@ -19,6 +19,11 @@ def open_(run: RunFolder) -> None:
     if not page.exists():
         raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
     say(page)
+    show_page(page.resolve().as_uri())
+
+
+def show_page(address: str) -> None:
+    """Open an address in a browser where there is a screen."""
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     if sys.platform != "linux" or any(os.environ.get(name) for name in screens):
-        webbrowser.open(page.resolve().as_uri())
+        webbrowser.open(address)

@@ -23,7 +23,7 @@ from experiments.report.page import SCRIPT, environment
 from experiments.report.reasons import phrases
 from experiments.report.statements import shade
 from experiments.report.tables import Table
-from experiments.stages.gallery import png
+from experiments.stages.png import png
 from experiments.stages.rows import read_rows
 from experiments.wording.names import show, title
 from fedsim.cell import CaptureConfig, CellConfig, TaskConfig

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from experiments.report.gallery import data_uri, mark
-from experiments.stages.gallery import png
+from experiments.stages.png import png
 from fedsim.visible import escaped
 
 _MARKS = {"run": "background:#a5d6a7;color:#000", "word": "background:#fff59d;color:#000"}

@@ -19,6 +19,7 @@ from experiments.plan.config import AttackStage, ExperimentConfig
 from experiments.plan.entries import entries
 from experiments.plan.folder import Run
 from experiments.stages.donors import Donor, control_label, donors_of
+from experiments.stages.live import Live
 from fedsim.capture import CaptureKey
 from fedsim.records import CONTROLS, PRIOR_ONLY, shown
 
@@ -36,6 +37,7 @@ class Attackers:
 
     def __init__(self, ledger: Ledger, console: Console, *, retry_failed: bool = False) -> None:
         self._ledger, self._console, self._retry_failed = ledger, console, retry_failed
+        self._live = Live(ledger.path.parent)
         self.interrupted: list[str] = []
         self.devices: set[str] = set()
         self.without_gpu = 0
@@ -98,10 +100,12 @@ class Attackers:
     def close(self) -> None:
         """Stop what still runs."""
         self._stack.close()
+        self._live.close()
 
     def _show(self, event: Event) -> None:
         spec: JobSpec = event.spec
         if event.state == "settled":
+            self._live.drop(spec)
             again = [record for record in event.records if record.status == "interrupted"]
             self.interrupted += [record.reason for record in again]
             self.devices |= {record.device for record in event.records if record.device}
@@ -111,6 +115,7 @@ class Attackers:
             self._console.advance(WORK, f"{spec.label} {spec.keys[0]}: {statuses}")
         elif event.progress is not None:
             progress = event.progress
+            self._live.note(spec, progress)
             goal = progress.objective
             said = [f"step {progress.step}"]
             said += [] if math.isnan(goal) else [f"objective {goal:.3g}"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
 from experiments.stages.guesses import matched, read_guess
+from experiments.stages.png import png
 from experiments.stages.rows import read_rows, write_rows
 from experiments.stages.victims import Victims
 from experiments.wording.names import settings
@@ -220,30 +217,13 @@ def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
             total=total,
             value=value,
             certified=found.certified(number),
-            original=_content(truth, number, modality),
-            guess=None if missed else _content(found.aligned, number, modality),
+            original=content(truth, number, modality),
+            guess=None if missed else content(found.aligned, number, modality),
         )
 
 
-def _content(examples: Examples, number: int, modality: Modality) -> bytes:
+def content(examples: Examples, number: int, modality: Modality) -> bytes:
+    """An image as a PNG file, or a text in UTF-8 with one space between words."""
     if modality == "image":
         return png(examples.batch.inputs[number])
     return " ".join(examples.words[number].split()).encode()
-
-
-def png(image: Tensor) -> bytes:
-    """A PNG file, pixel for pixel.
-
-    Args:
-        image: ``(channel, height, width)`` with one or three channels; uint8, or float in [0, 1].
-    """
-    from PIL import Image
-
-    pixels = image.detach().cpu()
-    if pixels.is_floating_point():
-        pixels = (pixels.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
-    array = pixels.permute(1, 2, 0).numpy()
-    picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", optimize=True)
-    return buffer.getvalue()

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from experiments.report.gallery import data_uri, mark, words
-from experiments.stages.gallery import png
+from experiments.stages.png import png
 
 
 def decode(image: torch.Tensor) -> npt.NDArray[np.uint8]:

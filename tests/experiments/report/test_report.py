@@ -24,7 +24,8 @@ from experiments.report.figures import frame_decibels
 from experiments.report.footer import provenance_lines, summary
 from experiments.report.report import PAGES, canonical, write_report
 from experiments.stages.coverage import Coverage, coverage
-from experiments.stages.gallery import Shown, png, ranks, write_gallery
+from experiments.stages.gallery import Shown, ranks, write_gallery
+from experiments.stages.png import png
 from experiments.stages.rows import read_rows, write_rows
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow

@@ -1,0 +1,95 @@
+"""What the running jobs of a run have so far, for whoever watches it; gone when the run ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from attacks.scheduling.jobs import JobSpec, Progress
+from experiments.stages.png import png
+from fedsim.errors import FedsimError
+from fedsim.files import Record, read_record, write_bytes
+
+FILE = "live.json"
+EVERY = 1.0
+"""Seconds between two writes."""
+
+
+class Forming(Record):
+    """A running job.
+
+    Attributes:
+        objective: None before the first.
+        text: the guess so far, if it is one.
+        image: the guess so far as a PNG file in Base64; empty if it is none.
+    """
+
+    phase: str
+    step: int
+    objective: float | None
+    text: str
+    image: str = ""
+
+    @property
+    def picture(self) -> bytes:
+        """The PNG file."""
+        return base64.b64decode(self.image)
+
+
+class LiveRecord(Record):
+    """``live.json``: the running jobs by the name of their first capture's row in the ledger."""
+
+    jobs: dict[str, Forming]
+
+
+class Live:
+    """Writes the file at most once a second; a run never fails for it."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / FILE
+        self._jobs: dict[str, Progress] = {}
+        self._written = 0.0
+
+    def note(self, spec: JobSpec, progress: Progress) -> None:
+        """Take the progress of a job."""
+        self._jobs[spec.name] = progress
+        if time.monotonic() - self._written >= EVERY:
+            self._written = time.monotonic()
+            record = LiveRecord(jobs={name: _forming(one) for name, one in self._jobs.items()})
+            with suppress(FedsimError):  # the guess itself is written when the job ends
+                data = json.dumps(record.model_dump()).encode()
+                write_bytes(self._path, data, sync=False, private=True)
+
+    def drop(self, spec: JobSpec) -> None:
+        """The job has ended."""
+        self._jobs.pop(spec.name, None)
+
+    def close(self) -> None:
+        """No job runs any more."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def read_live(run: Path) -> dict[str, Forming]:
+    """The running jobs; none without a file.
+
+    Raises:
+        FedsimError: the file is broken, or no file.
+    """
+    path = run / FILE
+    return read_record(path, LiveRecord).jobs if path.exists() else {}
+
+
+def _forming(progress: Progress) -> Forming:
+    image = b"" if progress.image is None else png(progress.image)
+    return Forming(
+        phase=progress.phase,
+        step=progress.step,
+        objective=progress.objective if math.isfinite(progress.objective) else None,
+        text=progress.text,
+        image=base64.b64encode(image).decode(),
+    )
