@@ -164,7 +164,7 @@ def test_every_dependency_is_pinned() -> None:
     assert {"torch", "flwr", "ray", "transformers"} <= names
     assert re.fullmatch(r"\d+\.\d+\.\d+", PINS["torch"])
     assert PINS["flwr"].startswith("1.41.")
-    assert "flwr[simulation]>=1.41,<2" in project["dependencies"]
+    assert "flwr>=1.41,<2" in project["dependencies"]
 
 
 def test_the_version_is_told_once() -> None:

@@ -20,7 +20,7 @@ from experiments.wording.defense_names import defense_name
 from experiments.wording.names import duration, show, title, utility_unit
 from fedsim.build import registry
 from fedsim.metrics import METRICS
-from fedsim.records import shown
+from fedsim.records import PRIOR_ONLY, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,6 +81,7 @@ def _figures(state: State) -> Iterator[Figure]:
     leakage = [
         (line, [(number, fmean(values)) for number, values in sorted(by_round.items())])
         for line, by_round in state.leakage.items()
+        if line.attack != title(PRIOR_ONLY)
     ]
     panels: dict[tuple[str, str], list[Curve]] = {}
     for line, points in [*leakage, *state.utility.items()]:
@@ -101,7 +102,10 @@ def _draw(curves: list[Curve], axes: Axes) -> None:
         stroke = style[line.place]
         marker = stroke.marker if len(rounds) <= FEW else ""
         axes.plot(rounds, values, color=stroke.colour, marker=marker, ms=4, label=_place(line))
-    if _unit(curves[0][0].metric) == "dB":
+    unit = _unit(curves[0][0].metric)
+    if unit in {"dB", "1", "rate"}:  # panels of one page compare
+        axes.set_ylim(0, None if unit == "dB" else 1.04)
+    if unit == "dB":
         frame_decibels(axes)
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

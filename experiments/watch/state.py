@@ -22,13 +22,21 @@ from experiments.stages.guesses import matched, read_guess
 from experiments.stages.live import Forming, read_live
 from experiments.stages.utility import defense_of
 from experiments.stages.victims import Victims
-from experiments.wording.names import settings, told_apart
+from experiments.wording.names import settings, title, told_apart
 from fedsim.build import registry
 from fedsim.capture import CaptureKey
 from fedsim.errors import FedsimError
 from fedsim.files import read_record
 from fedsim.metrics import METRICS
-from fedsim.records import MAIN, STATUSES, TRAINING, Modality, SimulationRecord, TrainingRecord
+from fedsim.records import (
+    MAIN,
+    PRIOR_ONLY,
+    STATUSES,
+    TRAINING,
+    Modality,
+    SimulationRecord,
+    TrainingRecord,
+)
 from fedsim.threads import one_thread
 
 Running: TypeAlias = tuple[str, LedgerRow, float, Forming | None]
@@ -102,7 +110,7 @@ class Watcher:
             for name, label in settings(mine, {}).items():
                 self._labels[name] = ", ".join(filter(None, (first, label)))
         self._entries = {c.name: {e.label: e for e in entries(c.experiment)} for c in run.cells}
-        self._scored: dict[tuple[str, str, int, int], tuple[Line, list[float], Glimpse | None]] = {}
+        self._scored: dict[tuple[str, str, int, int], tuple[Line, list[float], Glimpse]] = {}
         self._planned: dict[str, int] = {}
 
     @property
@@ -136,8 +144,8 @@ class Watcher:
         leakage = defaultdict[Line, dict[int, list[float]]](lambda: defaultdict(list))
         for (_, _, number, _), (line, values, _) in sorted(self._scored.items()):
             leakage[line][number] += values
-        shown = [self._scored.get((r.cell, r.label, r.round, r.client)) for r in reversed(rows)]
-        glimpses = [found[2] for found in shown if found and found[2]]
+        shown = (self._scored.get((r.cell, r.label, r.round, r.client)) for r in reversed(rows))
+        glimpses = [found[2] for found in shown if found and found[2].attack != title(PRIOR_ONLY)]
         failed = [f"{row.label} on {row.cell}: {row.reason}" for row in rows if _failed(row)]
         return State(
             working=locked(path),
