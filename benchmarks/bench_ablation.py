@@ -1,12 +1,13 @@
-"""What each component of ``span`` is worth: the attack with it, and with it replaced.
+"""What each component and threshold of ``span`` is worth: the attack with it and without it.
 
-A component is switched off from outside, so that the attack holds no switch. The sentences are of
-splits on which no threshold was set. CPU times are of the whole attack on one batch.
+A component is replaced, and a threshold halved or doubled, from outside, so that the attack holds
+no switch. Each change is paired with the whole attack on the same messages, which are of rows on
+which no threshold was set. CPU times are of the whole attack on one batch.
 
-    python -m benchmarks.bench_ablation runs/span-ablation.jsonl --cells gpt2-8k,noise,1
+    python -m benchmarks.bench_ablation runs/span-ablation.jsonl --firsts 0,4,8
     python -m benchmarks.bench_ablation runs/span-ablation.jsonl --record
 
-The first appends a line for each batch and component to the file, and goes on where it stopped. The
+The first appends a line for each batch and change to the file, and goes on where it stopped. The
 second makes ``docs/results/span-ablation.json`` of it.
 """
 
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import math
+import pkgutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +24,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from scipy.stats import t as student
 
 from attacks.base import Job, Reconstruction
 from attacks.proofs.gradient_pursuit import GradientPursuit
@@ -54,21 +58,19 @@ from fedsim.threads import one_thread
 from fedsim.types import Batch, Rows, Tensors
 from fedsim.visible import say
 
-_OWN = ("sentences", "test[:40]")
 _MAILS = ("film/enron-sentences", "validation[1000:1100]")
 MODELS: Mapping[str, tuple[str, str, str]] = {
-    "tiny-gpt2": ("tiny-gpt2", *_OWN),
-    "tiny-bert": ("tiny-bert", *_OWN),
+    "tiny-gpt2": ("tiny-gpt2", "sentences", "test[:40]"),
     "gpt2-8k": ("fedsim/gpt2-8k", *_MAILS),
     "llama-8k": ("fedsim/llama-8k", *_MAILS),
     "MiniLM": ("sentence-transformers/all-MiniLM-L6-v2", "nyu-mll/glue:cola", "validation[:100]"),
 }
+_NOISE = {"gpt2-8k": 8e-3, "llama-8k": 3e-3, "MiniLM": 1e-3}
+"""Standard deviation at which a part of the words is read, found on other rows."""
 DEFENSES: Mapping[str, Sequence[Mapping[str, object]]] = {
     "none": (),
-    "weak noise": ({"name": "gaussian_noise", "std": 1e-4},),
-    "noise": ({"name": "gaussian_noise", "std": 1e-3},),
-    "strong noise": ({"name": "gaussian_noise", "std": 5e-3},),
-    "pruning": ({"name": "prune", "fraction": 0.9},),
+    "noise": ({"name": "gaussian_noise"},),
+    "pruning": ({"name": "prune", "fraction": 0.99},),
     "sign": ({"name": "sign"},),
     "AdamW": (),
 }
@@ -137,44 +139,89 @@ COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Component -> what takes the place of which names while it is off."""
 
-_EXACT = ("sweep", "word clusters")
-_CAUSAL = (
-    "next-token shift",
-    "second block",
-    "consistency in the search",
-    "prefix fit",
-    "gradient pursuit",
-    "refinement",
-    "second search",
-)
-_GROWN = ("matched growth", "whitening", "suffix swaps", "regrowth")
-_WORDS = (
-    "word clusters",
-    "table rows",
-    "row view",
-    "position scores",
-    "residual proposals",
-    "crossover",
-    "coordinate sweep",
-)
-_ENCODERS = {"MiniLM", "tiny-bert"}
-_ALONE = {
-    "crossover",
-    "prefix fit",
-    "suffix swaps",
-    "regrowth",
-    "word clusters",
-    "residual proposals",
+_CUTS, _CAUSAL, _WORDS = "attacks.tokens.cuts.CUTS.", "attacks.span.causal.", "attacks.span.encoder."
+THRESHOLDS: Mapping[str, str] = {
+    **{
+        name: _CUTS + name
+        for name in (
+            "gap",
+            "token_sine",
+            "end_sine",
+            "end_ratio",
+            "rank_fall",
+            "sentence_sine",
+            "neighbour_ratio",
+            "lowest_limit",
+            "highest_limit",
+            "absent_weight",
+            "separation",
+            "end_gain",
+            "next_tokens",
+            "prefixes",
+            "fewest_lines",
+            "row_level",
+        )
+    },
+    "largest ratio": "attacks.tokens.evidence._LARGEST_RATIO",
+    "layer trust": "attacks.tokens.evidence._LAYER_TRUST",
+    "model weight": "attacks.tokens.next_token_shift._MODEL_WEIGHT",
+    "shift weight": "attacks.tokens.next_token_shift._SHIFT_WEIGHT",
+    "grown places": "attacks.tokens.soft_traces._GROWN_PLACES",
+    "tokens ahead": _CAUSAL + "decoder._AHEAD",
+    "weight error": _CAUSAL + "prefix_fit._WEIGHT_ERROR",
+    "least lack": _CAUSAL + "prefix_fit._LEAST_LACK",
+    "matched room": _CAUSAL + "matched_growth._MATCHED_ROOM",
+    "weights shift": _CAUSAL + "matched_growth._WEIGHTS_SHIFT",
+    "weights trust": _CAUSAL + "matched_growth._WEIGHTS_TRUST",
+    "whitening ridge": _CAUSAL + "matched_growth._WHITENING_RIDGE",
+    "nearest words": _WORDS + "joint_words._NEAREST",
+    "row weight": _WORDS + "proposals._ROWS",
 }
-"""Components that a single sentence does not use."""
+"""Threshold -> where it stands; each is halved and doubled."""
+
+
+def _scaled(*names: str) -> tuple[str, ...]:
+    return tuple(f"{name} {factor}" for name in names for factor in ("x 1/2", "x 2"))
+
+
+_TOLD = ("next-token shift", "second block", "consistency in the search", "gradient pursuit")
+_ONE = (*_TOLD, "refinement", "second search")
+_LAYERS = ("layer trust", "largest ratio", "separation", "end_gain", "next_tokens", "prefixes")
+_NEXT = ("model weight", "shift weight", "grown places")
+_FIT = ("tokens ahead", "weight error", "least lack", "fewest_lines")
+_SINES = ("gap", "token_sine", "end_sine", "end_ratio", "rank_fall", "absent_weight")
+_ENDS = ("lowest_limit", "highest_limit")
+_NEAR = ("table rows", "row view", "position scores", "coordinate sweep")
+_GROWN = ("matched growth", "whitening", "suffix swaps", "regrowth")
+_RIDGES = ("matched room", "weights shift", "weights trust", "whitening ridge")
+PLAN: Mapping[tuple[str, str, int], tuple[str, ...]] = {
+    ("MiniLM", "noise", 1): _NEAR,
+    ("MiniLM", "sign", 1): _NEAR,
+    ("tiny-gpt2", "AdamW", 2): _GROWN,
+    ("gpt2-8k", "noise", 1): _ONE,
+    ("llama-8k", "noise", 1): _ONE,
+    ("llama-8k", "sign", 1): _ONE,
+    ("gpt2-8k", "noise", 2): (*_TOLD, "prefix fit"),
+    ("MiniLM", "sign", 2): (*_NEAR, "residual proposals", "crossover", "word clusters"),
+    ("MiniLM", "none", 2): ("sweep", "word clusters"),
+    ("gpt2-8k", "none", 4): ("sweep", *_scaled(*_SINES, *_ENDS)),
+    ("llama-8k", "none", 4): _scaled(*_SINES, *_ENDS),
+    ("MiniLM", "none", 4): _scaled(*_SINES, "sentence_sine", "neighbour_ratio"),
+    ("gpt2-8k", "pruning", 1): (*_ONE, *_scaled(*_LAYERS, *_NEXT)),
+    ("MiniLM", "pruning", 1): (*_NEAR, *_scaled("row_level", "nearest words", "row weight")),
+    ("llama-8k", "sign", 2): (*_TOLD, "prefix fit", *_scaled(*_FIT)),
+    ("tiny-gpt2", "AdamW", 3): _scaled(*_RIDGES),
+    ("llama-8k", "pruning", 1): _ONE,
+}
+"""Model, defense and batch size -> the changes that may decide its guess, the cheap ones first."""
 
 
 @dataclass(frozen=True)
 class AblationRow:
-    """The attack on one batch, with all components or without one.
+    """The attack on one batch, whole or changed.
 
     Attributes:
-        without: the component; empty if none is off.
+        change: the component that is off or the threshold that is scaled; empty for none.
         first: number of the batch's first row.
         recall: share of the private tokens that are guessed, whatever their place.
         precision: share of the guessed tokens that are private.
@@ -187,7 +234,7 @@ class AblationRow:
     defense: str
     batch: int
     first: int
-    without: str
+    change: str
     recall: float
     precision: float
     exact: int
@@ -196,9 +243,9 @@ class AblationRow:
 
     def text(self) -> str:
         """For a terminal."""
-        cell = f"{self.model:<9} {self.defense:<12} {self.batch:>2} {self.first:>3}"
-        found = f"{self.recall:.2f} {self.precision:.2f}  {self.exact} exact, {self.proven} proven"
-        return f"{cell}  {self.without or '-':<26} {found}  {self.seconds:>6.1f} s"
+        cell = f"{self.model:<9} {self.defense:<8} {self.batch:>2} {self.first:>3}"
+        outcome = f"{self.recall:.2f} {self.precision:.2f}  {self.exact} exact, {self.proven} sure"
+        return f"{cell}  {self.change or '-':<26} {outcome}  {self.seconds:>6.1f} s"
 
 
 @dataclass(frozen=True)
@@ -229,8 +276,12 @@ class AblationCase:
         """What the server sees of so many rows, and the batch."""
         options: dict[str, Any] = _ADAMW if defense == "AdamW" else {}
         federation = FederationConfig(batch_size=count, engine="in-process", **options)
-        chain = build_chain([dict(one) for one in DEFENSES[defense]], "defenses")
-        trainer = LocalTrainer(self.task, federation, chain, 0, torch.device("cpu"))
+        chain = [dict(table) for table in DEFENSES[defense]]
+        if defense == "noise":
+            chain[0]["std"] = _NOISE.get(self.name, 1e-3)
+        trainer = LocalTrainer(
+            self.task, federation, build_chain(chain, "defenses"), 0, torch.device("cpu")
+        )
         update = trainer.run(self.sent, self.rows.take(range(first, first + count)), 1, 0)
         known: dict[str, Any] = {"num_examples": count}
         if options:
@@ -240,135 +291,85 @@ class AblationCase:
         return seen, update.batch
 
 
-def components(model: str, defense: str, batch: int) -> tuple[str, ...]:
-    """Those that may decide the guess of a cell."""
-    if defense == "none":
-        names: tuple[str, ...] = _EXACT if model in _ENCODERS else _EXACT[:1]
-    elif model in _ENCODERS:
-        names = _WORDS
-    else:
-        names = _GROWN if defense == "AdamW" else _CAUSAL
-    if batch > 1:
-        return tuple(name for name in names if name not in {"refinement", "second search"})
-    return tuple(name for name in names if name not in _ALONE)
-
-
 @contextmanager
-def switched_off(name: str) -> Iterator[None]:
-    """Replace a component; an empty name replaces none."""
+def changed(name: str) -> Iterator[None]:
+    """Replace a component or scale a threshold; an empty name changes nothing."""
+    threshold, _, factor = name.rpartition(" x ")
+    if threshold:
+        with _threshold(THRESHOLDS[threshold], 2.0 if factor == "2" else 0.5):
+            yield
+        return
     with ExitStack() as stack:
         for target, instead in COMPONENTS[name].items() if name else ():
             stack.enter_context(patch(target, instead))
         yield
 
 
+@contextmanager
+def _threshold(path: str, factor: float) -> Iterator[None]:
+    """Scale a module's number, or a field of its frozen table."""
+    owner, _, name = path.rpartition(".")
+    holder = pkgutil.resolve_name(owner)
+    value = getattr(holder, name)
+    scaled = max(1, round(factor * value)) if isinstance(value, int) else factor * value
+    object.__setattr__(holder, name, scaled)
+    try:
+        yield
+    finally:
+        object.__setattr__(holder, name, value)
+
+
 def ablation(
-    out: Path,
-    firsts: Sequence[int],
-    cells: Sequence[tuple[str, str, int]],
-    budget: float = float("inf"),
+    out: Path, firsts: Sequence[int], cells: Sequence[tuple[str, str, int]]
 ) -> Iterator[AblationRow]:
-    """Rows that the file lacks, appended to it, batch by batch, until CPU seconds are used up."""
+    """Rows that the file lacks, appended to it batch by batch."""
     known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     done = {
-        tuple(row[k] for k in ("model", "defense", "batch", "first", "without")) for row in known
+        tuple(row[k] for k in ("model", "defense", "batch", "first", "change")) for row in known
     }
     case = cache(AblationCase.of)
-    begun = time.process_time()
     for first in firsts:
         for model, defense, batch in cells:
-            for without in ("", *components(model, defense, batch)):
-                if (model, defense, batch, first, without) in done:
+            for change in ("", *PLAN[model, defense, batch]):
+                if (model, defense, batch, first, change) in done:
                     continue
-                if time.process_time() - begun > budget:
-                    return
                 with one_thread():
-                    row = _row(case(model), defense, batch, first, without)
+                    row = _row(case(model), defense, batch, first, change)
                 with out.open("a") as file:
                     file.write(json.dumps(asdict(row)) + "\n")
                 yield row
 
 
-def _row(case: AblationCase, defense: str, batch: int, first: int, without: str) -> AblationRow:
+def _row(case: AblationCase, defense: str, batch: int, first: int, change: str) -> AblationRow:
     seen, truth = case.capture(defense, first, batch)
     begun = time.process_time()
-    made: Reconstruction | None = None
-    with switched_off(without):
+    guess: Reconstruction | None = None
+    with changed(change):
         try:
             rngs = [generator(0, "ablation")]
-            (made,) = Span().reconstruct([seen], case.task, rngs, Job())
+            (guess,) = Span().reconstruct([seen], case.task, rngs, Job())
         except CannotAttack:
             pass
     seconds = round(time.process_time() - begun, 2)
-    guessed = [] if made is None else case.task.examples(made.guess).tokens
+    guessed = [] if guess is None else case.task.examples(guess.guess).tokens
     private = case.task.examples(truth).tokens
-    mine = Counter(token for line in guessed for token in line)
+    tokens = Counter(token for line in guessed for token in line)
     real = Counter(token for line in private for token in line)
-    both = (mine & real).total()
-    whole = (Counter(map(tuple, guessed)) & Counter(map(tuple, private))).total()
-    levels = () if made is None else made.confidence or ()
-    proven = sum(level in {"certified", "consistent"} for level in levels)
+    both = (tokens & real).total()
+    exact = (Counter(map(tuple, guessed)) & Counter(map(tuple, private))).total()
+    levels = () if guess is None else guess.confidence or ()
     return AblationRow(
         case.name,
         defense,
         batch,
         first,
-        without,
+        change,
         both / max(1, real.total()),
-        both / max(1, mine.total()),
-        whole,
-        proven,
+        both / max(1, tokens.total()),
+        exact,
+        sum(level in {"certified", "consistent"} for level in levels),
         seconds,
     )
-
-
-def recorded(out: Path) -> dict[str, Any]:
-    """The result file of what was measured: each component beside the whole attack, on its rows."""
-    rows = [AblationRow(**json.loads(line)) for line in out.read_text().splitlines()]
-    cells: dict[tuple[str, str, int], dict[str, dict[int, AblationRow]]] = {}
-    for row in rows:
-        cell = cells.setdefault((row.model, row.defense, row.batch), defaultdict(dict))
-        cell[row.without][row.first] = row
-    lines = []
-    for (model, defense, batch), variants in cells.items():
-        for without, rows_of in variants.items():
-            if not without:
-                continue
-            shared = sorted(rows_of.keys() & variants[""].keys())
-            setting = {"cell": f"{model}, {defense}, B = {batch}", "without": without}
-            for measure in ("recall", "exact", "seconds"):
-                for side, source in (("with it", variants[""]), ("without", rows_of)):
-                    values = [float(getattr(source[first], measure)) for first in shared]
-                    size = batch if measure == "exact" else 1
-                    lines.append(
-                        {
-                            "setting": {**setting, "column": f"{measure} {side}"},
-                            "measure": measure,
-                            "n": size * len(values),
-                            "mean": round(sum(values) / len(values) / size, 4),
-                            "unit": "of n" if measure == "exact" else "1",
-                        }
-                    )
-    head = ["git", "rev-parse", "--short=7", "HEAD"]
-    commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
-    return {
-        "title": "Components of span, each replaced while the others ran",
-        "paper": "",
-        "command": "python -m benchmarks.bench_ablation runs/span-ablation.jsonl",
-        "commit": commit,
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "seed": 0,
-        "machine": "2 shared CPU cores, no GPU, one thread",
-        "cpu_seconds": round(sum(row.seconds for row in rows)),
-        "columns": {"lines": ["cell", "without"], "across": "column", "digits": {"seconds": 1}},
-        "rows": lines,
-        "notes": [
-            "One to three batches a cell, of rows on which no threshold was set: a difference of a "
-            "few hundredths of recall is within what another batch would change.",
-            "The built-in models are trained for 60 steps on public sentences, and are so narrow "
-            "that a defense leaves part of the words.",
-        ],
-    }
 
 
 def parser() -> argparse.ArgumentParser:
@@ -376,7 +377,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("out", type=Path)
     options.add_argument("--cells", nargs="*", default=[], metavar="MODEL,DEFENSE,BATCH")
-    options.add_argument("--firsts", default="0,4,8,12,16,20", help="first rows of the batches")
+    options.add_argument("--firsts", default="0,4,8", help="first rows of the batches")
     options.add_argument("--record", action="store_true")
     return options
 
@@ -384,12 +385,9 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Measure cells, or record what was measured."""
     given = parser().parse_args()
-    if given.record:
-        path = RESULTS / "span-ablation.json"
-        path.write_text(json.dumps(recorded(given.out), indent=1) + "\n")
-        return
     cells = [(model, defense, int(batch)) for model, defense, batch in map(_split, given.cells)]
-    for row in ablation(given.out, [int(first) for first in given.firsts.split(",")], cells):
+    firsts = [int(first) for first in given.firsts.split(",")]
+    for row in ablation(given.out, firsts, cells or [*PLAN]):
         say(row.text(), flush=True)
 
 
