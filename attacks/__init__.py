@@ -27,7 +27,6 @@ from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.patch_rows import PatchRows
 from attacks.solved.ratio import Ratio
 from attacks.solved.spear import Spear
-from attacks.span.april import APRIL
 from attacks.span.span import Span
 from attacks.texts.cuts import CUTS as TEXT_CUTS
 from attacks.texts.dlg_text import DLGText
@@ -51,7 +50,6 @@ ATTACKS: dict[str, type[Attack]] = {
     "lamp": LAMP,
     "film": FILM,
     "span": Span,
-    "april": APRIL,
     "embedding_rows": EmbeddingRows,
     "lti": LTI,
     "ridge": Ridge,

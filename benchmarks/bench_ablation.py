@@ -15,21 +15,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import pkgutil
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from scipy.stats import t as student
 
 from attacks.base import Job, Reconstruction
 from attacks.proofs.gradient_pursuit import GradientPursuit
@@ -41,7 +38,6 @@ from attacks.tokens.next_token_shift import DirectionalShift
 from attacks.tokens.soft_traces import soft_traces
 from benchmarks.bench_ranks import WARM_UP
 from clients.train import LocalTrainer
-from docs.measured import RESULTS
 from fedsim.capture import CaptureKey, Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
@@ -139,7 +135,11 @@ COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Component -> what takes the place of which names while it is off."""
 
-_CUTS, _CAUSAL, _WORDS = "attacks.tokens.cuts.CUTS.", "attacks.span.causal.", "attacks.span.encoder."
+_CUTS, _CAUSAL, _WORDS = (
+    "attacks.tokens.cuts.CUTS.",
+    "attacks.span.causal.",
+    "attacks.span.encoder.",
+)
 THRESHOLDS: Mapping[str, str] = {
     **{
         name: _CUTS + name

@@ -20,7 +20,6 @@ from attacks.learned.lti import LTI
 from attacks.observed.factored import Factored
 from attacks.observed.factors import Products
 from attacks.observed.replay import replay
-from attacks.span.april import APRIL
 from attacks.span.span import Span
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
@@ -87,7 +86,6 @@ def family_table(families: tuple[str, ...] = tuple(SHAPES)) -> Iterator[FamilyRo
             yield attacked(case, Span(), count, f"span, B = {count}")
         yield attacked(case, Span(), 4, "span, B = 4, frozen", frozen=True)
         yield attacked(FamilyCase.of(family, 64), Span(), 1, "span, LoRA r = 64")
-        yield attacked(case, APRIL(), 1, "april")
         yield attacked(case, _FILM, 1, "film with spans")
         for attack in (LAMP(prior="", **_FEW), TAG(**_FEW), DLGText(**_FEW)):
             yield attacked(case, attack, 1, type(attack).__name__, exact=False)

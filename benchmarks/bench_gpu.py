@@ -54,7 +54,6 @@ ATTACKS: dict[str, list[dict[str, Any]]] = {
     "ResNet": [{"name": "statistics"}],
     "BERT": [
         {"name": "embedding_rows"},
-        {"name": "april"},
         {"name": "span"},
         {"name": "dlg_text", "steps": 50},
         {"name": "tag", "steps": 50},

@@ -55,7 +55,6 @@ ATTACK_CASES = {
     ),
     "film": AttackCase({"phrase_steps": 1, "token_steps": 1, "beams": 2}, ("language",), True),
     "span": AttackCase({}, ("text", "language"), False),
-    "april": AttackCase({}, ("text", "language"), False),
     "embedding_rows": AttackCase({}, ("text", "language"), False),
     "lti": AttackCase(
         {"epochs": 1, "width": 8, "channels": 4, "bins": 0.02}, ("image", "text", "language"), True

@@ -12,11 +12,11 @@ from attacks.proofs.replayed_steps import Unrolled
 from attacks.proofs.verdict import certificate
 from attacks.span.causal import decoder as causal
 from attacks.span.encoder import decoder as encoder
-from attacks.tokens.adapter_evidence import adapter_evidence
 from attacks.tokens.adapters import first_round
 from attacks.tokens.attacked_model import AttackedModel
+from attacks.tokens.evidence import adapter_evidence
 from attacks.tokens.soft_traces import SoftTraces, soft_traces
-from attacks.tokens.table_rows import table_rows
+from attacks.tokens.table_rows import TableRows, table_rows
 from attacks.tokens.word_posterior import likely_words, note_of
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -67,37 +67,41 @@ def decode(
     if task.spec.target != "class":  # a guess needs one, to compare its gradient
         return None
     traces = soft_traces(model, rows=rows)
-    count = observation.knowledge.num_examples or 1
-    level: Certificate = "guess"
     if not traces.shown:
         return None
-    if observation.knowledge.auxiliary and not _tells(model, traces):
-        lines, labels = _usual(observation, task, job)
-        guess = batch_of(lines, task, labels)
-        note = "; ".join(filter(None, (_HIDDEN, first_round(observation))))
-        return Reconstruction(guess, confidence=(level,) * len(guess), note=note)
-    if traces.layers.causal:
+    count, public = observation.knowledge.num_examples or 1, observation.knowledge.auxiliary
+    tables = None if traces.layers.causal else table_rows(model)
+    hidden = bool(public) and not _tells(traces, tables, observation)
+    lines: list[list[int]] = []
+    labels: list[int] = []
+    if traces.layers.causal and not hidden:
         lines = causal.decode(model, traces, rng, job)
         labels = [-1] * len(lines)
-    else:
-        lines, labels = encoder.decode(model, traces, job)
+    elif not hidden:
+        lines, labels = encoder.decode(model, traces, tables, job)
     read = len(lines)
-    if not read and not observation.knowledge.auxiliary:
+    if not read and not public:
         return None
-    if read < count and observation.knowledge.auxiliary:
+    level: Certificate = "guess"
+    if read < count and public:
         usual, their_labels = _usual(observation, task, job)
         lines, labels = lines + usual[read:], labels + their_labels[read:]
     if read == count and not job.expired:
         level = _level(model, lines, labels)
-    words = "" if level != "guess" else note_of(likely_words(traces, count), task)
-    few = f"the update tells {read} of {count} sentences" if read < count else ""
-    notes = filter(None, (few, words, first_round(observation)))
+    note = _HIDDEN if hidden else _few(read, count)
+    if level == "guess" and not hidden:
+        note = "; ".join(filter(None, (note, note_of(likely_words(traces, count), task))))
     return Reconstruction(
         batch_of(lines, task, labels),
         confidence=(level,) * len(lines),
         expired=job.expired,
-        note="; ".join(notes),
+        note="; ".join(filter(None, (note, first_round(observation)))),
     )
+
+
+def _few(read: int, count: int) -> str:
+    """Says that sentences are missing, one clause."""
+    return f"the update tells {read} of {count} sentences" if read < count else ""
 
 
 def _level(model: AttackedModel, lines: list[list[int]], labels: list[int]) -> Certificate:
@@ -117,15 +121,14 @@ def _usual(observation: Observation, task: TextTask, job: Job) -> tuple[list[lis
     return [ids[own == 1].tolist() for ids, own in pairs], prior.labels.tolist()
 
 
-def _tells(model: AttackedModel, traces: SoftTraces) -> bool:
+def _tells(traces: SoftTraces, tables: TableRows | None, observation: Observation) -> bool:
     """Whether a layer, or a row of the embedding tables, stands out of the noise.
 
     Adapters of a causal model are read together, however little each of them shows.
     """
-    names = traces.layers.tokens.weights(model.observation.received)
+    names = traces.layers.tokens.weights(observation.received)
     if traces.layers.causal and any(is_adapter(name) for name in names):
         return True
     if traces.first is not None or traces.near or traces.later:
         return True
-    rows = None if traces.layers.causal else table_rows(model)
-    return rows is not None and rows.tells
+    return tables is not None and tables.tells

@@ -121,13 +121,6 @@ def candidates(
     return replace(cut, tokens=tokens, everywhere=True, public=start is not None)
 
 
-def nearest(layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, positions: int) -> Tensor:
-    """The token of smallest sine at each of the first ``positions``, int64 ``(position,)``."""
-    places = range(positions)
-    measured = _measured(layers, subspace, vocabulary, places, _TOKENS_BEYOND_RANK)
-    return torch.stack([near[exact.argmin()] for near, exact in measured])
-
-
 def _measured(
     layers: FirstLayers, subspace: Subspace, vocabulary: Tensor, places: range, count: int
 ) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,11 +11,18 @@ from torch import Tensor
 from attacks.observed.readings import Reading
 from attacks.observed.spectrum import completed
 from attacks.observed.word_rows import words_of_pruned
-from attacks.tokens.adapter_evidence import adapter_evidence
 from attacks.tokens.attacked_model import AttackedModel
-from attacks.tokens.evidence import Evidence, Normal, Samples
+from attacks.tokens.evidence import (
+    Evidence,
+    Normal,
+    Samples,
+    adapter_evidence,
+    are_signs,
+    is_shown,
+    layer_reading,
+    spikes,
+)
 from attacks.tokens.first_layers import FirstLayers, Layer
-from attacks.tokens.layer_readings import are_signs, is_shown, layer_reading, spikes
 from fedsim.types import Tensors
 
 _GROWN_PLACES = 7  # places of the greedy growth that fits the layers first

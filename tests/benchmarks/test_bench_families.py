@@ -18,11 +18,6 @@ from fedsim.models.norms import is_norm
 
 REFUSALS = {
     "albert": {"span, LoRA r = 64": "has no linear layers before and after an attention"},
-    **{
-        name: {"april": "has no table of positions"}
-        for name, family in FAMILIES.items()
-        if family.positions == "rotary" or name.startswith("deberta")
-    },
 }
 """Attacks that cannot work on an architecture, with a part of the reason that they give."""
 

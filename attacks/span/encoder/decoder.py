@@ -10,7 +10,7 @@ from attacks.span.encoder.proposals import Sources
 from attacks.span.encoder.word_search import WordSearch
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import SoftTraces
-from attacks.tokens.table_rows import table_rows
+from attacks.tokens.table_rows import TableRows
 from attacks.tokens.word_clusters import WordClusters
 from fedsim.capture import Observation
 
@@ -19,17 +19,19 @@ _WORDS_TRIED = 20  # words of a blurred update tried for each sentence
 _SHORTEST = 3  # tokens
 
 
-def decode(model: AttackedModel, traces: SoftTraces, job: Job) -> tuple[list[list[int]], list[int]]:
+def decode(
+    model: AttackedModel, traces: SoftTraces, rows: TableRows | None, job: Job
+) -> tuple[list[list[int]], list[int]]:
     """The likeliest sentences of an encoder, with their classes; none where nothing tells.
 
     Args:
         model: a classifier.
         traces: of the update.
+        rows: of its embedding tables, if they were sent.
         job: ends the search when its time is up.
     """
     observation, task = model.observation, model.task
     edges, count = task.tokens([""])[0], observation.knowledge.num_examples or 1
-    rows = table_rows(model)
     if len(edges) < 2 or (traces.first is None and rows is None):
         return [], []
     sources = Sources(traces, rows, edges[0], edges[-1])

@@ -46,37 +46,37 @@ def test_replies_are_those_that_are_captured(make_run: Make) -> None:
 
 def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
     run = make_run(TEXT, federation={"clients": 4, "rounds": 1, "secure_aggregation": 4})
-    assert told(run.cells[0])["april"].counts == (4,)
+    assert told(run.cells[0])["embedding_rows"].counts == (4,)
 
 
 @pytest.mark.parametrize(
     ("base", "changes", "colours"),
     [
-        (TEXT, {}, {"span": "green", "embedding_rows": "green", "april": "green"}),
+        (TEXT, {}, {"span": "green", "embedding_rows": "green"}),
         (
             TEXT,
             {"federation": {"batch_size": 2}},
-            {"span": "green", "embedding_rows": "amber", "april": "red"},
+            {"span": "green", "embedding_rows": "amber"},
         ),
         (
             TEXT,
             {"defenses": [{"name": "freeze_embeddings", "word": True}]},
-            {"span": "green", "embedding_rows": "red", "april": "green"},
+            {"span": "green", "embedding_rows": "red"},
         ),
         (
             TEXT,
             {"defenses": [{"name": "gaussian_noise", "std": 0.01}]},
-            {"span": "amber", "embedding_rows": "amber", "april": "amber"},
+            {"span": "amber", "embedding_rows": "amber"},
         ),
         (
             TEXT,
             {"federation": {"train_mode": True}},
-            {"span": "amber", "embedding_rows": "green", "april": "amber"},
+            {"span": "amber", "embedding_rows": "green"},
         ),
         (
             TEXT,
             {"federation": {"protocol": "fedavg", "optimizer": "adam", "client_rows": 1}},
-            {"span": "amber", "embedding_rows": "amber", "april": "amber"},
+            {"span": "amber", "embedding_rows": "amber"},
         ),
         (
             TEXT,
