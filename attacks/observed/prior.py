@@ -54,6 +54,16 @@ def prior_guess(observation: Observation, task: Task, job: Job) -> Batch:
     return Batch(pad_sequence(texts, batch_first=True), labels, mask)
 
 
+def prior_lines(
+    observation: Observation, task: Task, job: Job
+) -> tuple[list[list[int]], list[int]]:
+    """The same of texts: token ids without padding, and labels."""
+    batch = prior_guess(observation, task, job)
+    assert batch.mask is not None
+    pairs = zip(batch.inputs, batch.mask, strict=True)
+    return [ids[real == 1].tolist() for ids, real in pairs], batch.labels.tolist()
+
+
 def _known(rows: Batch, knowledge: Knowledge) -> list[Batch]:
     """For each example the auxiliary rows that its class leaves, all where it is not granted."""
     count = knowledge.num_examples or 1

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from attacks.observed.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
-from fedsim.models.embeddings import embedding_names
+from fedsim.models.embeddings import Embeddings, embedding_names
 from fedsim.types import Tensors
 
 
@@ -33,11 +33,13 @@ class EmbeddingTables:
         words: ``(word, width)``.
         positions: ``(position, width)``; no row where the client does not send them.
         tied: whether the word table is the head, which then fills every row of it.
+        names: of the tables.
     """
 
     words: Tensor
     positions: Tensor
     tied: bool
+    names: Embeddings
 
 
 def read_tables(
@@ -65,7 +67,7 @@ def read_tables(
     if observation.kind != "gradient" and not tied:
         update = without_decay(update, names.word, observation.sent)
     words = update[names.word]
-    return EmbeddingTables(words, update.get(names.position or "", words[:0]), tied)
+    return EmbeddingTables(words, update.get(names.position or "", words[:0]), tied, names)
 
 
 def tables(

@@ -1,4 +1,4 @@
-"""Whether the declared or estimated noise explains what a guess leaves of the update."""
+"""Whether the client's steps make the update of a guess, or noise explains what it leaves of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from attacks.proofs import verdict
 from attacks.proofs.certificate import batch_of
 from attacks.proofs.cuts import CUTS as PROOFS
 from attacks.proofs.entry_bounds import EntryBounds, entry_bounds, scale_of
+from attacks.proofs.replayed_steps import Unrolled
 from attacks.proofs.whiteness import chance, edge, shares
 from attacks.tokens.cuts import CUTS
 from fedsim.capture import Observation
@@ -32,9 +33,10 @@ def support(
     lines: Lines,
     labels: Sequence[int],
 ) -> Certificate:
-    """``consistent`` if the update is what a client with these sentences and no near other sends.
+    """What the client's steps on the sentences, or their gradient, prove of them.
 
-    The rivals differ from the guess in one word, each the nearest in embedding.
+    ``consistent`` if the update is what a client with these sentences and no near other sends. The
+    rivals differ from the guess in one word, each the nearest in embedding.
 
     Args:
         observation: of any optimizer and defense.
@@ -43,6 +45,9 @@ def support(
         lines: the sentences of the whole batch.
         labels: their classes, -1 where not known; always -1 for a language model.
     """
+    unrolled = Unrolled.of(observation, task, network)
+    if unrolled is not None and (proof := unrolled.proof(lines)).holds:
+        return verdict.certificate(proof)
     test = Consistency.of(observation, task, network)
     if test is None or not lines or min(map(len, lines)) < 2:
         return "guess"

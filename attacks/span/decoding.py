@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 
 from attacks.base import Job, Reconstruction
-from attacks.observed.prior import prior_guess
+from attacks.observed.prior import prior_lines
 from attacks.proofs.certificate import batch_of
 from attacks.proofs.consistency import support
-from attacks.proofs.replayed_steps import Unrolled
-from attacks.proofs.verdict import certificate
 from attacks.span.causal import decoder as causal
 from attacks.span.encoder import decoder as encoder
 from attacks.tokens.adapters import first_round
@@ -22,7 +20,6 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.models.lora import is_adapter
 from fedsim.records import Certificate
-from fedsim.tasks.text import TextTask
 
 _HIDDEN = (
     "neither the first two blocks nor the embedding tables stand out of the update's noise; the "
@@ -84,10 +81,10 @@ def decode(
         return None
     level: Certificate = "guess"
     if read < count and public:
-        usual, their_labels = _usual(observation, task, job)
+        usual, their_labels = prior_lines(observation, task, job)
         lines, labels = lines + usual[read:], labels + their_labels[read:]
     if read == count and not job.expired:
-        level = _level(model, lines, labels)
+        level = support(observation, task, model.network, lines, labels)
     note = _HIDDEN if hidden else _few(read, count)
     if level == "guess" and not hidden:
         note = "; ".join(filter(None, (note, note_of(likely_words(traces, count), task))))
@@ -102,23 +99,6 @@ def decode(
 def _few(read: int, count: int) -> str:
     """Says that sentences are missing, one clause."""
     return f"the update tells {read} of {count} sentences" if read < count else ""
-
-
-def _level(model: AttackedModel, lines: list[list[int]], labels: list[int]) -> Certificate:
-    """What the client's steps on the sentences, or their gradient, prove of them."""
-    seen = (model.observation, model.task, model.network)
-    unrolled = Unrolled.of(*seen)
-    if unrolled is not None and (proof := unrolled.proof(lines)).holds:
-        return certificate(proof)
-    return support(*seen, lines, labels)
-
-
-def _usual(observation: Observation, task: TextTask, job: Job) -> tuple[list[list[int]], list[int]]:
-    """The sentences of ``PriorOnly`` with their labels; the update shows nothing of them."""
-    prior = prior_guess(observation, task, job)
-    assert prior.mask is not None
-    pairs = zip(prior.inputs, prior.mask, strict=True)
-    return [ids[own == 1].tolist() for ids, own in pairs], prior.labels.tolist()
 
 
 def _tells(traces: SoftTraces, tables: TableRows | None, observation: Observation) -> bool:

@@ -13,8 +13,8 @@ from pydantic import Field
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.span.decoding import decodable, decode
-from attacks.span.exact.search import ExactSearch, count_read
-from attacks.span.exact.sparse_recovery import recover_sparse
+from attacks.span.exact.search import ExactSearch
+from attacks.span.exact.sparse_recovery import SparseRecovery
 from attacks.span.over_rounds import over_rounds
 from attacks.tokens.adapters import AdapterSpan
 from attacks.tokens.attacked_model import AttackedModel
@@ -48,7 +48,7 @@ class Span(Attack):
     head's gradient by least squares, and the gradient of the whole batch proves the result. (6)
     Where positions are rotary or relative, words are tested once for all positions; their order
     follows behind the attention. (7) Adapters of a smaller rank than a sentence has tokens still
-    tell it (``few_words``).
+    tell it (``SparseRecovery``).
 
     Where noise, pruning, signs, a coarse wire, dropout or several steps blur the span, no token is
     accepted or rejected: each has a likelihood (``Evidence``), and a causal model's sentences are
@@ -142,18 +142,18 @@ class Span(Attack):
         return replace(guess, expired=False, note=note)
 
     def _search(self, model: AttackedModel, rng: torch.Generator, job: Job) -> Reconstruction:
-        search = ExactSearch(model, rng, job, self.bag, self.beam, self.starts)
+        search, exact = ExactSearch(model, rng, job, self.bag, self.beam, self.starts), None
         try:
             exact = search.run()
-        except CannotAttack as refusal:
-            few = recover_sparse(model, rng, job, self.bag)
-            if soft := few or decode(model, rng, job, rows=self.bag):
-                return soft
-            raise refusal from None
-        count = model.observation.knowledge.num_examples or 1
-        if job.expired or 2 * count_read(exact, model.task) >= count:
+        except CannotAttack as error:
+            refusal = error
+            if few := SparseRecovery(model, rng, job, self.bag).run():
+                return few
+        if exact is not None and (job.expired or search.tells_half(exact)):
             return exact
-        return decode(model, rng, job, rows=self.bag) or exact
+        if guess := decode(model, rng, job, rows=self.bag) or exact:
+            return guess
+        raise refusal from None
 
 
 def room(space: Subspace) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observed.readings import read
+from attacks.observed.word_rows import EmbeddingTables, read_tables
 from attacks.tokens.first_layers import FirstLayers
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -91,6 +92,15 @@ class AttackedModel:
     def usual_layers(self) -> FirstLayers:
         """The same with the places that attacks look for, ``task.max_length``."""
         return self.layers.of_length(self.task.max_length)
+
+    @cached_property
+    def tables(self) -> EmbeddingTables:
+        """The rows of the embedding tables.
+
+        Raises:
+            CannotAttack: the word embeddings were not sent, or are not finite.
+        """
+        return read_tables(self.observation, self.network, self.device)
 
     def vocabulary(self, *, rows: bool, padding: bool = False) -> Tensor:
         """Token ids that may occur in the batch.

@@ -12,7 +12,7 @@ from attacks.base import Job
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.subspace import Subspace
-from attacks.tokens.sweep import nearest_words
+from attacks.tokens.summed_inputs import nearest_words
 from fedsim.tasks.text import TextTask
 
 _ANYWHERE_TOKENS = 1024  # tokens that stay after the one test for all positions together

@@ -1,4 +1,4 @@
-"""The likelihood of a token's input to a layer, from the noisy gradient of its weight or adapters."""
+"""The likelihood of a token's input to a layer, from the noisy gradient of its weights."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attacks.observed.readings import Reading, read
-from attacks.observed.word_rows import noise_variance, read_tables
+from attacks.observed.word_rows import noise_variance
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from fedsim.errors import CannotAttack
-from fedsim.models.embeddings import Embeddings, embedding_names
+from fedsim.models.embeddings import Embeddings
 from fedsim.types import Tensors
 
 _WORDS = 2  # rows of most energy that are looked at, for each place of a sentence
@@ -125,12 +125,11 @@ def table_rows(model: AttackedModel) -> TableRows | None:
     Args:
         model: an encoder, its update of any optimizer and defense.
     """
-    layers, observation = model.usual_layers, model.observation
-    places = layers.places
+    places, observation = model.usual_layers.places, model.observation
     if places is None:
         return None
     try:
-        tables = read_tables(observation, layers.network, places.device)
+        tables = model.tables
     except CannotAttack:
         return None
     if tables.tied or not len(tables.positions) or not bool(tables.words.any()):
@@ -139,9 +138,8 @@ def table_rows(model: AttackedModel) -> TableRows | None:
     seen = read(tables.words, optimizer)
     words = seen.value if seen.signs else tables.words
     rows = tables.positions[places].to(words)
-    names = embedding_names(layers.network)
     rows = rows.sign() if seen.signs else rows
-    return TableRows(words.float(), rows.float(), _noise(words, seen), names, places)
+    return TableRows(words.float(), rows.float(), _noise(words, seen), tables.names, places)
 
 
 def _noise(words: Tensor, seen: Reading) -> float:

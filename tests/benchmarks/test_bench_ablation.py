@@ -1,49 +1,53 @@
-"""Each component of span can be switched off from outside, and is on again afterwards."""
+"""Components and thresholds of span are changed from outside, and come back afterwards."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from attacks.tokens.cuts import CUTS
 from benchmarks import bench_ablation
-from benchmarks.bench_ablation import COMPONENTS, ablation, components, recorded, switched_off
+from benchmarks.bench_ablation import PLAN, ablation, recorded
+from benchmarks.span_changes import COMPONENTS, THRESHOLDS, changed
 from docs.measured import Result
 
-TINY = {
-    "gpt2-8k": ("tiny-gpt2", "sentences", "train[:20]"),
-    "MiniLM": ("tiny-bert", "sentences", "train[:20]"),
-}
-CELLS = [
-    (model, defense, batch)
-    for model in bench_ablation.MODELS
-    for defense in bench_ablation.DEFENSES
-    for batch in (1, 4)
-]
+TINY = {"gpt2-8k": ("tiny-gpt2", "sentences", "train[:20]")}
+CHANGES = [f"{name} x {factor}" for name in THRESHOLDS for factor in ("1/2", "2")]
+CELL = ("gpt2-8k", "none", 1)
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
-def test_what_is_replaced_exists_and_comes_back(name: str) -> None:
-    assert COMPONENTS[name]
-    with switched_off(name):
+@pytest.mark.parametrize("name", [*COMPONENTS, *CHANGES])
+def test_what_is_changed_exists(name: str) -> None:
+    with changed(name):
         pass  # a target that is not there raises AttributeError
 
 
-def test_every_component_is_measured_in_some_cell() -> None:
-    assert {name for cell in CELLS for name in components(*cell)} == set(COMPONENTS)
+def test_a_threshold_is_scaled_inside_alone() -> None:
+    before = CUTS.gap, CUTS.prefixes
+    with changed("gap x 2"), changed("prefixes x 1/2"):
+        assert (CUTS.gap, CUTS.prefixes) == (2 * before[0], before[1] // 2)
+    assert (CUTS.gap, CUTS.prefixes) == before
+
+
+def test_every_change_is_measured_in_some_cell() -> None:
+    measured = {name for changes in PLAN.values() for name in changes}
+    assert set(COMPONENTS) == {name for name in measured if " x " not in name}
+    assert set(CHANGES) == {name for name in measured if " x " in name}
 
 
 def test_rows_are_appended_once_and_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_ablation, "MODELS", TINY)
+    monkeypatch.setattr(bench_ablation, "PLAN", {CELL: ("sweep", "gap x 2")})
     out = tmp_path / "rows.jsonl"
-    rows = [*ablation(out, [5], [("gpt2-8k", "none", 1)])]
-    assert [row.without for row in rows] == ["", "sweep"]
-    assert [row.exact for row in rows] == [1, 1]
-    assert [*ablation(out, [5], [("gpt2-8k", "none", 1)])] == []
-    assert len(out.read_text().splitlines()) == 2
+    rows = [*ablation(out, [5], [CELL])]
+    assert [row.change for row in rows] == ["", "sweep", "gap x 2"]
+    assert [row.exact for row in rows] == [1, 1, 1]
+    assert [*ablation(out, [5], [CELL])] == []
+    assert len(out.read_text().splitlines()) == 3
     result = Result.model_validate(recorded(out))
-    assert {row.setting["without"] for row in result.rows} == {"sweep"}
-    assert json.loads(out.read_text().splitlines()[0])["recall"] == 1
+    assert {row.setting["change"] for row in result.rows} == {"sweep", "gap x 2"}
+    (difference, *_) = [row for row in result.rows if row.measure == "difference"]
+    assert (difference.mean, difference.n) == (0, 1)

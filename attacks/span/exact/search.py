@@ -20,7 +20,6 @@ from attacks.tokens.sentences import SpanSentence, grow
 from attacks.tokens.span_membership import SpanTest, best_test
 from attacks.tokens.word_clusters import WordClusters
 from fedsim.errors import CannotAttack
-from fedsim.tasks.text import TextTask
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,10 @@ class ExactSearch:
         notes = filter(None, (shortlist.note, guess.note, packed, self._lack(guess)))
         return replace(guess, note="; ".join(notes))
 
+    def tells_half(self, guess: Reconstruction) -> bool:
+        """Whether the span singles out half of the batch's sentences."""
+        return 2 * self._read(guess) >= (self._count or 1)
+
     @property
     def _count(self) -> int | None:
         return self.model.observation.knowledge.num_examples
@@ -88,9 +91,16 @@ class ExactSearch:
                 "Noise, signs, pruning or weight decay fill the span.",
             )
 
+    def _read(self, guess: Reconstruction) -> int:
+        """Number of sentences with words that the span singles out."""
+        pairs = zip(
+            guess.confidence or (), self.model.task.examples(guess.guess).tokens, strict=True
+        )
+        return sum(bool(line) and level != "guess" for level, line in pairs)
+
     def _lack(self, guess: Reconstruction) -> str:
         """What the guess has not of a batch of known size, one clause."""
-        read = count_read(guess, self.model.task)
+        read = self._read(guess)
         if self._count is None or read >= self._count:
             return ""
         return f"{read} of {self._count} examples found"
@@ -208,12 +218,6 @@ class ExactSearch:
         """Whether the sentences account for the whole span."""
         inputs = [test.behind(sentence.place).inputs(sentence.ids) for sentence in sentences]
         return test.subspace.filled(torch.cat(inputs))
-
-
-def count_read(guess: Reconstruction, task: TextTask) -> int:
-    """Number of sentences with words that the span singles out."""
-    pairs = zip(guess.confidence or (), task.examples(guess.guess).tokens, strict=True)
-    return sum(bool(line) and level != "guess" for level, line in pairs)
 
 
 def ranked(shortlist: Candidates, count: int) -> list[SpanSentence]:

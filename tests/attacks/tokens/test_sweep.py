@@ -8,7 +8,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from attacks.tokens.first_layers import FirstLayers
 from attacks.tokens.subspace import Subspace, span
-from attacks.tokens.sweep import nearest_words
+from attacks.tokens.summed_inputs import nearest_words
 
 POSITIONS, WORDS, WIDTH = 7, 90, 24
 

@@ -1,0 +1,153 @@
+"""Components of ``span`` switched off, and thresholds scaled, from outside."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from attacks.proofs.gradient_pursuit import GradientPursuit
+from attacks.span.causal.whitening import Whitening
+from attacks.span.encoder.joint_words import JointWords
+from attacks.span.encoder.position_scores import PositionScores
+from attacks.tokens.next_token_shift import DirectionalShift
+from attacks.tokens.soft_traces import soft_traces
+from fedsim.types import Tensors
+
+
+def _first(match: Any, lines: Sequence[Any], count: int, found: Any = None) -> GradientPursuit:  # noqa: ANN401
+    """The likeliest lines in place of those that explain the update together."""
+    del found
+    return GradientPursuit.of(match, lines[:count])
+
+
+def _raw(update: Tensors, ridge: float) -> Whitening:
+    """An update whose singular values keep their ratios."""
+    return _WHITENED(update, 1e6 * ridge)
+
+
+def _nearest(scores: PositionScores) -> None:
+    """Words by their distance at a place, not compared with other places."""
+    _PREPARED(scores)
+    object.__setattr__(scores, "_centred", scores._inner)
+
+
+_WHITENED, _PREPARED = Whitening.of, PositionScores.__post_init__
+_JOINT, _SHIFT = JointWords.of, DirectionalShift
+
+_DECODER, _GROWTH = "attacks.span.causal.decoder.", "attacks.span.causal.matched_growth."
+_SEARCH = "attacks.span.encoder.word_search.WordSearch."
+COMPONENTS: Mapping[str, Mapping[str, Any]] = {
+    "sweep": {
+        "attacks.tokens.candidates.nearest_words": lambda *given: None,
+        "attacks.tokens.candidates._anywhere": lambda layers, space, words, places: words,
+    },
+    "word clusters": {
+        "attacks.tokens.word_clusters.WordClusters.of": lambda *given: None,
+    },
+    "next-token shift": {
+        _DECODER + "DirectionalShift.of": lambda network, update, most: _SHIFT(network, {}),
+    },
+    "second block": {
+        "attacks.span.decoding.soft_traces": lambda model, rows: replace(
+            soft_traces(model, rows=rows), later=()
+        ),
+    },
+    "consistency in the search": {_DECODER + "Decoder._explains": lambda *given: False},
+    "prefix fit": {_DECODER + "PrefixFit.tells": False},
+    "gradient pursuit": {_DECODER + "choose": _first},
+    "refinement": {_DECODER + "refined": lambda line, *given: line.tolist()},
+    "second search": {_DECODER + "Tree.again": lambda *given: []},
+    "matched growth": {_DECODER + "_ADAPTIVE": frozenset()},
+    "whitening": {_GROWTH + "Whitening.of": _raw},
+    "suffix swaps": {_GROWTH + "swap_suffixes": lambda lines, *given: lines},
+    "regrowth": {_GROWTH + "MatchedGrowth._again": lambda growth, found: found},
+    "table rows": {"attacks.span.decoding.table_rows": lambda model: None},
+    "row view": {
+        "attacks.span.encoder.proposals.JointWords.of": lambda traces, ends, count, rows: _JOINT(
+            traces, ends, count, rows if traces.first is None else None
+        ),
+    },
+    "position scores": {
+        "attacks.span.encoder.position_scores.PositionScores.__post_init__": _nearest,
+    },
+    "residual proposals": {_SEARCH + "_left": lambda *given: None},
+    "crossover": {_SEARCH + "_mixed": lambda search, guess, row, job: guess},
+    "coordinate sweep": {_SEARCH + "_swept": lambda search, guess, row, job: guess},
+}
+"""Component -> what takes the place of which names while it is off."""
+
+_CUTS, _CAUSAL, _WORDS = (
+    "attacks.tokens.cuts.CUTS.",
+    "attacks.span.causal.",
+    "attacks.span.encoder.",
+)
+THRESHOLDS: Mapping[str, str] = {
+    **{
+        name: _CUTS + name
+        for name in (
+            "gap",
+            "token_sine",
+            "end_sine",
+            "end_ratio",
+            "rank_fall",
+            "sentence_sine",
+            "neighbour_ratio",
+            "lowest_limit",
+            "highest_limit",
+            "absent_weight",
+            "separation",
+            "end_gain",
+            "next_tokens",
+            "prefixes",
+            "fewest_lines",
+            "row_level",
+        )
+    },
+    "largest ratio": "attacks.tokens.evidence._LARGEST_RATIO",
+    "layer trust": "attacks.tokens.evidence._LAYER_TRUST",
+    "model weight": "attacks.tokens.next_token_shift._MODEL_WEIGHT",
+    "shift weight": "attacks.tokens.next_token_shift._SHIFT_WEIGHT",
+    "grown places": "attacks.tokens.soft_traces._GROWN_PLACES",
+    "tokens ahead": _CAUSAL + "decoder._AHEAD",
+    "weight error": _CAUSAL + "prefix_fit._WEIGHT_ERROR",
+    "least lack": _CAUSAL + "prefix_fit._LEAST_LACK",
+    "matched room": _CAUSAL + "matched_growth._MATCHED_ROOM",
+    "weights shift": _CAUSAL + "matched_growth._WEIGHTS_SHIFT",
+    "weights trust": _CAUSAL + "matched_growth._WEIGHTS_TRUST",
+    "whitening ridge": _CAUSAL + "matched_growth._WHITENING_RIDGE",
+    "nearest words": _WORDS + "joint_words._NEAREST",
+    "row weight": _WORDS + "proposals._ROWS",
+}
+"""Threshold -> where it stands; each is halved and doubled."""
+
+
+@contextmanager
+def changed(name: str) -> Iterator[None]:
+    """Replace a component or scale a threshold; an empty name changes nothing."""
+    threshold, _, factor = name.rpartition(" x ")
+    if threshold:
+        with _threshold(THRESHOLDS[threshold], 2.0 if factor == "2" else 0.5):
+            yield
+        return
+    with ExitStack() as stack:
+        for target, instead in COMPONENTS[name].items() if name else ():
+            stack.enter_context(patch(target, instead))
+        yield
+
+
+@contextmanager
+def _threshold(path: str, factor: float) -> Iterator[None]:
+    """Scale a module's number, or a field of its frozen table."""
+    owner, _, name = path.rpartition(".")
+    holder = pkgutil.resolve_name(owner)
+    value = getattr(holder, name)
+    scaled = max(1, round(factor * value)) if isinstance(value, int) else factor * value
+    object.__setattr__(holder, name, scaled)
+    try:
+        yield
+    finally:
+        object.__setattr__(holder, name, value)
