@@ -2,7 +2,8 @@
 
 A file that is not there yet gets a row for each attack, defense and measure. One that is there
 keeps its words, the paper's values and its layout: a row with a ``source`` takes the new value of
-that source, and where no row has one, all measured rows are made anew.
+that source, and where no row has one, all measured rows are made anew. The source
+``{"attack": "A less B", ...}`` is the paired difference of two attacks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.measured import RESULTS, Columns, Result, Row, read
-from docs.values import Value, jobs, values
+from docs.values import Value, jobs, paired, values
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 from experiments.preview.catalog import opening
@@ -45,7 +46,8 @@ def record(run: Run, name: str, cpu_seconds: float | None) -> Result:
     found = values(run)
     rows, columns = _made(found)
     if old is not None and any(row.source for row in old.rows):
-        rows, columns = [_renewed(row, found, name) for row in old.rows], old.columns
+        known = (found, list(paired(run)))
+        rows, columns = [_renewed(row, known, name) for row in old.rows], old.columns
     elif old is not None:
         rows = [_beside_paper(row, old.rows) for row in rows]
     provenance = read_json(run.root / "provenance.json")
@@ -111,15 +113,17 @@ def _beside_paper(row: Row, old: Sequence[Row]) -> Row:
     return row
 
 
-def _renewed(row: Row, found: Sequence[Value], name: str) -> Row:
-    """The row with the value of its source."""
+def _renewed(row: Row, known: Sequence[Sequence[Value]], name: str) -> Row:
+    """The row with the value of its source, in the first list that has any."""
     if row.source is None:
         if row.mean is None and row.low is None:
             return row
         raise ConfigError(f"{name}.json: {row.setting} has a value and no source. Name its source.")
-    fitting = [value for value in found if value.matches(row.source)]
+    fitting: list[Value] = []
+    for some in known:
+        fitting = fitting or [value for value in some if value.matches(row.source)]
     if len(fitting) != 1:
-        near = (fitting or found)[0]
+        near = (fitting or known[0])[0]
         raise ConfigError(
             f"{name}.json: the source {row.source} names {len(fitting)} values of the run. Name "
             f"one, such as {near.labels | {'measure': near.measure}}."

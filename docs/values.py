@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import permutations
 from typing import NamedTuple
 
+from experiments.analysis.differences import attacks_of, sections
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
 from experiments.analysis.membership import METRICS, inferred
+from experiments.analysis.paired import difference
 from experiments.analysis.statistics import Estimate
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_label, attack_name, named_place, unit_of
@@ -52,6 +55,31 @@ def values(run: Run) -> list[Value]:
     asked = tuple(dict.fromkeys(m for e in run.plan.experiments for m in e.metrics))
     found = [value for section in findings(run).sections for value in _section(section, asked)]
     return [*_inferred(run), *found]
+
+
+def paired(run: Run) -> Iterator[Value]:
+    """Each attack less each other one under the same defense, on the same examples.
+
+    The label of the attack is ``A less B``. The intervals are those of one comparison.
+    """
+    for side in sections(run.root).values():
+        section = side.findings
+        about = {"data": section.dataset, "model": section.model, "probe": "none"}
+        for metric in HEADLINE[section.modality]:
+            for one, other in permutations(attacks_of(side.scores, metric), 2):
+                between = difference(one.values, other.values)
+                if one.place != other.place or between is None:
+                    continue
+                setting, defense = named_place(one.place)
+                first, second = (attack_label(section, each.attacker) for each in (one, other))
+                labels = about | {
+                    "protocol": title(section.protocol),
+                    "setting": setting,
+                    "defense": defense,
+                    "attack": f"{first} less {second}",
+                }
+                unit = unit_of(section, metric)
+                yield Value(labels, title(metric), unit, between.n, *_spread(between))
 
 
 def _inferred(run: Run) -> Iterator[Value]:

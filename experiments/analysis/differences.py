@@ -1,9 +1,10 @@
-"""Two runs compared: which numbers moved beyond their intervals."""
+"""Two runs compared, or the attacks of one: which numbers moved beyond their intervals."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
@@ -18,7 +19,7 @@ from experiments.analysis.statistics import Estimate
 from experiments.analysis.summary import SectionKey
 from experiments.stages.rows import read_rows
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import differing, show, title
+from experiments.wording.names import differing, show, title, told_apart
 from fedsim.errors import StoreError
 from fedsim.files import read_record
 from fedsim.records import ScoreRow
@@ -28,12 +29,12 @@ Pair: TypeAlias = tuple[Scored, Scored]
 
 
 class Change(Data):
-    """One number in two runs.
+    """One number in two runs, or of two attacks of one run.
 
     Attributes:
         what: task, setting, defense, attack and metric.
-        before: mean in the first run.
-        after: mean in the second run.
+        before: mean in the first run, or of the first attack.
+        after: mean in the second one.
         low: lower end of the interval of the difference; None if there is none. On the same
             examples it is a paired 95 % interval, with the error shared by all numbers of attacks
             (Bonferroni), else the distance of the two means' own 95 % intervals.
@@ -69,7 +70,7 @@ class Change(Data):
 
 
 class Comparison(Data):
-    """What differs between two runs.
+    """What differs between two runs, or between the attacks of one.
 
     Attributes:
         changes: every number that both have.
@@ -84,14 +85,18 @@ class Comparison(Data):
         counts = Counter(change.moved for change in self.changes)
         changed = [one for one in self.changes if one.moved or (one.moved is None and one.differs)]
         shown = [change.text() for change in (self.changes if every else changed)]
-        shown.append(f"{counts[True]} of {len(self.changes)} numbers moved beyond their intervals")
+        shown.append(f"{counts[True]} of {len(self.changes)} numbers differ beyond their intervals")
         if counts[None]:
             shown[-1] += f"; {counts[None]} have no interval (too few clients, or one seed)"
         return "\n".join([*shown, *self.missing])
 
 
-class _Side(NamedTuple):
-    """A section of one run."""
+class Side(NamedTuple):
+    """A section of one run.
+
+    Attributes:
+        scores: see ``score_frame``.
+    """
 
     findings: TaskFindings
     scores: pd.DataFrame
@@ -103,7 +108,7 @@ def compare(before: Path, after: Path) -> Comparison:
     Raises:
         StoreError: a run has no report, or they have nothing in common.
     """
-    sides = [_sides(run) for run in (before, after)]
+    sides = [sections(run) for run in (before, after)]
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         raise StoreError(f"{before} and {after}: have no task, data set and model in common.")
@@ -120,7 +125,7 @@ def compare(before: Path, after: Path) -> Comparison:
         head = f"{key.dataset}, {key.model}: " if len(shared) > 1 else ""
         same = set(one.scores.split) == set(other.scores.split)
         for metric in HEADLINE[one.findings.modality]:
-            found = [_attacks(side.scores, metric) for side in (one, other)]
+            found = [attacks_of(side.scores, metric) for side in (one, other)]
             both = list(_matched(*found))
             pairs += [(f"{head}{_named(pair, metric)}", pair, same) for pair in both]
             if metric == one.findings.main:
@@ -131,7 +136,42 @@ def compare(before: Path, after: Path) -> Comparison:
     return Comparison(changes=(*scores, *utility), missing=tuple(missing))
 
 
-def _sides(run: Path) -> dict[SectionKey, _Side]:
+def compare_attacks(run: Path, names: Collection[str] = ()) -> Comparison:
+    """Compare the attacks of a reported run pair by pair, on the same private examples.
+
+    Args:
+        run: its folder.
+        names: of the attacks to compare, as in the experiment; all if there are none.
+
+    Raises:
+        StoreError: the run has no report, or no two such attacks for one defense.
+    """
+    pairs: list[tuple[str, Pair]] = []
+    sides = sections(run)
+    for key, side in sides.items():
+        head = f"{key.dataset}, {key.model}: " if len(sides) > 1 else ""
+        for metric in HEADLINE[side.findings.modality]:
+            attacks = attacks_of(side.scores, metric)
+            keys = [one.attacker for one in attacks]
+            for pair in combinations(attacks, 2):
+                asked = not names or all(one.attacker.attack in names for one in pair)
+                if asked and pair[0].place == pair[1].place:
+                    first, second = (told_apart(one.attacker, keys) for one in pair)
+                    words = (*_where(pair[0].place), f"{first} to {second}", title(metric))
+                    pairs.append((head + ", ".join(words), pair))
+    if not pairs:
+        which = f" of {', '.join(sorted(names))}" if names else ""
+        raise StoreError(f"{run}: no two attacks{which} were scored under the same defense.")
+    changes = tuple(_change(what, pair, True, len(pairs)) for what, pair in pairs)
+    return Comparison(changes=changes, missing=())
+
+
+def sections(run: Path) -> dict[SectionKey, Side]:
+    """The sections of a reported run.
+
+    Raises:
+        StoreError: it has no report.
+    """
     if not (run / "summary.json").exists():
         raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
     rows, found = read_rows(run / "scores.parquet", ScoreRow), {}
@@ -139,11 +179,12 @@ def _sides(run: Path) -> dict[SectionKey, _Side]:
         labels = {cell: place.setting for cell, place in section.by_cell.items()}
         frame = score_frame((row for row in rows if row.cell in labels), labels)
         key = SectionKey(section.task, section.dataset, section.model, section.protocol)
-        found[key] = _Side(section, frame)
+        found[key] = Side(section, frame)
     return found
 
 
-def _attacks(scores: pd.DataFrame, metric: str) -> list[Scored]:
+def attacks_of(scores: pd.DataFrame, metric: str) -> list[Scored]:
+    """What attacks got, and ``prior_only``; without controls."""
     return [one for one in scored(scores, metric) if one.control == "none"]
 
 
@@ -175,10 +216,13 @@ def _unmatched(run: Path, own: Sequence[Scored], matched: set[int], head: str) -
 
 
 def _called(one: Scored, note: str = "") -> str:
-    place, label = one.place, title(one.attacker.attack)
     adaptive = ["adaptive"] if one.attacker.adaptive else []
-    words = [place.setting, _defense(place), label, *adaptive, note]
+    words = [*_where(one.place), title(one.attacker.attack), *adaptive, note]
     return ", ".join(filter(None, words))
+
+
+def _where(place: DefenseInSetting) -> list[str]:
+    return list(filter(None, (place.setting, _defense(place))))
 
 
 def _defense(place: DefenseInSetting) -> str:

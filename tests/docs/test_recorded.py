@@ -64,6 +64,18 @@ def test_rows_with_a_source_keep_their_layout(run: Run, results: Path) -> None:
             recorded.record(run, "shaped", 1.0)
 
 
+def test_a_row_of_two_attacks_is_their_paired_difference(run: Run, results: Path) -> None:
+    new = recorded.record(run, "new", 1.0)
+    means = {row.setting["attack"]: row.mean for row in new.rows if row.measure == "ROUGE-1"}
+    names = [name for name in means if name == "prior only" or "," not in name]
+    first = next(name for name in names if name != "prior only")
+    source = {"attack": f"prior only less {first}", **MEASURE}
+    row = Row(setting={"who": "less"}, measure="R-1", unit="1", mean=0.0, source=source)
+    recorded.write(new.model_copy(update={"rows": (row,)}), "less")
+    (renewed,) = recorded.record(run, "less", 1.0).rows
+    assert renewed.mean == pytest.approx((means["prior only"] or 0) - (means[first] or 0), abs=1e-4)
+
+
 def test_what_the_clock_ended_is_no_number(
     run: Run, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

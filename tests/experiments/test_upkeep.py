@@ -328,6 +328,24 @@ def test_runs_differ_by_what_moved(finished: Path, copied: Path, said: Said) -> 
     assert f"Run fedsim report {copied} first" in said("diff", finished, copied)[2]
 
 
+def test_the_attacks_of_a_run_are_compared_on_the_same_examples(
+    finished: Path, copied: Path, said: Said
+) -> None:
+    code, out, _ = said("diff", finished, "--all")
+    assert code == 0
+    assert "no defense, embedding rows to prior only, ROUGE-L: 1.00 to " in out
+    found = json.loads(said("diff", finished, "--json")[1])["changes"]
+    (rouge,) = (one for one in found if one["what"].endswith("ROUGE-L"))
+    scores = fedsim.load(finished).scores.query("metric == 'rougeL' and control == 'none'")
+    means = scores.groupby("attack").value.mean()
+    assert (rouge["before"], rouge["after"]) == (means.embedding_rows, means.prior_only)
+    assert rouge["paired"] == 3
+    named = said("diff", finished, "--attack", "embedding_rows", "--attack", "prior_only", "--json")
+    assert json.loads(named[1])["changes"] == found
+    assert "no two attacks of lamp were scored" in said("diff", finished, "--attack", "lamp")[2]
+    assert "two runs are given" in said("diff", finished, copied, "--attack", "lamp")[2]
+
+
 def test_captures_are_removed_and_the_report_stays(
     copied: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
