@@ -80,8 +80,8 @@ _NEXT = ("model weight", "shift weight", "grown places")
 _FIT = ("tokens ahead", "weight error", "least lack", "fewest_lines")
 _SINES = ("gap", "token_sine", "end_sine", "end_ratio", "rank_fall", "absent_weight")
 _ENDS = ("lowest_limit", "highest_limit")
-_NEAR = ("table rows", "row view", "position scores", "coordinate sweep")
-_GROWN = ("matched growth", "whitening", "suffix swaps", "regrowth")
+_NEAR = ("table rows", "position scores", "coordinate sweep")
+_GROWN = ("matched growth", "whitening", "suffix swaps")
 _RIDGES = ("matched room", "weights shift", "weights trust", "whitening ridge")
 PLAN: Mapping[tuple[str, str, int], tuple[str, ...]] = {
     ("MiniLM", "noise", 1): _NEAR,

@@ -11,8 +11,7 @@ from unittest.mock import patch
 
 from attacks.proofs.gradient_pursuit import GradientPursuit
 from attacks.span.causal.whitening import Whitening
-from attacks.span.encoder.joint_words import JointWords
-from attacks.span.encoder.position_scores import PositionScores
+from attacks.span.encoder.proposals import PositionScores
 from attacks.tokens.next_token_shift import DirectionalShift
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.types import Tensors
@@ -29,14 +28,7 @@ def _raw(update: Tensors, ridge: float) -> Whitening:
     return _WHITENED(update, 1e6 * ridge)
 
 
-def _nearest(scores: PositionScores) -> None:
-    """Words by their distance at a place, not compared with other places."""
-    _PREPARED(scores)
-    object.__setattr__(scores, "_centred", scores._inner)
-
-
-_WHITENED, _PREPARED = Whitening.of, PositionScores.__post_init__
-_JOINT, _SHIFT = JointWords.of, DirectionalShift
+_WHITENED, _SHIFT = Whitening.of, DirectionalShift
 
 _DECODER, _GROWTH = "attacks.span.causal.decoder.", "attacks.span.causal.matched_growth."
 _SEARCH = "attacks.span.encoder.word_search.WordSearch."
@@ -64,15 +56,9 @@ COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "matched growth": {_DECODER + "_ADAPTIVE": frozenset()},
     "whitening": {_GROWTH + "Whitening.of": _raw},
     "suffix swaps": {_GROWTH + "swap_suffixes": lambda lines, *given: lines},
-    "regrowth": {_GROWTH + "MatchedGrowth._again": lambda growth, found: found},
     "table rows": {"attacks.span.decoding.table_rows": lambda model: None},
-    "row view": {
-        "attacks.span.encoder.proposals.JointWords.of": lambda traces, ends, count, rows: _JOINT(
-            traces, ends, count, rows if traces.first is None else None
-        ),
-    },
     "position scores": {
-        "attacks.span.encoder.position_scores.PositionScores.__post_init__": _nearest,
+        "attacks.span.encoder.proposals.PositionScores.centred": PositionScores.words,
     },
     "residual proposals": {_SEARCH + "_left": lambda *given: None},
     "crossover": {_SEARCH + "_mixed": lambda search, guess, row, job: guess},

@@ -30,7 +30,7 @@ _CERTAIN = 0.02
 
 
 @dataclass(frozen=True)
-class GradientMatch:
+class MatchedBatch:
     """Sentences with their classes, and what their gradient proves.
 
     Attributes:
@@ -76,8 +76,8 @@ class Prover:
         check_options(self.observation)
 
     def match(
-        self, sentences: Sequence[tuple[int, ...]], known: GradientMatch | None = None
-    ) -> GradientMatch:
+        self, sentences: Sequence[tuple[int, ...]], known: MatchedBatch | None = None
+    ) -> MatchedBatch:
         """Give the sentences their labels and multiplicities, and compare gradients.
 
         Args:
@@ -93,7 +93,7 @@ class Prover:
         if self.task.spec.num_classes:
             shares = self._shares(likely)
             if shares is None:
-                return GradientMatch(likely, labels)
+                return MatchedBatch(likely, labels)
             labels = [label for label, _ in shares]
         if known is not None and sorted(known.lines) == sorted(likely):
             match = replace(known, lines=likely)
@@ -115,15 +115,15 @@ class Prover:
             match = replace(match, lines=match.lines * times, labels=match.labels * times)
         return match
 
-    def compare(self, lines: list[tuple[int, ...]], labels: list[int] | Tensor) -> GradientMatch:
+    def compare(self, lines: list[tuple[int, ...]], labels: list[int] | Tensor) -> MatchedBatch:
         """Compare the gradient of labelled sentences, in the multiplicities given."""
         shown = [-1] * len(lines) if isinstance(labels, Tensor) else labels
         if not lines:
-            return GradientMatch(lines, shown)
+            return MatchedBatch(lines, shown)
         for name, parameter in self.network.named_parameters():
             parameter.requires_grad_(name in self.observation.received)
         guessed = self._gradient(lines, labels)
-        return GradientMatch(lines, shown, compare(self.observation, guessed, (self.first,)))
+        return MatchedBatch(lines, shown, compare(self.observation, guessed, (self.first,)))
 
     def batch(self, lines: Sequence[tuple[int, ...]], labels: Sequence[int] | Tensor) -> Batch:
         """The batch as the client's, on the network's device."""
@@ -136,11 +136,11 @@ class Prover:
         with self.layout.told(self.network):
             return self.task.gradient(self.network, self.batch(lines, labels))
 
-    def _by_slopes(self, lines: list[tuple[int, ...]]) -> GradientMatch:
+    def _by_slopes(self, lines: list[tuple[int, ...]]) -> MatchedBatch:
         """Compare the gradient of sentences under a loss that is known by its slopes alone."""
         slopes = self._slopes(lines) if lines else None
         if slopes is None:
-            return GradientMatch(lines, [-1] * len(lines))
+            return MatchedBatch(lines, [-1] * len(lines))
         match = self.compare(lines, slopes[0].float())
         return replace(match, note=self._targets(*slopes)) if match.proof.holds else match
 
@@ -228,7 +228,7 @@ class Prover:
 
 
 def proven(
-    prover: Prover, found: Sequence[SpanSentence], known: GradientMatch | None = None
+    prover: Prover, found: Sequence[SpanSentence], known: MatchedBatch | None = None
 ) -> Reconstruction:
     """The sentences with their confidence, those in the span first.
 

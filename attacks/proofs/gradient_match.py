@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import torch
@@ -34,6 +34,7 @@ class GradientMatcher:
 
     Attributes:
         model: the broadcast model.
+        factored: its gradient as a function of word embeddings.
         update: as received, in float32.
         measure: "whole" is the root of the part of the update that the gradient explains at its
             best scale; each line of a classifier has its own, as it may have been clipped. With
@@ -44,6 +45,7 @@ class GradientMatcher:
     """
 
     model: Replay
+    factored: Factored
     update: Tensors
     measure: Measure
     sent: Tensors = field(default_factory=dict)
@@ -55,41 +57,42 @@ class GradientMatcher:
         """Of an observation; ``signs`` if the update has lost its scale."""
         update = {name: value.float().to(device) for name, value in observation.update().items()}
         sent = {} if signs else {n: v != 0 for n, v in update.items() if not read(v).complete}
-        return cls(replay(observation, task, device), update, "each" if signs else "whole", sent)
+        model = replay(observation, task, device)
+        return cls(model, Factored(model), update, "each" if signs else "whole", sent)
 
-    def __post_init__(self) -> None:
-        """Prepare the factored gradient."""
-        network = self.model.network
-        table = embedding_names(network).word
+    @cached_property
+    def table(self) -> Tensor:
+        """The word embeddings."""
+        return self.model.network.get_parameter(self._table_name).detach()
+
+    @cached_property
+    def norms(self) -> dict[str, float]:
+        """Of each tensor of the update."""
+        return {name: max(float(value.norm()), 1e-30) for name, value in self.update.items()}
+
+    @cached_property
+    def _table_name(self) -> str:
+        table = embedding_names(self.model.network).word
         assert table is not None
-        object.__setattr__(self, "table", network.get_parameter(table).detach())
-        object.__setattr__(self, "factored", Factored(self.model))
-        sends = table in self.update and not is_tied(network)
-        object.__setattr__(self, "_word", table if sends else "")
-        object.__setattr__(self, "_norms", _norms(self.update))
+        return table
 
-    table: Tensor = None  # type: ignore[assignment]
-    factored: Factored = None  # type: ignore[assignment]
-    _word: str = ""  # the word table, if its rows are to be compared
-    _norms: dict[str, float] = None  # type: ignore[assignment]
+    @cached_property
+    def _word(self) -> str:
+        """The word table's name, if its rows are to be compared."""
+        sends = self._table_name in self.update and not is_tied(self.model.network)
+        return self._table_name if sends else ""
 
     def against(self, update: Tensors) -> GradientMatcher:
         """The same comparison, of whole gradients, with another update."""
-        return self._with(update=update, measure="whole")
+        return replace(self, update=update, measure="whole")
 
     def each_of(self, update: Tensors) -> GradientMatcher:
         """The comparison of normalised tensors, with another update."""
-        return self._with(update=update, measure="each", _norms=_norms(update))
+        return replace(self, update=update, measure="each")
 
     def positive(self) -> GradientMatcher:
         """The same comparison without negative scales."""
-        return self._with(measure="positive") if self.measure == "whole" else self
-
-    def _with(self, **changes: object) -> GradientMatcher:
-        other = copy.copy(self)
-        for name, value in changes.items():
-            object.__setattr__(other, name, value)
-        return other
+        return replace(self, measure="positive") if self.measure == "whole" else self
 
     def gradient(self, line: Tensor, label: int | None = None) -> Tensors:
         """The gradient of a batch of one line, of all received weights.
@@ -181,7 +184,7 @@ class GradientMatcher:
                     both, own = rest.bordered(name, both, more, own)
                 if self.measure == "each":
                     size = own.sum((1, 2)).clamp(min=1e-30).sqrt()
-                    total = total + both.sum(1) / size * self._norms[name]
+                    total = total + both.sum(1) / size * self.norms[name]
                 inner.append(both)
                 table.append(own)
         if self.measure == "each":
@@ -222,10 +225,6 @@ class GradientMatcher:
             if torch.equal(before, line):
                 break
         return line, best
-
-
-def _norms(update: Tensors) -> dict[str, float]:
-    return {name: max(float(value.norm()), 1e-30) for name, value in update.items()}
 
 
 def _explained(both: Tensor, gram: Tensor, *, positive: bool) -> Tensor:

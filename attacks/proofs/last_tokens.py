@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from attacks.proofs.certificate import GradientMatch, Prover
+from attacks.proofs.certificate import MatchedBatch, Prover
 from attacks.proofs.token_weights import Predictions, predictions
 from fedsim.tasks.text import TextTask
 
 Line = tuple[int, ...]
 
 
-def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, GradientMatch]:
+def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, MatchedBatch]:
     """The lines with the token behind each: the end token, if that explains the update.
 
     Otherwise each line ends with the predicted token whose gradient is nearest to the update, and
@@ -29,7 +29,7 @@ def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, Gra
     assert isinstance(task, TextTask)
     end = task.tokenizer.eos_token_id
     closed = [line if end is None else (*line, int(end)) for line in lines]
-    nearest: list[tuple[Prover, GradientMatch]] = []
+    nearest: list[tuple[Prover, MatchedBatch]] = []
     for prover in provers:
         usual = list(lines) if prover.layout.trailing else closed
         nearest.append((prover, prover.compare(usual, [-1] * len(usual))))
@@ -48,7 +48,7 @@ def ended(provers: Sequence[Prover], lines: Sequence[Line]) -> tuple[Prover, Gra
     return nearest[0]
 
 
-def _tried(prover: Prover, read: Predictions) -> Iterator[GradientMatch]:
+def _tried(prover: Prover, read: Predictions) -> Iterator[MatchedBatch]:
     """The lines under the weights that were read, and under equal ones."""
     if not read.uniform and (trimmed := _trimmed(prover, read)) is not None:
         yield _chosen(prover, *trimmed)
@@ -82,10 +82,10 @@ def _chosen(
     lines: Sequence[Line],
     likely: Sequence[Sequence[int]],
     weights: Tensor | None = None,
-) -> GradientMatch:
+) -> MatchedBatch:
     """The lines with the likeliest tokens behind them, one line after the other."""
 
-    def compared(tried: list[Line]) -> GradientMatch:
+    def compared(tried: list[Line]) -> MatchedBatch:
         return prover.compare(tried, [-1] * len(tried) if weights is None else weights)
 
     best = compared([(*line, *ends[-1:]) for line, ends in zip(lines, likely, strict=True)])

@@ -14,7 +14,7 @@ from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
 from attacks.observed.labels import find_head, infer_label
 from attacks.observed.word_rows import is_tied, noise_variance, standing_out, tables
-from attacks.proofs.certificate import GradientMatch, Prover
+from attacks.proofs.certificate import MatchedBatch, Prover
 from attacks.proofs.last_tokens import ended
 from attacks.proofs.verdict import certificate
 from attacks.solved.cuts import CUTS
@@ -141,7 +141,7 @@ class EmbeddingRows(Attack):
 
 def _match(
     observation: Observation, task: Task, network: nn.Module, line: tuple[int, ...], start: int
-) -> GradientMatch:
+) -> MatchedBatch:
     """What the gradient of the sentence proves, whose rows of positions begin at ``start``."""
     names = embedding_names(network)
     first = [name for name in (names.word, names.position) if name in observation.received]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import NamedTuple
 
 import torch
@@ -64,8 +63,8 @@ class MatchedGrowth:
     whitened first (``Whitening``). The likeness is counted from the mean of sentences drawn from
     the model, in their standard deviations: half its square is the log-likelihood ratio of Gaussian
     noise, and adds to the log-probability of the text. After each sentence its contribution is
-    projected out of the update and the search repeats on the residual; finally each sentence is
-    grown again on the residual of all others.
+    projected out of the update and the search repeats on the residual; finally sentences may swap
+    their ends.
 
     Attributes:
         count: sentences of the batch.
@@ -143,9 +142,7 @@ class MatchedGrowth:
             sentences.append(self._sentence(match, line.ids))
             barred = barred[:0]
             match = self._without(sentences)
-        return [
-            [*sentence.ids] for sentence in self._uncrossed(self._again(self._uncrossed(sentences)))
-        ]
+        return [[*sentence.ids] for sentence in self._uncrossed(sentences)]
 
     def _uncrossed(self, sentences: list[_Sentence]) -> list[_Sentence]:
         if len(sentences) < 2:
@@ -153,23 +150,6 @@ class MatchedGrowth:
         lines = [self._tensor(sentence.ids) for sentence in sentences]
         lines = swap_suffixes(lines, self._shift(self.match), self.tree.longest, self.tree.job)
         return [self._sentence(self.match, tuple(line.tolist())) for line in lines]
-
-    def _again(self, sentences: list[_Sentence]) -> list[_Sentence]:
-        """Each sentence grown from what all others leave, until none changes or the time is up."""
-        grown: dict[int, tuple[tuple[int, ...], ...]] = {}
-        for index in cycle(range(len(sentences))):
-            others = [sentence for sentence in sentences if sentence is not sentences[index]]
-            words = tuple(sentence.ids for sentence in others)
-            if not others or self.tree.job.expired or grown.get(index) == words:
-                break
-            grown[index] = words
-            match = self._without(others)
-            line, _ = self._best(match, self._unused(others), self._tensor([]))
-            rivals = [self._tensor(ids) for ids in (sentences[index].ids, line.ids)]
-            before, after = match.similarities(rivals).tolist()
-            if after > before:
-                sentences[index] = self._sentence(match, line.ids)
-        return sentences
 
     def _without(self, sentences: Sequence[_Sentence]) -> GradientMatcher:
         residual = self.whitening.without(

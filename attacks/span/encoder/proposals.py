@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from attacks.span.encoder.joint_words import JointWords
-from attacks.span.encoder.position_scores import PositionScores
 from attacks.tokens.soft_traces import SoftTraces
 from attacks.tokens.table_rows import TableRows
 from attacks.tokens.word_clusters import WordCluster
@@ -18,7 +18,73 @@ from fedsim.types import Tensors
 _REPEATED = 1.5  # most tokens of a sentence, as a multiple of its different words
 _FITTING = 3  # lengths tried for words that share a sentence
 _OTHERS = 10.0  # how much farther the tokens of other sentences are
+_NEAREST = 12  # tokens nearest to the span at a place, which may be words of the batch
 _ROWS = 4.0  # how much nearer a token is at a place where its row says that it stands
+
+
+@dataclass(frozen=True)
+class PositionScores:
+    """Which tokens of the batch stand at which place, before any attention.
+
+    At every place the tokens of the batch are nearer to the span than others, for a token's
+    embedding outweighs that of its place, and the strongest of them are nearest everywhere. What
+    tells the place of a token is how near it is there compared with other places.
+
+    Attributes:
+        statistics: of :class:`Evidence`, ``(position, vocabulary)``.
+        start: token that begins every sentence.
+        end: token that ends every sentence.
+    """
+
+    statistics: Tensor
+    start: int
+    end: int
+
+    @cached_property
+    def words(self) -> Tensor:
+        """The statistics without the ends, which are no words."""
+        words = self.statistics.clone()
+        words[:, [self.start, self.end]] = torch.inf
+        return words
+
+    @cached_property
+    def centred(self) -> Tensor:
+        """The same less the mean over places."""
+        return self.words - self.words[1:].mean(0)
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """Statistic of the end at each place beside that of its usual word, ``(place,)``."""
+        size = min(_NEAREST, self.words.shape[1])
+        few = self.words[1:].topk(size, dim=1, largest=False).values.median(1).values
+        return self.statistics[1:, self.end] - few
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sentence."""
+        return len(self.statistics)
+
+    def lengths(self, possible: Sequence[int], count: int) -> list[int]:
+        """The lengths that the end token's place makes likeliest."""
+        return sorted(possible, key=lambda n: float(self.ends[n - 2]))[:count]
+
+    def rivals(self, length: int, count: int) -> Tensor:
+        """The likeliest tokens at each place ``(place, rival)``; both ends are meaningless.
+
+        Behind the ``count`` that stand out from other places follow the two nearest ones, which are
+        the better choice for an update with little noise.
+        """
+        size = min(_NEAREST, self.words.shape[1])
+        near = self.words[:length].topk(size, dim=1, largest=False).indices
+        bag = near[1 : length - 1].unique()
+        best = self.centred[:length, bag].topk(min(count, len(bag)), dim=1, largest=False)
+        return torch.cat([bag[best.indices], near[:, :2]], 1)
+
+    def starts(self, length: int) -> Tensor:
+        """Two sentences of this many tokens: those that stand out, and the nearest ones."""
+        lines = self.rivals(length, 1)[:, :2].T.clone()
+        lines[:, 0], lines[:, -1] = self.start, self.end
+        return lines
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from attacks.base import Job
 from attacks.observed.word_rows import words_of_pruned
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.decoding import decode
-from attacks.span.encoder.word_views import RowView, View
+from attacks.span.encoder.joint_words import RowView, View
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.table_rows import TableRows, table_rows
 from fedsim.knowledge import Knowledge

@@ -13,7 +13,7 @@ from attacks.observed.readings import read
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.span.decoding import decode
 from attacks.span.encoder.joint_words import JointWords
-from attacks.span.encoder.position_scores import PositionScores
+from attacks.span.encoder.proposals import PositionScores
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.knowledge import Knowledge
