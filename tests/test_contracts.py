@@ -55,6 +55,7 @@ ATTACK_CASES = {
     ),
     "film": AttackCase({"phrase_steps": 1, "token_steps": 1, "beams": 2}, ("language",), True),
     "span": AttackCase({}, ("text", "language"), False),
+    "april": AttackCase({}, ("text", "language"), False),
     "embedding_rows": AttackCase({}, ("text", "language"), False),
     "lti": AttackCase(
         {"epochs": 1, "width": 8, "channels": 4, "bins": 0.02}, ("image", "text", "language"), True
@@ -141,6 +142,8 @@ MODEL_CASES = {
     "mlp": ("shapes", "image-classification"),
     "vit": ("shapes", "image-classification"),
     "convnext": ("shapes", "image-classification"),
+    "resnet20-group-norm": ("shapes", "image-classification"),
+    "resnet20-norm-free": ("shapes", "image-classification"),
     "preact-resnet20": ("shapes", "image-classification"),
     "tiny-bert": ("sentences", "text-classification"),
     "tiny-gpt2": ("sentences", "language-modelling"),

@@ -14,13 +14,15 @@ from fedsim.models.lenet import LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
 from fedsim.models.preact_resnet20 import PreActResNet20
-from fedsim.models.resnet20 import ResNet20
+from fedsim.models.resnet20 import GroupNormResNet20, NormFreeResNet20, ResNet20
 from fedsim.models.vit import ViT
 from fedsim.named_code import classifier, is_named
 
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "lenet": LeNet,
     "resnet20": ResNet20,
+    "resnet20-group-norm": GroupNormResNet20,
+    "resnet20-norm-free": NormFreeResNet20,
     "preact-resnet20": PreActResNet20,
     "mlp": MLP,
     "vit": ViT,

@@ -1,7 +1,9 @@
-"""The 20-layer residual network for CIFAR (He et al. 2016, section 4.2)."""
+"""The 20-layer residual network for CIFAR (He et al. 2016, section 4.2), and other norms in it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import ClassVar
 
@@ -69,3 +71,50 @@ class ResNet20(ImageNetwork):
         x = self.blocks(F.relu(self.bn1(self.conv1(images))))
         logits: Tensor = self.fc(x.mean(dim=(2, 3)))
         return logits
+
+
+class GroupNormResNet20(ResNet20):
+    """ResNet20 with group normalisation of two groups (Hsieh et al. 2020); no running statistics.
+
+    Hsieh et al. 2020, "The Non-IID Data Quagmire", train it in place of batch normalisation, which
+    mixes a client's examples and fails where clients differ.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        _normalise(self, lambda _, channels: nn.GroupNorm(2, channels))
+
+
+class NormFreeResNet20(ResNet20):
+    """ResNet20 whose normalisations are a weight and a bias for each channel, and no more.
+
+    The last weights of each of the nine residual branches start at a third, so that the sum of the
+    branches is as large as what they are added to (De and Smith 2020, "Batch Normalization Biases
+    Residual Blocks Towards the Identity Function").
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        share = 1 / math.sqrt(len(self.blocks))
+        _normalise(self, lambda name, channels: Affine(channels, share if name == "bn2" else 1.0))
+
+
+class Affine(nn.Module):
+    """``x * weight + bias``, channel by channel."""
+
+    def __init__(self, channels: int, weight: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((channels, 1, 1), weight))
+        self.bias = nn.Parameter(torch.zeros(channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Feature maps of the same shape."""
+        return x * self.weight + self.bias
+
+
+def _normalise(network: nn.Module, norm: Callable[[str, int], nn.Module]) -> None:
+    """Put ``norm(name, channels)`` in the place of each batch normalisation."""
+    for part in list(network.modules()):
+        for name, layer in list(part.named_children()):
+            if isinstance(layer, nn.BatchNorm2d):
+                part.register_module(name, norm(name, layer.num_features))

@@ -29,6 +29,8 @@ def make(name: str, shape: tuple[int, ...] = CIFAR, classes: int = 10) -> ImageN
         ("resnet20", CIFAR, 10, 269_722),
         ("vit", CIFAR, 10, 1_803_850),
         ("convnext", CIFAR, 10, 323_242),
+        ("resnet20-group-norm", CIFAR, 10, 269_722),
+        ("resnet20-norm-free", CIFAR, 10, 269_722),
         ("preact-resnet20", CIFAR, 10, 272_282),
         ("mlp", CIFAR, 10, 3072 * 256 + 256 + 256 * 256 + 256 + 2_570),
     ],
@@ -110,6 +112,24 @@ def test_resnet_shortcut_keeps_every_second_pixel_and_adds_empty_channels() -> N
 def test_resnet_has_twenty_weight_layers() -> None:
     layers = [part for part in ResNet20(CIFAR, 10).modules() if hasattr(part, "weight")]
     assert sum(not isinstance(part, torch.nn.BatchNorm2d) for part in layers) == 20
+
+
+@pytest.mark.parametrize("name", ["resnet20-group-norm", "resnet20-norm-free"])
+def test_a_resnet_without_batch_normalisation_treats_images_one_by_one(name: str) -> None:
+    network, images = make(name).train(), torch.rand(3, *CIFAR)
+    alone = torch.cat([network(image[None]) for image in images])
+    torch.testing.assert_close(network(images), alone, rtol=1e-3, atol=1e-4)
+    assert not list(network.buffers())
+
+
+def test_branches_without_normalisation_do_not_outgrow_their_sum() -> None:
+    features: dict[str, torch.Tensor] = {}
+    network = make("resnet20-norm-free")
+    network.get_submodule("blocks").register_forward_hook(
+        lambda *seen: features.update(last=seen[-1])
+    )
+    network(torch.rand(8, *CIFAR, generator=generator(0)))
+    assert 0.1 < features["last"].std() < 10
 
 
 def test_mlp_takes_its_width_and_depth() -> None:

@@ -67,6 +67,8 @@ def test_kinds() -> None:
         "mlp": "image-classification",
         "vit": "image-classification",
         "convnext": "image-classification",
+        "resnet20-group-norm": "image-classification",
+        "resnet20-norm-free": "image-classification",
         "preact-resnet20": "image-classification",
         "tiny-bert": "text-classification",
         "tiny-gpt2": "language-modelling",
