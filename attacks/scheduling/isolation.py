@@ -27,6 +27,7 @@ from fedsim.errors import FedsimError, StoreError
 from fedsim.files import read_record
 from fedsim.named_code import is_named
 from fedsim.records import JobRecord
+from fedsim.tasks import is_held
 from fedsim.tasks.base import TaskSpec
 
 STARTS = 3
@@ -73,6 +74,7 @@ def is_foreign(spec: JobSpec) -> bool:
         return False
     return (
         bool(task.added)
+        or (bool(task.factory) and not is_held(spec.captures))
         or task.model in _added("fedsim.models")
         or is_named(task.model)
         or any(table["name"] not in (*DEFENSES, "none") for table in chain)

@@ -17,14 +17,15 @@ from attacks.scheduling.groups import reconstruct
 from attacks.scheduling.jobs import JobSpec, Progress
 from attacks.scheduling.outcomes import AttackOutcome, write_outcome
 from attacks.scheduling.prepared import Report, job_of, prepare
+from attacks.scheduling.readings import best_reading, load_reply
 from fedsim.build import build
 from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.devices import device_for, device_name, float32
-from fedsim.errors import FedsimError, Terminated
+from fedsim.errors import CannotAttack, FedsimError, Terminated
 from fedsim.records import JobRecord
 from fedsim.seeds import derive, seeded
 from fedsim.settings import unchanged
-from fedsim.tasks import load_task
+from fedsim.tasks import from_elsewhere, load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
 
@@ -104,6 +105,8 @@ def _attack(
         report(Progress("load"))
         attack = build(attacks_for(spec.table), spec.table, f"attacks.{spec.label}")
         task = load_task(spec.captures)
+        if from_elsewhere(spec.captures):
+            return _read(spec, attack, task, device, report)
         for key, loaded in _load(spec, attack, task):
             if isinstance(loaded, Exception):
                 outcomes[key] = loaded
@@ -124,6 +127,25 @@ def _attack(
         raise
     except BaseException as error:  # whatever an attack raises is a result, and is written down
         outcomes = {key: outcomes.get(key, error) for key in spec.keys}
+    return outcomes, time.monotonic() - start
+
+
+def _read(
+    spec: JobSpec, attack: Attack, task: Task, device: torch.device, report: Report
+) -> tuple[dict[CaptureKey, AttackOutcome], float]:
+    """As ``_attack``, of replies whose facts are open, each alone."""
+    outcomes: dict[CaptureKey, AttackOutcome] = {}
+    start = time.monotonic()
+    for key in spec.keys:
+        reply = load_reply(CaptureStore(spec.captures), key)
+        report(Progress("reconstruct"))
+        job = job_of(spec, reply.seen, device, report)
+        try:
+            guess = best_reading(reply, task, spec.label, attack, job, spec.seed)
+        except CannotAttack as error:
+            outcomes[key] = error
+        else:
+            outcomes[key] = _unfinished(guess) if job.late else guess
     return outcomes, time.monotonic() - start
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
+from experiments.external import MANIFEST
 from experiments.plan.overrides import override
 from fedsim.errors import ConfigError
+from fedsim.named_code import allow
 from fedsim.visible import say
 
 
@@ -35,10 +38,21 @@ Truth = Annotated[Path | None, _option("folder that truth_mod wrote")]
 
 
 def is_captures(target: str) -> bool:
-    """Whether the target is a folder of captures without a run around it."""
+    """Whether the target is a folder of captures without a run around it, or of state dicts."""
     folder = Path(target)
     inside = (folder / "experiment.toml").exists() or (folder.parent / "cell.json").exists()
-    return not inside and any(folder.glob("round-*/client-*.json"))
+    return not inside and (
+        (folder / MANIFEST).is_file() or any(folder.glob("round-*/client-*.json"))
+    )
+
+
+def captures_of(folder: Path) -> Path:
+    """The captures of a target of ``is_captures``: state dicts become such."""
+    if not (folder / MANIFEST).is_file():
+        return folder
+    from experiments.external.pairs import captures_in
+
+    return captures_in(folder)
 
 
 def attack_foreign(
@@ -65,21 +79,30 @@ def attack_foreign(
     from experiments.external.attack_stage import attack_captures
     from experiments.external.captured import captured
 
-    found = captured(
-        folder,
-        model,
-        base=base,
-        knows=override({}, knows or []),
-        kind=kind,  # type: ignore[arg-type]  # checked there
-        tokenizer=tokenizer,
-        task=task or "",
-        loss=loss,
-        image_shape=_shape(image_shape),
-        input_shape=_shape(input_shape),
-        input_range=_range(input_range),
-        max_length=max_length or 0,
-        lora_alpha=lora_alpha or 0.0,
-    )
+    for name in (model, loss):
+        allow(name or "")
+    options: dict[str, Any] = {
+        "base": base,
+        "kind": kind,
+        "tokenizer": tokenizer,
+        "task": task,
+        "loss": loss,
+        "image_shape": _shape(image_shape),
+        "input_shape": _shape(input_shape),
+        "input_range": _range(input_range),
+        "max_length": max_length,
+        "lora_alpha": lora_alpha,
+    }
+    options, facts = {k: v for k, v in options.items() if v}, override({}, knows or [])
+    if (folder / MANIFEST).is_file():
+        from experiments.external.pairs import Manifest
+
+        stated = {k: v for k, v in Manifest.read(folder) if v}
+        facts = {**stated.pop("knows", {}), **facts}
+        model = model or stated.pop("model", None)
+        options = {**stated, **options}
+    options.pop("model", None)
+    found = captured(captures_of(folder), model, knows=facts, **options)
     names = attacks.split(",") if attacks else []
     done = attack_captures(found, names, 60.0 if budget is None else budget, quiet or as_json)
     say(done.json() if as_json else done.line())
@@ -88,6 +111,7 @@ def attack_foreign(
 
 def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = None) -> int:
     """Score the guesses on another application's captures; the exit status."""
+    from experiments.external.pairs import truth_in
     from experiments.external.score_stage import score_captures
 
     if truth is None:
@@ -95,7 +119,11 @@ def score_foreign(folder: Path, quiet: bool, as_json: bool, *, truth: Truth = No
             f"{folder}: no score is possible without the private examples. Record them by "
             "fedsim.truth_mod in a test federation, and pass its folder: --truth FOLDER."
         )
-    frame = score_captures(folder, truth)
+    captures = captures_of(folder)
+    with TemporaryDirectory() as place:
+        if captures != folder:
+            truth = truth_in(truth, captures, Path(place))
+        frame = score_captures(captures, truth)
     say(frame.to_json(orient="records") if as_json else frame.to_string(index=False))
     return 0
 
@@ -105,7 +133,8 @@ def report_foreign(folder: Path, quiet: bool, as_json: bool) -> int:
     from experiments.external.guess import NO_SCORE
     from experiments.external.score_stage import report_captures
 
-    frame, run = report_captures(folder), folder / "run"
+    captures = captures_of(folder)
+    frame, run = report_captures(captures), captures / "run"
     page = run / "report" / "index.html"
     if as_json:
         say(frame.to_json(orient="records"))
@@ -128,7 +157,7 @@ def examine_foreign(
     from experiments.external.captured import captured
     from experiments.external.doctor import examine
 
-    found = captured(folder, model, loss=loss, base=base)
+    found = captured(captures_of(folder), model, loss=loss, base=base)
     if truth is None:
         raise ConfigError(
             f"{folder}: the private examples are needed. Record them by fedsim.truth_mod in a test "

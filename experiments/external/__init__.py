@@ -2,3 +2,6 @@
 
 ``fedsim`` offers the names of the Python interface, such as ``fedsim.attack``.
 """
+
+MANIFEST = "updates.toml"
+"""Of a folder of state dicts, see ``experiments.external.pairs``."""

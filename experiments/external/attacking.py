@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from attacks import attack_classes
-from attacks.base import Attack, Job, Reconstruction
+from attacks.base import Attack, Job
+from attacks.scheduling.readings import best_reading
 from experiments.external.guess import Guess
 from experiments.external.update import Update
 from fedsim.build import build, suggest
-from fedsim.errors import CannotAttack, ConfigError
-from fedsim.records import Certificate
-from fedsim.seeds import derive, generator, seeded
+from fedsim.errors import ConfigError
 from fedsim.visible import say
 
-_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of examples that are tried where none is known and none claimed, until one is proven."""
-_SHARE = 0.5
-"""Of the time left, what one of several numbers of examples gets."""
-_TRIALS = 2
-"""Numbers of examples by which it is judged whether an attack refuses."""
-_LEVELS: tuple[Certificate, ...] = ("guess", "in_span", "consistent", "certified")
-_GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
-"""What an experiment file is told to do."""
-_SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
-_PASS = "If the attacker knows it, pass it (Update.of(..., fact=value), or --knows fact=value)"
 _SAID_EVERY = 10.0
 
 OnStep: TypeAlias = Callable[[int, float, str | Tensor | None], object]
@@ -99,35 +84,9 @@ def attack(
     start = time.monotonic()
     job = Job(device=torch.device(device))
     job.report = Progress("" if quiet else label, on_step)
-    found, assumed = best_reading(victim, label, chosen, job, budget=budget, seed=seed)
-    return Guess.of(label, chosen, victim, found, assumed, time.monotonic() - start)
-
-
-def best_reading(
-    victim: Update, label: str, chosen: Attack, job: Job, *, budget: float, seed: int = 0
-) -> tuple[Reconstruction, str]:
-    """The reconstruction that fits the update best, and what was assumed for it; see ``attack``."""
-    check_suits(label, chosen, victim)
-    end = time.monotonic() + budget
-    best: tuple[Reconstruction, str] | None = None
-    refused: CannotAttack | None = None
-    for seen, assumed in _readings(chosen, victim):
-        # An attack that can do without the number proves a guess, and leaves time for others.
-        share = 1.0 if "num_examples" in chosen.requires else _SHARE
-        job.deadline = end - (1 - share) * (end - time.monotonic())
-        try:
-            found = (_run(chosen, label, seen, job, seed), assumed)
-            _check_count(found[0], seen)
-        except CannotAttack as error:
-            refused = refused or error
-            continue
-        best = found if best is None or _fit(found[0]) > _fit(best[0]) else best
-        if found[0].confidence is None or _fit(found[0])[0] == 1.0 or time.monotonic() >= end:
-            break
-    if best is None:
-        assert refused is not None
-        raise refused
-    return best
+    job.deadline = start + budget
+    made = best_reading(victim.reply, victim.task, label, chosen, job, seed)
+    return Guess.of(label, chosen, victim.task, made, time.monotonic() - start)
 
 
 def check_budget(budget: float) -> None:
@@ -148,122 +107,6 @@ def _chosen(name: str | Attack, options: dict[str, Any]) -> tuple[str, Attack]:
     else:
         raise ConfigError(f"attack: {name!r} is no attack. {suggest('', known)}")
     return label, build(known, {"name": label, **options}, f"attack {label!r}")
-
-
-def check_suits(label: str, chosen: Attack, victim: Update) -> None:
-    """Raise ``CannotAttack`` if the data or the known facts rule the attack out.
-
-    The number of examples may be unknown, as it is tried.
-    """
-    if victim.task.modality not in chosen.modalities:
-        raise CannotAttack(
-            f"it reconstructs {' and '.join(sorted(chosen.modalities))}, and this model takes "
-            f"{victim.task.modality}",
-            "fedsim.suited(victim) lists the attacks that suit.",
-        )
-    if chosen.infers != "rows":
-        raise CannotAttack(
-            f"it infers {chosen.infers}, and guesses no example", "Run it in an experiment."
-        )
-    missing = victim.observation.knowledge.missing(chosen.requires - {"num_examples"})
-    if "auxiliary" in missing:
-        raise CannotAttack(
-            "it learns from public rows, which an update alone does not bring",
-            "Run it in an experiment with [auxiliary].",
-        )
-    if missing:
-        raise CannotAttack(
-            f"it needs {', '.join(missing)}",
-            f"Pass it if the attacker knows it: Update.of(..., {missing[0]}=...).",
-        )
-
-
-def _readings(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
-    """The update as each kind and with each number of examples to try, and what was assumed."""
-    if victim.difference is None:
-        yield from _counted(chosen, victim)
-        return
-    pairs = zip(_counted(chosen, victim), _counted(chosen, victim.difference), strict=True)
-    for (seen, assumed), (other, _) in pairs:
-        yield seen, assumed
-        yield other, "; ".join(filter(None, (assumed, "the reply was read as a difference")))
-
-
-def _counted(chosen: Attack, victim: Update) -> Iterator[tuple[Update, str]]:
-    """The update with each number of examples to try."""
-    seen = victim.observation
-    if seen.knowledge.num_examples is not None:
-        yield victim, ""
-        return
-    claim = victim.claimed_examples
-    # Without a number first: copies of a text have its gradient, and a claim would bring them.
-    needed = "num_examples" in chosen.requires
-    counts: list[int | None] = [] if needed else [None]
-    counts += [claim] if claim else []
-    # Every client of a cohort has an example.
-    if not (needed and claim):
-        counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
-    for count in dict.fromkeys(counts):
-        if count is None:
-            yield victim, ""
-            continue
-        known = seen.knowledge.model_copy(update={"num_examples": count})
-        whose = "the client's claim" if count == claim else "tried, as the number is not known"
-        held = f"{count} example{'s' * (count > 1)} ({whose})"
-        yield replace(victim, observation=replace(seen, knowledge=known)), held
-
-
-def _run(chosen: Attack, label: str, victim: Update, job: Job, seed: int) -> Reconstruction:
-    """The attack on one reading; seeded as a job of an experiment is."""
-    seen, task = victim.observation, victim.task
-    with seeded(derive(seed, "attack", label, str(seen.key))):
-        rng = generator(seed, "attack", seen.key.round, seen.key.client, label)
-        if type(chosen).prepare is not Attack.prepare:
-            job.prepared = chosen.prepare(seen, task, job, derive(seed, "prepare", label))
-        try:
-            (found,) = chosen.reconstruct([seen], task, [rng], job)
-        except CannotAttack as error:
-            advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
-            raise CannotAttack(error.reason, advice) from None
-    return found
-
-
-def _check_count(found: Reconstruction, victim: Update) -> None:
-    """Refuse more examples than the attacker knows of, or than are claimed if it proves none.
-
-    A row of a language model may hold several texts.
-    """
-    count, known = len(found.guess), victim.observation.knowledge.num_examples
-    proven = _fit(found)[0] == 1.0
-    most = known if known is not None or proven else victim.claimed_examples
-    packed = proven and victim.task.spec.kind == "language-modelling"
-    if most is not None and count > most and not packed:
-        raise CannotAttack(
-            f"it explains the update by {count} examples, and there are {most}",
-            "Something else is in the update, or the model, its loss or the kind of the reply "
-            "differs from the client's.",
-        )
-
-
-def first_refusal(chosen: Attack, label: str, victim: Update, job: Job) -> str:
-    """Why an attack refuses an update whatever the number of examples; empty if it runs."""
-    reason = ""
-    for seen, _ in islice(_readings(chosen, victim), _TRIALS):
-        try:
-            _run(chosen, label, seen, job, 0)
-        except CannotAttack as error:
-            reason = reason or str(error)
-        else:
-            return ""
-    return reason
-
-
-def _fit(found: Reconstruction) -> tuple[float, float, float]:
-    """How much the update speaks for a guess: share of certified examples, levels, objective."""
-    levels = [_LEVELS.index(level) for level in found.confidence or ()]
-    certified = sum(level == 3 for level in levels) / len(levels) if levels else 0.0
-    mean = sum(levels) / len(levels) if levels else 0.0
-    return certified, mean, -float("inf") if found.objective is None else -found.objective
 
 
 class Progress:

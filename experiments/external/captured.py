@@ -22,7 +22,6 @@ from fedsim.plain_files import check_folder
 from fedsim.tasks import load_task
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.given import Model, task_of
-from fedsim.tasks.given_transformer import as_given
 from fedsim.tensor_names import Given
 from fedsim.types import Tensors
 from fedsim.visible import say
@@ -41,6 +40,7 @@ class Captured:
         base: weights that were not sent; None if there are none.
         knows: facts that the attacker knows in addition to what is recorded.
         kind: what the clients reply with, if that is not what was recorded.
+        named: whether the model and its loss are names, which other processes can import.
     """
 
     store: CaptureStore
@@ -48,6 +48,7 @@ class Captured:
     base: Given | nn.Module | None
     knows: dict[str, Any]
     kind: Kind | None
+    named: bool
     _network: nn.Module = field(repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Update]:
@@ -175,7 +176,8 @@ def captured(
         base = load_tensors(store.root / CaptureStore.BASE)
     told = facts_of(task, knows or {})
     added = {fact: getattr(told, fact) for fact in told.model_fields_set}
-    return Captured(store, task, base, added, kind, task.build())
+    named = all(isinstance(one, str | None) for one in (model, description.get("loss")))
+    return Captured(store, task, base, added, kind, named, task.build())
 
 
 def _task(
@@ -188,8 +190,7 @@ def _task(
                 f"{store.root}: does not say which model it is about. Pass it: --model, or "
                 "Eavesdropper(strategy, folder, model=model) while capturing."
             )
-        task = load_task(store.root)
-        return as_given(task) if (store.root / "run.json").exists() else task
+        return load_task(store.root)
     given = {name: value for name, value in description.items() if value}
     if written.exists():
         spec = read_record(written, TaskSpec)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from attacks.base import Attack, Reconstruction
-from experiments.external.update import Update
 from fedsim.build import options_of
 from fedsim.metrics.base import Examples
 from fedsim.records import UNFINISHED, Certificate
@@ -66,22 +66,22 @@ class Guess:
         cls,
         label: str,
         chosen: Attack,
-        victim: Update,
-        found: Reconstruction,
-        assumed: str,
+        task: Task,
+        made: Reconstruction,
         seconds: float,
     ) -> Guess:
-        """The guess with the caveats of the attack and what was ``assumed`` for it."""
-        late = UNFINISHED if found.expired else ""
+        """The guess with the caveats of the attack and those of the task."""
+        late = UNFINISHED if made.expired else ""
+        note = caveats(task, made.note, made.confidence or ())
         return cls(
             label,
             options_of(chosen),
-            victim.task.examples(found.guess.to("cpu")),
-            found.confidence or (),
-            found.objective,
+            task.examples(made.guess.to("cpu")),
+            made.confidence or (),
+            made.objective,
             seconds,
-            "; ".join(filter(None, (caveats(victim, found, assumed), late))),
-            victim.task,
+            "; ".join(filter(None, (note, late))),
+            task,
         )
 
     @property
@@ -164,20 +164,19 @@ class Guess:
         return list(zip(self.confidence or ("guess",) * len(self.texts), self.texts, strict=True))
 
 
-def caveats(victim: Update, found: Reconstruction, assumed: str) -> str:
-    """What the attack notes, what was assumed for it, and what is doubtful of the tokenizer."""
-    doubts = (assumed, doubt(victim.task), _range(victim, found))
-    return "; ".join(filter(None, (found.note.rstrip("."), *doubts)))
+def caveats(task: Task, note: str, confidence: Sequence[str]) -> str:
+    """What the attack notes, and what is doubtful of the tokenizer and of the inputs' range."""
+    return "; ".join(filter(None, (note.rstrip("."), doubt(task), _range(task, confidence))))
 
 
-def _range(victim: Update, found: Reconstruction) -> str:
+def _range(task: Task, confidence: Sequence[str]) -> str:
     """What was taken for granted of the inputs of another application's network; else empty.
 
     What proves a guess shows its range.
     """
-    form = getattr(victim.task, "form", None)
-    sure = bool(found.confidence) and set(found.confidence or ()) == {"certified"}
-    if sure or form is None or not form.plain or not victim.task.spec.factory:
+    form = getattr(task, "form", None)
+    sure = set(confidence) == {"certified"}
+    if sure or form is None or not form.plain or not task.spec.factory:
         return ""
     return "inputs were taken to lie in [0, 1]; if the model takes others, pass input_range"
 

@@ -12,27 +12,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from experiments.analysis.summary import metric_classes, summarise
 from experiments.external.disclosures import Disclosure, read_disclosures
-from experiments.external.run import ExternalRun, Outcome
-from experiments.plan.folder import read_provenance
+from experiments.external.run import Outcome, is_scored, outcomes
+from experiments.plan.folder import Run, read_provenance
 from experiments.report.footer import cost, cover, provenance_lines
-from experiments.report.glossary import metric_terms
-from experiments.report.headline import clause
 from experiments.report.page import SCRIPT, environment
-from experiments.report.reasons import phrases
-from experiments.report.statements import shade
 from experiments.report.tables import Table
 from experiments.stages.png import png
-from experiments.stages.rows import read_rows
-from experiments.wording.names import show, title
-from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
-from fedsim.federation import FederationConfig
+from experiments.wording.names import title
 from fedsim.files import write_bytes
 from fedsim.knowledge import FACTS
 from fedsim.plain_files import make_private
-from fedsim.records import MAIN, ScoreRow
-from fedsim.server_knows import ServerKnows
 from fedsim.tasks.base import Task
 
 _NONE = "\N{EN DASH}"
@@ -49,6 +39,10 @@ _WITHOUT_TRUTH = (
     "There are no private examples to compare with, so that nothing is scored: a certificate is a "
     "proof, and everything else is weighed by the null, the cosine of the same gradient with "
     "another client's update. fedsim.truth_mod records the examples of a test federation."
+)
+
+_WITH_TRUTH = (
+    "The private examples are known, and the report beside this page compares each guess with them."
 )
 
 
@@ -72,12 +66,12 @@ class _Shown:
     more: int
 
 
-def write_page(run: ExternalRun, task: Task) -> Path:
-    """Write ``run/report/index.html``, its owner's alone."""
-    made = list(run.outcomes(task))
-    given, scored = read_disclosures(run.folder), run.root / "scores.parquet"
-    rows = read_rows(scored, ScoreRow) if scored.exists() else []
-    rows = [row for row in rows if row.cell == run.cell]
+def write_page(run: Run, task: Task) -> Path:
+    """Write what attacks made of the captures, its owner's alone.
+
+    It is the report itself, or lies beside it once the run is scored.
+    """
+    made, given = list(outcomes(run, task)), read_disclosures(run.cells[0].folder)
     provenance = read_provenance(run.root)
     guesses = [_shown(one) for one in made if one.guess is not None]
     refused = _refused(made)
@@ -85,13 +79,13 @@ def write_page(run: ExternalRun, task: Task) -> Path:
         environment()
         .get_template("external.html.j2")
         .render(
-            name=run.captures.root.name,
+            name=run.root.resolve().parent.name,
             cover=cover(provenance),
-            answers=list(_answers(run, made, rows, task)),
+            answers=list(_answers(made)),
             switches=list(_switches(made, given)),
             who=_who(given, task),
-            sure="" if rows else _WITHOUT_TRUTH,
-            attacks=_attacks(made, rows, task),
+            sure=_WITH_TRUTH if is_scored(run) else _WITHOUT_TRUTH,
+            attacks=_attacks(made),
             updates=_updates(given),
             statistics=_statistics(given),
             guesses=guesses,
@@ -99,9 +93,6 @@ def write_page(run: ExternalRun, task: Task) -> Path:
             known=sorted({fact for one in given for fact in one.known}),
             withheld=[fact for fact in FACTS if not any(fact in one.known for one in given)],
             levels=LEVELS,
-            terms=metric_terms(
-                metric_classes(), {MAIN[task.modality]} if rows else set(), full=False
-            ),
             cost=cost(provenance),
             provenance=provenance_lines(provenance, full=False),
             script=Markup(SCRIPT),  # ours
@@ -109,18 +100,13 @@ def write_page(run: ExternalRun, task: Task) -> Path:
         )
     )
     make_private(run.root / "report")
-    page = run.root / "report" / "index.html"
+    page = run.root / "report" / ("captures.html" if is_scored(run) else "index.html")
     write_bytes(page, body.encode(), private=True)
     return page
 
 
-def _answers(
-    run: ExternalRun, made: Sequence[Outcome], rows: Sequence[ScoreRow], task: Task
-) -> Iterator[tuple[str, str]]:
-    """The verdict where there is one, then the shade and the sentence of each attack."""
-    said = _scored(rows, task)
-    if rows:
-        yield _verdict(run, rows, task)
+def _answers(made: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
+    """The shade and the sentence of each attack."""
     for name in dict.fromkeys(one.record.attack for one in made):
         mine = [one for one in made if one.record.attack == name]
         guessed = [one for one in mine if one.guess is not None]
@@ -133,49 +119,13 @@ def _answers(
             continue
         examples = sum(len(one.guess.examples.batch) for one in guessed if one.guess)
         what = f"{_upper(title(name))} guessed {examples} examples from {_captures(len(guessed))}"
-        if name in said:
-            yield ("verbatim" if proven else ""), f"{what}: {proven} certified, {said[name]}"
-        elif proven:
+        if proven:
             yield "verbatim", f"{what}: {proven} are certified, and came back exactly."
         else:
             fits = [one.fit for one in guessed if one.fit and one.fit.other is not None]
             ahead = sum(fit.own > (fit.other or 0.0) for fit in fits)
             more = f", though {ahead} of {len(fits)} fit their update better than another's"
             yield "not-decided", f"{what}: none is certified{more if fits else ''}. Not decided."
-
-
-def _verdict(run: ExternalRun, rows: Sequence[ScoreRow], task: Task) -> tuple[str, str]:
-    """The shade and the sentence of the verdict over all attacks, as of any run."""
-    cell = CellConfig(
-        seed=0,
-        task=TaskConfig(model=task.spec.model, dataset="captures"),
-        auxiliary=None,
-        federation=FederationConfig(),
-        capture=CaptureConfig(),
-        server_knows=ServerKnows(),
-        defense=(),
-    )
-    (section,) = summarise(rows, (), {run.cell: cell}).sections
-    (verdict,) = section.evidence.verdicts
-    reasons = "; ".join(phrases(section, verdict))
-    said = f"{clause(section, verdict)}."
-    if reasons:
-        said += f" {_upper(reasons)}."
-    return shade(verdict.word, verdict.grade), _upper(said)
-
-
-def _scored(rows: Sequence[ScoreRow], task: Task) -> dict[str, str]:
-    """For each scored attack the mean of its examples and of its null."""
-    main = MAIN[task.modality]
-    unit = next((row.unit for row in rows if row.metric == main), "1")
-    found = {}
-    for name in dict.fromkeys(row.attack for row in rows):
-        mine = [row for row in rows if (row.attack, row.metric) == (name, main)]
-        own = [row.value for row in mine if row.control == "none" and row.value is not None]
-        null = [row.value for row in mine if row.control != "none" and row.value is not None]
-        said = f"mean {title(main)} {show(fmean(own), unit)}" if own else "nothing was measured"
-        found[name] = f"{said}{f', null {show(fmean(null), unit)}' if null else ''}."
-    return found
 
 
 def _switches(made: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterator[str]:
@@ -218,13 +168,13 @@ def _captures(count: int) -> str:
     return f"{count} capture{'s' * (count != 1)}"
 
 
-def _attacks(made: Sequence[Outcome], rows: Sequence[ScoreRow], task: Task) -> Table:
-    columns = ["attack", "captures", "guesses", "certified", "objective", "cosine", "null"]
-    main, lines = MAIN[task.modality], []
+def _attacks(made: Sequence[Outcome]) -> Table:
+    columns = ("attack", "captures", "guesses", "certified", "objective", "cosine", "null")
+    lines = []
     for name in dict.fromkeys(one.record.attack for one in made):
         mine = [one for one in made if one.record.attack == name]
         fits = [one.fit for one in mine if one.fit]
-        line: list[Any] = [
+        line: tuple[Any, ...] = (
             title(name),
             len(mine),
             sum(one.guess is not None for one in mine),
@@ -232,19 +182,9 @@ def _attacks(made: Sequence[Outcome], rows: Sequence[ScoreRow], task: Task) -> T
             _mean([one.record.objective for one in mine]),
             _mean([fit.own for fit in fits]),
             _mean([fit.other for fit in fits]),
-        ]
-        if rows:
-            for wanted in (True, False):
-                values = [
-                    row.value
-                    for row in rows
-                    if (row.attack, row.metric, row.control == "none") == (name, main, wanted)
-                ]
-                line.append(_mean(values))
-        lines.append(tuple(line))
-    if rows:
-        columns += [title(main), f"{title(main)}, null"]
-    return Table("attacks", "What each attack made of the captures", tuple(columns), tuple(lines))
+        )
+        lines.append(line)
+    return Table("attacks", "What each attack made of the captures", columns, tuple(lines))
 
 
 def _mean(values: Sequence[float | None]) -> str:

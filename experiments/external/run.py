@@ -1,36 +1,44 @@
-"""The run folder of attacks on another application's captures, ``run/`` beside the tensors."""
+"""The run folder of attacks on another application's captures, ``run/`` beside the tensors.
+
+The captures enter it under the names of the model, as the one cell of a run that is simulated: the
+stages take it as any other.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Iterator, Sequence
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from attacks.scheduling.jobs import Demand, JobSpec
+from attacks.scheduling.readings import MIRRORED
 from experiments.external.captured import Captured
+from experiments.external.disclosures import disclosed, write_disclosures
 from experiments.external.evidence import Fit
-from experiments.external.guess import Guess
-from experiments.plan.config import Plan
-from experiments.plan.folder import (
-    EXTERNAL,
-    Run,
-    check_version,
-    check_whole,
-    write_experiment,
-)
-from fedsim.capture import CaptureKey, CaptureStore, batch_from, read_keyed
-from fedsim.errors import StoreError
-from fedsim.files import load_tensors, read_json, read_record
-from fedsim.plain_files import check_folder, make_private
-from fedsim.records import JobRecord
-from fedsim.tasks import load_task
-from fedsim.tasks.base import Task, TaskSpec
-from fedsim.tasks.images import ImageClassification
+from experiments.external.guess import Guess, caveats
+from experiments.external.saving import save_capture
+from experiments.plan.cells import Cell
+from experiments.plan.config import AttackStage, ExperimentConfig, Plan
+from experiments.plan.folder import Run
+from experiments.stages.attack import guess_folder
+from experiments.stages.rows import read_rows
+from fedsim.capture import CaptureKey, CaptureStore, batch_from
+from fedsim.cell import TaskConfig
+from fedsim.errors import ConfigError, StoreError
+from fedsim.federation import FederationConfig
+from fedsim.files import digest, load_tensors, read_json, read_record, write_json
+from fedsim.knowledge import FACTS
+from fedsim.manifest import hashes
+from fedsim.metrics import METRICS
+from fedsim.plain_files import make_private
+from fedsim.records import JobRecord, ScoreRow, SimulationRecord
+from fedsim.server_knows import ServerKnows
+from fedsim.tasks import save_task
+from fedsim.tasks.base import Task
 
-_CELL = re.compile(r"captures\.[0-9a-f]{8}")
+_UNFIT, _FITS = "unfit.json", "fits.json"
 
 
 @dataclass(frozen=True)
@@ -60,136 +68,172 @@ class Outcome:
         return str(self.guess) + ("" if self.fit is None else f"\n  {self.fit}")
 
 
-@dataclass(frozen=True)
-class ExternalRun:
-    """Guesses, records and pages of attacks on a folder of captures.
+def make_run(captures: Captured, names: Sequence[str], budget: float) -> Run:
+    """Make the run folder, or go on in it; what was finished with the same facts is kept.
 
-    Attributes:
-        captures: the folder.
-        cell: name of the folder of the guesses; another one as soon as the captures, the model,
-            the granted facts or the time are others.
-        budget: seconds of each attack on each capture.
+    Raises:
+        ConfigError: no capture fits the model.
     """
-
-    captures: CaptureStore
-    cell: str
-    budget: float
-
-    @property
-    def root(self) -> Path:
-        """The run folder."""
-        return self.captures.root / "run"
-
-    @property
-    def folder(self) -> Path:
-        """The cell's folder."""
-        return self.root / self.cell
-
-    @property
-    def plain(self) -> Run:
-        """As a run without cells, for the record of where it came from."""
-        return Run(self.root, Plan(name=EXTERNAL, experiments=()), ())
-
-    @classmethod
-    def create(cls, found: Captured, names: Sequence[str], budget: float) -> ExternalRun:
-        """Make the folder, or go on in it; what was finished with the same options is kept."""
-        store = found.store
-        records = [store.record(key) for key in store.keys()]
-        known = {
-            "task": found.task.spec.model_dump(mode="json"),
-            "knows": {k: _plain(v) for k, v in found.knows.items()},
-            "kind": found.kind,
-            "budget": budget,
-            "base": found.base is not None,
-        }
-        seen = [(str(one.key), one.sha256, one.sent_sha256) for one in records]
-        text = json.dumps([known, seen], sort_keys=True, default=str)
-        run = cls(store, f"captures.{hashlib.sha256(text.encode()).hexdigest()[:8]}", budget)
-        make_private(run.root)
-        table = {
-            "kind": EXTERNAL,
-            "name": store.root.name,
-            "cell": run.cell,
-            "budget": float(budget),
-            "model": found.task.spec.factory or found.task.spec.model,
-            "task": found.task.spec.kind,
-            "attacks": [{"name": name} for name in names],
-            "knows": {k: v for k, v in known["knows"].items() if v is not None},  # type: ignore[union-attr]
-        }
-        write_experiment(run.root, table)
-        return run
-
-    @classmethod
-    def open(cls, folder: Path) -> ExternalRun:
-        """The run of the latest attacks on a folder of captures.
-
-        Raises:
-            StoreError: nothing was attacked.
-        """
-        store = CaptureStore(folder.resolve())
-        if not (store.root / "run" / "experiment.toml").exists():
-            raise StoreError(f"{folder}: not attacked. Run fedsim attack {folder} first.")
-        table = check_version(store.root / "run")
-        path = store.root / "run" / "experiment.toml"
-        check_whole(path)
-        cell, budget = table.get("cell"), table.get("budget")
-        if not (
-            isinstance(cell, str) and _CELL.fullmatch(cell) and isinstance(budget, int | float)
-        ):  # the folder may be anybody's, and the name leads to a folder
-            raise StoreError(f"{path}: not the experiment of such attacks. Attack again.")
-        return cls(store, cell, float(budget))
-
-    def job(self, name: str, key: CaptureKey) -> JobSpec:
-        """One attack on one capture, as the ledger knows it."""
-        return JobSpec(
-            captures=self.captures.root,
-            guesses=self.folder / "guesses",
-            label=name,
-            table={"name": name},
-            keys=(key,),
-            seed=0,
-            demand=Demand(budget=self.budget),
-        )
-
-    def fit_path(self, job: JobSpec) -> Path:
-        """Where the cosines of a guess lie."""
-        return job.guess_path(job.keys[0]).with_suffix(".fit.json")
-
-    def outcome(self, job: JobSpec, task: Task) -> Outcome:
-        """What one job left."""
-        (key,) = job.keys
-        record = read_keyed(job.record_path(key), JobRecord, key)
-        if record.sha256 is None:
-            return Outcome(record, None, None)
-        path = self.fit_path(job)
-        cosines = read_json(path)["cosines"] if path.exists() else None
-        batch = batch_from(load_tensors(job.guess_path(key), record.sha256))
-        guess = Guess(
-            attack=record.attack,
-            options={},
-            examples=task.examples(batch),
-            confidence=record.confidence or (),
-            objective=record.objective,
-            seconds=record.seconds,
-            note=record.reason,
-            task=task,
-        )
-        return Outcome(record, guess, Fit(*cosines) if cosines else None)
-
-    def outcomes(self, task: Task) -> Iterator[Outcome]:
-        """All that attacks left, by capture and attack."""
-        for key in self.captures.keys():
-            for path in sorted((self.folder / "guesses").glob(f"*/{key}.json")):
-                yield self.outcome(self.job(path.parent.name, key), task)
+    root = captures.store.root / "run"
+    experiment = _experiment(captures, budget)
+    if (root / "experiment.toml").exists():
+        (before,) = Run.open(root).plan.experiments
+        same = before.model_copy(update={"attacks": ()}) == experiment
+        earlier = [table["name"] for table in before.attacks] if same else []
+        names = list(dict.fromkeys([*earlier, *names]))
+    tables = tuple({"name": name} for name in names)
+    experiment = experiment.model_copy(update={"attacks": tables})
+    plan = Plan(name="captures", experiments=(experiment,))
+    fresh = not root.exists()
+    make_private(root)
+    run = Run.create(plan, root)
+    if not run.cells[0].simulated:
+        try:
+            _take_in(captures, run.cells[0])
+        except ConfigError:
+            if fresh:
+                shutil.rmtree(root)
+            raise
+    return run
 
 
-def task_in(folder: Path) -> Task:
-    """The task of captures that ``check_folder`` takes, without running code that a file names."""
-    check_folder(folder)
-    path = folder / "task.json"
-    if path.exists() and (spec := read_record(path, TaskSpec)).factory:
-        return ImageClassification(spec)  # pictures are compared without their model
-    return load_task(folder)
+def open_run(folder: Path) -> Run:
+    """The run of the latest attacks on a folder of captures.
+
+    Raises:
+        StoreError: nothing was attacked.
+    """
+    root = folder.resolve() / "run"
+    if not (root / "experiment.toml").exists():
+        raise StoreError(f"{folder}: not attacked. Run fedsim attack {folder} first.")
+    return Run.open(root)
+
+
+def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
+    """The captures as an experiment, whose name changes with them and with the granted facts."""
+    store, spec = captures.store, captures.task.spec
+    records = [store.record(key) for key in store.keys()]
+    known = {
+        "task": spec.model_dump(mode="json"),
+        "knows": {k: _plain(v) for k, v in captures.knows.items()},
+        "kind": captures.kind,
+        "base": captures.base is not None,
+        "budget": budget,
+        "seen": [(str(one.key), one.sha256, one.sent_sha256) for one in records],
+    }
+    text = json.dumps(known, sort_keys=True, default=str)
+    facts = records[0].knowledge.model_copy(update=captures.knows)
+    kinds = {captures.kind or record.kind for record in records}
+    replies = Counter(record.key.round for record in records)
+    federation = FederationConfig(
+        engine="in-process",
+        protocol="fedsgd" if kinds == {"gradient"} else "fedavg",
+        clients=max(replies.values()) * facts.cohort,
+        rounds=max(replies),
+        batch_size=facts.batch_size or 1,
+        local_steps=0 if kinds == {"gradient"} else facts.local_steps or 0,
+        secure_aggregation=facts.cohort if facts.cohort > 1 else 0,
+    )
+    granted = {fact: getattr(facts, fact) not in (None, False) for fact in FACTS}
+    others = tuple(name for name in METRICS if name != "label_accuracy")
+    return ExperimentConfig(
+        name=f"captures-{digest(text.encode())[:8]}",
+        task=TaskConfig(model=spec.factory or spec.model, dataset="captures"),
+        federation=federation,
+        server_knows=ServerKnows(**granted),
+        attack_stage=AttackStage(time_budget=budget, group_size=1, control_jobs=0),
+        metrics=() if spec.target == "class" else others,
+    )
+
+
+def _take_in(captures: Captured, cell: Cell) -> None:
+    """Write the captures under the names of the model, and what they give away by themselves."""
+    store, given, unfit = cell.captures, [], dict[str, str]()
+    shutil.rmtree(store.root, ignore_errors=True)
+    broadcasts: dict[str, str] = {}
+    error: ConfigError | None = None
+    for key in captures.store.keys():
+        try:
+            victim = captures.update(key)
+        except ConfigError as fault:  # of this client's tensors; the others' may fit
+            unfit[str(key)] = str(fault)
+            error = error or fault
+            continue
+        record = captures.store.record(key)
+        mirrored = None if victim.difference is None else victim.difference.observation
+        record = record.model_copy(update={"sign_open": mirrored is not None})
+        save_capture(store, victim.observation, record, broadcasts)
+        if mirrored is not None:
+            save_capture(CaptureStore(store.root / MIRRORED), mirrored, record, {})
+        given.append(disclosed(victim))
+    if error is not None and not given:
+        raise error
+    save_task(captures.task, store.root)
+    write_json(store.root / "run.json", {"captures": str(captures.store.root)})
+    write_json(cell.folder / _UNFIT, unfit)
+    write_disclosures(cell.folder, given)
+    seal = hashes(store.root)
+    done = SimulationRecord(seconds=0, utility=(), bytes_up={}, incidents=(), captures=seal)
+    write_json(cell.folder / "simulation.json", done)
+
+
+def outcomes(run: Run, task: Task) -> Iterator[Outcome]:
+    """What attacks left, by attack and capture."""
+    (cell,) = run.cells
+    unfit, fits = read_json(cell.folder / _UNFIT), read_fits(run)
+    for name in [table["name"] for table in cell.experiment.attacks]:
+        for text, reason in unfit.items():
+            key = CaptureKey.parse(text)
+            yield Outcome(
+                JobRecord(key=key, attack=name, status="skipped", reason=reason), None, None
+            )
+        for key in cell.captures.keys():
+            path = guess_folder(cell, name) / f"{key}.json"
+            if path.exists():
+                yield _outcome(path, task, fits)
+
+
+def _outcome(path: Path, task: Task, fits: Mapping[str, Sequence[float | str | None]]) -> Outcome:
+    record = read_record(path, JobRecord)
+    if record.sha256 is None:
+        return Outcome(record, None, None)
+    batch = batch_from(load_tensors(path.with_suffix(".safetensors"), record.sha256))
+    confidence = record.confidence or ()
+    guess = Guess(
+        attack=record.attack,
+        options={},
+        examples=task.examples(batch),
+        confidence=confidence,
+        objective=record.objective,
+        seconds=record.seconds,
+        note=caveats(task, record.reason, confidence),
+        task=task,
+    )
+    cosines = fits.get(fit_name(record))
+    return Outcome(record, guess, Fit(*cosines) if cosines else None)  # type: ignore[arg-type]
+
+
+def fit_name(record: JobRecord) -> str:
+    """Under which the cosines of a guess are kept."""
+    return f"{record.attack}/{record.key}/{record.sha256}"
+
+
+def read_fits(run: Run) -> dict[str, list[float | str | None]]:
+    """The cosines of the guesses, by ``fit_name``; None for a guess that has none."""
+    path = run.cells[0].folder / _FITS
+    return read_json(path) if path.exists() else {}
+
+
+def write_fits(run: Run, fits: Mapping[str, object]) -> None:
+    """Keep the cosines of the guesses."""
+    write_json(run.cells[0].folder / _FITS, fits)
+
+
+def is_scored(run: Run) -> bool:
+    """Whether the latest attacks are scored."""
+    path = run.root / "scores.parquet"
+    rows = read_rows(path, ScoreRow) if path.exists() else []
+    return any(row.cell == run.cells[0].name for row in rows)
 
 
 def _plain(value: object) -> object:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attacks import attack_classes
 from attacks.base import Job
-from experiments.external.attacking import check_suits, first_refusal
+from attacks.scheduling.readings import check_suits, first_refusal
 from experiments.external.update import Update
 from fedsim.errors import CannotAttack
 from fedsim.visible import escaped
@@ -76,8 +76,9 @@ def suited(victim: Update) -> Suitability:
         short = cls().abridged()
         chosen = cls() if short is None else short[0]
         try:
-            check_suits(name, chosen, victim)
-            reasons[name] = first_refusal(chosen, name, victim, Job(deadline=time.monotonic()))
+            check_suits(chosen, victim.observation, victim.task)
+            job = Job(deadline=time.monotonic())
+            reasons[name] = first_refusal(chosen, name, victim.reply, victim.task, job)
         except CannotAttack as error:
             reasons[name] = str(error)
         except Exception as error:  # an attack and a network may be foreign code

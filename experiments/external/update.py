@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attacks.scheduling.readings import Reply
 from experiments.external.facts import facts_of
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import ConfigError
@@ -134,6 +135,12 @@ class Update:
             base=base if base is not None or not isinstance(model, nn.Module) else model,
             knowledge=facts,
         )
+
+    @property
+    def reply(self) -> Reply:
+        """As attacks read it."""
+        other = None if self.difference is None else self.difference.observation
+        return Reply(self.observation, self.claimed_examples, other)
 
     def __str__(self) -> str:
         seen, spec = self.observation, self.task.spec

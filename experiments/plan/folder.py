@@ -33,8 +33,6 @@ from fedsim.visible import say
 
 RunStage: TypeAlias = Literal["simulate", "attack", "score", "report"]
 STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score", "report")
-EXTERNAL = "external"
-"""``kind`` in the ``experiment.toml`` of attacks on another application's captures."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,6 @@ class Run:
             StoreError: a file was altered.
         """
         table = check_version(root)
-        if table.get("kind") == EXTERNAL:
-            raise ConfigError(
-                f"{root}: attacks on another application's captures. Name their folder, "
-                f"{root.parent}, for attack, score, report and doctor."
-            )
         listed = table.get("experiments")
         for experiment in listed if isinstance(listed, list) else ():
             if isinstance(experiment, dict):

@@ -9,7 +9,7 @@ from experiments.plan.cells import Cell
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
 from fedsim.metrics.base import Examples
-from fedsim.tasks import load_task
+from fedsim.tasks import from_elsewhere, load_task
 from fedsim.tasks.base import Task
 from fedsim.truth import TruthRecord, joined, pooled
 from fedsim.types import Batch
@@ -23,12 +23,12 @@ class Victims:
 
     @cached_property
     def task(self) -> Task:
-        """The cell's task, from its captures."""
-        return load_task(self.cell.captures.root)
+        """The cell's task, from its captures, to compare examples with."""
+        return load_task(self.cell.captures.root, network=False)
 
     @cached_property
     def keys(self) -> list[CaptureKey]:
-        """The captures, by round and client.
+        """The captures, by round and client; of another application's, those whose truth is known.
 
         Raises:
             StoreError: their folder is missing.
@@ -36,7 +36,10 @@ class Victims:
         captures = self.cell.captures
         if not captures.root.is_dir():
             raise StoreError(f"{captures.root}: the folder is missing. Restore it.")
-        return captures.keys()
+        keys = captures.keys()
+        if from_elsewhere(captures.root):
+            keys = [key for key in keys if key in self._known]
+        return keys
 
     @cached_property
     def records(self) -> dict[CaptureKey, TruthRecord]:
@@ -54,5 +57,8 @@ class Victims:
     @cached_property
     def _members(self) -> dict[CaptureKey, list[TruthRecord]]:
         truth = self.cell.truth
-        found = truth.by_capture()
-        return {key: found.get(key) or truth.members(key) for key in self.keys}
+        return {key: self._known.get(key) or truth.members(key) for key in self.keys}
+
+    @cached_property
+    def _known(self) -> dict[CaptureKey, list[TruthRecord]]:
+        return self.cell.truth.by_capture()

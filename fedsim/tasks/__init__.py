@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedsim.build import registry, suggest
@@ -10,7 +11,10 @@ from fedsim.cell import KINDS, TaskConfig, TaskKind
 from fedsim.errors import ConfigError, StoreError
 from fedsim.files import read_record, write_json
 from fedsim.models import IMAGE_MODELS, families, is_image_model, transformer
+from fedsim.named_code import is_allowed, named_function
 from fedsim.tasks.base import Task, TaskSpec
+from fedsim.tasks.given import task_of
+from fedsim.tasks.given_transformer import as_given
 from fedsim.tasks.images import ImageClassification, image_spec
 from fedsim.tasks.language_modelling import LanguageModelling
 from fedsim.tasks.masked_language_modelling import MaskedLanguageModelling
@@ -21,7 +25,10 @@ from fedsim.types import Rows
 
 __all__ = [
     "TASKS",
+    "from_elsewhere",
+    "held",
     "initial_weights",
+    "is_held",
     "load_task",
     "make_task",
     "save_task",
@@ -119,20 +126,42 @@ def save_task(task: Task, folder: Path) -> None:
     write_json(folder / "task.json", task.spec)
 
 
-def load_task(folder: Path) -> Task:
+_held: dict[Path, Task] = {}
+
+
+@contextmanager
+def held(task: Task, folder: Path) -> Iterator[None]:
+    """Let ``load_task`` return a task whose network or loss this process alone holds."""
+    _held[folder] = task
+    try:
+        yield
+    finally:
+        del _held[folder]
+
+
+def is_held(folder: Path) -> bool:
+    """Whether this process alone can load the task of the captures, see ``held``."""
+    return folder in _held
+
+
+def load_task(folder: Path, *, network: bool = True) -> Task:
     """Read what ``save_task`` wrote, without the hub or the folder of the model.
+
+    Args:
+        folder: of the captures.
+        network: whether the task has to build its network. Examples are compared without it, so
+            that a task of another application's network loads without its code.
 
     Raises:
         StoreError: a file is missing or broken, the task's package is not installed, or a function
-            makes the model.
+            makes the model that no user has named.
         ConfigError: the tokenizer names code of its own.
     """
+    if folder in _held:
+        return _held[folder]
     spec = read_record(folder / "task.json", TaskSpec)
     if spec.factory:
-        raise StoreError(
-            f"{folder / 'task.json'}: {spec.factory!r} makes its model, and no code that a file "
-            f"names is run. Name it yourself: --model {spec.factory}, and --loss."
-        )
+        return _of_factory(spec, folder) if network else ImageClassification(spec)
     name = spec.added or spec.kind
     classes = task_classes()
     if name not in classes:
@@ -146,8 +175,27 @@ def load_task(folder: Path) -> Task:
     path = folder / "tokenizer"
     transformer.check_no_code(str(path))
     try:
-        return cls(spec, transformer.tokenizer(str(path)))
+        task = cls(spec, transformer.tokenizer(str(path)))
     except ConfigError:
         raise StoreError(
             f"{path}: the tokenizer is missing or broken. Run the simulation again."
         ) from None
+    return as_given(task) if from_elsewhere(folder) else task
+
+
+def from_elsewhere(captures: Path) -> bool:
+    """Whether the captures are another application's."""
+    return (captures / "run.json").exists()
+
+
+def _of_factory(spec: TaskSpec, folder: Path) -> Task:
+    """The task of a network that the user has named, with its loss, on this command line."""
+    if not is_allowed(spec.factory) or (spec.loss and not is_allowed(spec.loss)):
+        raise StoreError(
+            f"{folder / 'task.json'}: {spec.factory!r} makes its model, and no code that a file "
+            f"names is run. Name it yourself: --model {spec.factory}, and --loss."
+        )
+    shape = spec.owner_shape or spec.input_shape
+    model = named_function(spec.factory, "model")
+    loss = named_function(spec.loss, "loss") if spec.loss else None
+    return task_of(model, loss=loss, input_shape=shape, input_range=(spec.low, spec.high))

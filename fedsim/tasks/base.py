@@ -40,6 +40,7 @@ class TaskSpec(Record):
         added: name of a task that another package adds; else empty.
         factory: ``module:function`` that makes a network which is no built-in and no transformer;
             else empty.
+        loss: ``module:function`` of the loss of such a network; empty where it is no named one.
         target: what the loss compares outputs with, see ``fedsim.tasks.targets``.
         targets: how many numbers an example has, where its target is numbers.
         owner_shape: of an input as the network takes it, where that is no image; else empty.
@@ -72,6 +73,7 @@ class TaskSpec(Record):
     lora: LoRA | None = None
     added: str = ""
     factory: str = ""
+    loss: str = ""
     target: Target = "class"
     targets: int = 0
     owner_shape: tuple[int, ...] = ()

@@ -124,7 +124,8 @@ def task_of(
         )
     objective = function_of(loss, "loss") if loss is not None else _cross_entropy
     form = InputForm.of(image_shape or input_shape, input_range)
-    return _network_task(inner, objective, form, _reference(model))
+    named = loss if isinstance(loss, str) else ""
+    return _network_task(inner, objective, form, _reference(model), named)
 
 
 def _made(model: Model) -> nn.Module | str:
@@ -153,7 +154,9 @@ def _reference(model: Model) -> str:
     return f"{type(model).__module__}:{type(model).__qualname__}"
 
 
-def _network_task(network: nn.Module, objective: Loss, form: InputForm, factory: str) -> Task:
+def _network_task(
+    network: nn.Module, objective: Loss, form: InputForm, factory: str, loss: str
+) -> Task:
     name = type(network).__name__
     own = copied(network).cpu().float().eval()
     pixels = torch.rand(1, *form.pixels, generator=torch.Generator().manual_seed(0))
@@ -167,6 +170,7 @@ def _network_task(network: nn.Module, objective: Loss, form: InputForm, factory:
         num_classes=0 if takes.kind in ("numbers", "none") else takes.size or 1,
         input_shape=form.pixels,
         factory=factory,
+        loss=loss,
         target=takes.kind,
         targets=takes.size if numbers else 0,
         owner_shape=() if form.shape == form.pixels else form.shape,

@@ -1,5 +1,6 @@
 """Attacks on another application's captures make a run folder: kept, sealed, scored, shown."""
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from attacks import ATTACKS
 from attacks.scheduling.ledger import read_ledger
 from experiments.external.captured import captured
 from experiments.external.disclosures import Disclosure, disclosed, read_disclosures
-from experiments.external.run import ExternalRun
+from experiments.external.run import open_run
 from experiments.plan.folder import write_experiment
 from fedsim.errors import ConfigError, StoreError
 from tests.experiments.conftest import Said
@@ -31,7 +32,7 @@ def test_a_finished_attack_is_not_run_again(
     captures: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert said("attack", captures, "--attacks", "span")[0] == 0
-    first = ExternalRun.open(captures)
+    first = open_run(captures)
     assert [row.state for row in read_ledger(first.root / "jobs.sqlite")] == ["done"] * 2
     monkeypatch.setattr(ATTACKS["span"], "reconstruct", broken)
     code, text, _ = said("attack", captures, "--attacks", "span")
@@ -39,9 +40,9 @@ def test_a_finished_attack_is_not_run_again(
     # Other facts make other guesses, and the old ones stay.
     code, text, _ = said("attack", captures, "--attacks", "span", "--knows", "num_examples=1")
     assert (code, "IndexError: out of range" in text) == (1, True)
-    other = ExternalRun.open(captures)
-    assert other.cell != first.cell
-    assert first.folder.is_dir()
+    other = open_run(captures)
+    assert other.cells[0].name != first.cells[0].name
+    assert first.cells[0].captures.keys() == other.cells[0].captures.keys()
 
 
 def test_the_page_says_what_came_back_and_what_was_refused(captures: Path, said: Said) -> None:
@@ -62,50 +63,48 @@ def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> No
     said("attack", captures, "--attacks", "span")
     assert said("score", captures, "--truth", captures.parent / "private")[0] == 0
     text = (captures / "run" / "report" / "index.html").read_text("utf-8")
-    assert "Leaks (verbatim): span, 2 of 2 texts recovered" in text
-    assert "nothing is scored" not in text
+    assert "an eavesdropper recovers 2 of 2 texts verbatim" in text
+    assert "nor how many examples a client used" in text
+    beside = (captures / "run" / "report" / "captures.html").read_text("utf-8")
+    assert "The private examples are known" in beside
     scores = fedsim.load(captures / "run").scores
     assert set(scores[scores.metric == "exact_match"].value) == {1.0}
 
 
-def test_the_run_folder_is_named_by_its_captures(captures: Path, said: Said) -> None:
+def test_the_stages_take_the_run_folder_as_any_other(captures: Path, said: Said) -> None:
     said("attack", captures, "--attacks", "span")
-    code, _, line = said("report", captures / "run")
+    run = captures / "run"
+    code, _, line = said("report", run)
     assert (code, line.count("\n")) == (2, 1)
-    assert f"Name their folder, {captures}" in line
-    path = captures / "run" / "experiment.toml"
+    assert "nothing is scored" in line
+    assert said("attack", run)[0] == 0
+    said("score", captures, "--truth", captures.parent / "private")
+    assert said("score", run)[0] == said("report", run)[0] == 0
+    code, broken_limits, _ = said("check", run, "--max", "exact_match=0.5")
+    assert (code, "exact_match" in broken_limits) == (1, True)
+    assert said("check", run, "--max-verbatim", "2")[0] == 0
+    path = run / "experiment.toml"
     whole = path.read_text("utf-8")
-    path.write_text(whole.replace("budget = 60", "budget = 61"))
+    path.write_text(whole.replace("time_budget = 60", "time_budget = 61"))
     with pytest.raises(StoreError, match="cut or altered"):
-        ExternalRun.open(captures)
+        open_run(captures)
     path.write_text(whole)
-    assert said("rm", captures / "run", "--yes")[0] == 0
-    assert not (captures / "run").exists()
+    assert said("rm", run, "--yes")[0] == 0
+    assert not run.exists()
     assert len(captured(captures)) == 2
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"cell": "../../elsewhere", "budget": 1.0},
-        {"cell": "captures.0123abcd/..", "budget": 1.0},
-        {"cell": 7, "budget": 1.0},
-        {"cell": "captures.0123abcd"},
-        {},
-    ],
-)
-def test_an_experiment_of_somebody_else_leads_nowhere(
-    table: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_experiment_of_somebody_else_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    write_experiment(tmp_path / "run", {"kind": "external", **table})
-    with pytest.raises(StoreError, match="not the experiment of such attacks"):
-        ExternalRun.open(tmp_path)
+    table: dict[str, Any] = {"name": "captures", "experiments": [{"name": "../../elsewhere"}]}
+    write_experiment(tmp_path / "run", table)
+    with pytest.raises(ConfigError, match="it names a folder"):
+        open_run(tmp_path)
 
 
 def test_a_hostile_text_stays_a_text(captures: Path, said: Said) -> None:
     said("attack", captures, "--attacks", "span")
-    path = captures / "run" / ExternalRun.open(captures).cell / "disclosures.json"
+    path = captures / "run" / open_run(captures).cells[0].name / "disclosures.json"
     path.write_text(path.read_text("utf-8").replace("by name", "<script>alert(1)</script>"))
     assert said("report", captures)[0] == 0
     text = (captures / "run" / "report" / "index.html").read_text("utf-8")
@@ -139,3 +138,25 @@ def test_nothing_is_written_for_an_attack_that_does_not_exist(captures: Path) ->
     with pytest.raises(ConfigError, match="Did you mean 'span'"):
         attack_captures(captured(captures), ["spam"], 1.0, quiet=True)
     assert not (captures / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_network_that_ends_its_process_costs_its_jobs_alone(
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Networks that the command line names run apart from the command, as other foreign code."""
+    from tests.experiments.external.test_reply_kinds import capture
+
+    source = "from tests.experiments.external.test_reply_kinds import Net as Plain\n"
+    (tmp_path / "deadly.py").write_text(
+        f"import os\n{source}\n"
+        "class Net(Plain):\n"
+        "    def forward(self, images):\n"
+        f"        return super().forward(images) if os.getpid() == {os.getpid()} else os._exit(3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    capture(tmp_path / "captures", lambda step: step.weights)
+    named = ["--model", "deadly.py:Net", "--image-shape", "1,8,8"]
+    loss = ["--loss", "tests.experiments.external.test_reply_kinds:loss"]
+    code, text, _ = said("attack", "captures", *named, *loss, "--attacks", "inverting")
+    assert (code, text.count("the attack ended its process (exit code 3), start 3")) == (1, 3)

@@ -1,0 +1,208 @@
+"""The readings of another application's reply, of which the one that fits it best is kept.
+
+An application states neither how many examples a client trained on nor, of a few replies, their
+sign. Attacks that need these are run with each possible value.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from attacks.base import Attack, Job, Reconstruction
+from fedsim.capture import CaptureKey, CaptureStore, Observation
+from fedsim.errors import CannotAttack
+from fedsim.records import Certificate
+from fedsim.seeds import derive, generator, seeded
+from fedsim.tasks.base import Task
+
+MIRRORED = "mirrored"
+"""Folder of the second reading of replies whose sign is open, below that of the captures."""
+_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Numbers of examples that are tried where none is known and none claimed, until one is proven."""
+_SHARE = 0.5
+"""Of the time left, what one of several numbers of examples gets."""
+_TRIALS = 2
+"""Numbers of examples by which it is judged whether an attack refuses."""
+_LEVELS: tuple[Certificate, ...] = ("guess", "in_span", "consistent", "certified")
+_GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
+"""What an experiment file is told to do."""
+_SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
+_PASS = "If the attacker knows it, pass it (Update.of(..., fact=value), or --knows fact=value)"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply whose facts are open.
+
+    Attributes:
+        seen: the reply.
+        claimed: how many examples the client says it used; None if it says nothing.
+        mirrored: the reply with the other sign; None where the sign is not open.
+    """
+
+    seen: Observation
+    claimed: int | None = None
+    mirrored: Observation | None = None
+
+
+def load_reply(store: CaptureStore, key: CaptureKey) -> Reply:
+    """The reply of ``key``, each file checked against its hash."""
+    record = store.record(key)
+    other = CaptureStore(store.root / MIRRORED).load(key) if record.sign_open else None
+    return Reply(store.load(key), record.claimed_examples, other)
+
+
+def best_reading(
+    reply: Reply, task: Task, label: str, chosen: Attack, job: Job, seed: int = 0
+) -> Reconstruction:
+    """The reconstruction that fits the update best; its note says what was assumed for it.
+
+    Raises:
+        CannotAttack: no reading gives what the attack needs.
+    """
+    check_suits(chosen, reply.seen, task)
+    end = job.deadline
+    best: Reconstruction | None = None
+    late, refused = False, CannotAttack("it has no reading of the reply", "Choose another attack.")
+    for number, (reading, assumed) in enumerate(_readings(chosen, reply)):
+        # An attack that can do without the number proves a guess, and leaves time for others.
+        share = 1.0 if "num_examples" in chosen.requires else _SHARE
+        job.deadline, job.late = end - (1 - share) * (end - time.monotonic()), False
+        try:
+            guess = _run(chosen, label, reading, task, job, seed)
+            _check_count(guess, reading, task)
+        except CannotAttack as error:
+            refused = error if number == 0 else refused
+            continue
+        if best is None or _fit(guess) > _fit(best):
+            note = "; ".join(filter(None, (guess.note.rstrip("."), assumed)))
+            best, late = replace(guess, note=note), job.late
+        if guess.confidence is None or _fit(guess)[0] == 1.0 or time.monotonic() >= end:
+            break
+    if best is None:
+        raise refused
+    job.late = late
+    return best
+
+
+def first_refusal(chosen: Attack, label: str, reply: Reply, task: Task, job: Job) -> str:
+    """Why an attack refuses an update whatever the number of examples; empty if it runs."""
+    reason = ""
+    for reading, _ in islice(_readings(chosen, reply), _TRIALS):
+        try:
+            _run(chosen, label, reading, task, job, 0)
+        except CannotAttack as error:
+            reason = reason or str(error)
+        else:
+            return ""
+    return reason
+
+
+def check_suits(chosen: Attack, seen: Observation, task: Task) -> None:
+    """Raise ``CannotAttack`` if the data or the known facts rule the attack out.
+
+    The number of examples may be unknown, as it is tried.
+    """
+    if task.modality not in chosen.modalities:
+        raise CannotAttack(
+            f"it reconstructs {' and '.join(sorted(chosen.modalities))}, and this model takes "
+            f"{task.modality}",
+            "fedsim.suited(victim) lists the attacks that suit.",
+        )
+    if chosen.infers != "rows":
+        raise CannotAttack(
+            f"it infers {chosen.infers}, and guesses no example", "Run it in an experiment."
+        )
+    missing = seen.knowledge.missing(chosen.requires - {"num_examples"})
+    if "auxiliary" in missing:
+        raise CannotAttack(
+            "it learns from public rows, which an update alone does not bring",
+            "Run it in an experiment with [auxiliary].",
+        )
+    if missing:
+        raise CannotAttack(
+            f"it needs {', '.join(missing)}",
+            f"Pass it if the attacker knows it: Update.of(..., {missing[0]}=...).",
+        )
+
+
+def _readings(chosen: Attack, reply: Reply) -> Iterator[tuple[Reply, str]]:
+    """The reply with either sign and with each number of examples to try, and what was assumed."""
+    if reply.mirrored is None:
+        yield from _counted(chosen, reply)
+        return
+    other = Reply(reply.mirrored, reply.claimed)
+    for (one, assumed), (two, _) in zip(
+        _counted(chosen, reply), _counted(chosen, other), strict=True
+    ):
+        yield one, assumed
+        yield two, "; ".join(filter(None, (assumed, "the reply was read as a difference")))
+
+
+def _counted(chosen: Attack, reply: Reply) -> Iterator[tuple[Reply, str]]:
+    """The reply with each number of examples to try."""
+    seen, claim = reply.seen, reply.claimed
+    if seen.knowledge.num_examples is not None:
+        yield reply, ""
+        return
+    # Without a number first: copies of a text have its gradient, and a claim would bring them.
+    needed = "num_examples" in chosen.requires
+    counts: list[int | None] = [] if needed else [None]
+    counts += [claim] if claim else []
+    # Every client of a cohort has an example.
+    if not (needed and claim):
+        counts += [count for count in _COUNTS if count >= seen.knowledge.cohort]
+    for count in dict.fromkeys(counts):
+        if count is None:
+            yield reply, ""
+            continue
+        known = seen.knowledge.model_copy(update={"num_examples": count})
+        whose = "the client's claim" if count == claim else "tried, as the number is not known"
+        assumed = f"{count} example{'s' * (count > 1)} ({whose})"
+        yield Reply(replace(seen, knowledge=known), claim), assumed
+
+
+def _run(
+    chosen: Attack, label: str, reading: Reply, task: Task, job: Job, seed: int
+) -> Reconstruction:
+    """The attack on one reading; seeded as a job of an experiment is."""
+    seen = reading.seen
+    with seeded(derive(seed, "attack", label, str(seen.key))):
+        rng = generator(seed, "attack", seen.key.round, seen.key.client, label)
+        if type(chosen).prepare is not Attack.prepare:
+            job.prepared = chosen.prepare(seen, task, job, derive(seed, "prepare", label))
+        try:
+            (guess,) = chosen.reconstruct([seen], task, [rng], job)
+        except CannotAttack as error:
+            advice = _SET.sub("Choose", _GRANT.sub(_PASS, error.advice))
+            raise CannotAttack(error.reason, advice) from None
+    return guess
+
+
+def _check_count(guess: Reconstruction, reading: Reply, task: Task) -> None:
+    """Refuse more examples than the attacker knows of, or than are claimed if it proves none.
+
+    A row of a language model may hold several texts.
+    """
+    count, known = len(guess.guess), reading.seen.knowledge.num_examples
+    proven = _fit(guess)[0] == 1.0
+    most = known if known is not None or proven else reading.claimed
+    packed = proven and task.spec.kind == "language-modelling"
+    if most is not None and count > most and not packed:
+        raise CannotAttack(
+            f"it explains the update by {count} examples, and there are {most}",
+            "Something else is in the update, or the model, its loss or the kind of the reply "
+            "differs from the client's.",
+        )
+
+
+def _fit(guess: Reconstruction) -> tuple[float, float, float]:
+    """How much the update speaks for a guess: share of certified examples, levels, objective."""
+    levels = [_LEVELS.index(level) for level in guess.confidence or ()]
+    certified = sum(level == 3 for level in levels) / len(levels) if levels else 0.0
+    mean = sum(levels) / len(levels) if levels else 0.0
+    return certified, mean, -float("inf") if guess.objective is None else -guess.objective
