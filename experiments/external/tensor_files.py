@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -48,12 +47,12 @@ def read_state_dict(path: Path) -> Tensors:
         raise
     except FileNotFoundError:
         raise ConfigError(f"{path}: the file is missing. Restore it.") from None
-    except pickle.UnpicklingError:
-        raise ConfigError(
-            f"{path}: holds a pickle of more than tensors, which could run code. Save the state "
-            "dict alone: torch.save(model.state_dict(), path)."
-        ) from None
     except Exception as error:  # the libraries raise anything for a spoilt file
+        if type(error).__name__ == "UnpicklingError":
+            raise ConfigError(
+                f"{path}: holds a pickle of more than tensors, which could run code. Save the "
+                "state dict alone: torch.save(model.state_dict(), path)."
+            ) from None
         fault = " ".join(str(error).split())[:120] or type(error).__name__
         raise ConfigError(f"{path}: cannot be read ({fault}). Write it again.") from None
     return _plain(path, made)
