@@ -3,7 +3,8 @@
 A file that is not there yet gets a row for each attack, defense and measure. One that is there
 keeps its words, the paper's values and its layout: a row with a ``source`` takes the new value of
 that source, and where no row has one, all measured rows are made anew. The source
-``{"attack": "A less B", ...}`` is the paired difference of two attacks.
+``{"attack": "A less B", ...}`` is the paired difference of two attacks, and the measure ``exact``
+the share of the examples that came back exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.measured import RESULTS, Columns, Result, Row, read
-from docs.values import Value, jobs, paired, values
+from docs.values import Value, derived, jobs, values
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 from experiments.preview.catalog import opening
@@ -46,7 +47,7 @@ def record(run: Run, name: str, cpu_seconds: float | None) -> Result:
     found = values(run)
     rows, columns = _made(found)
     if old is not None and any(row.source for row in old.rows):
-        known = (found, list(paired(run)))
+        known = (found, list(derived(run)))
         rows, columns = [_renewed(row, known, name) for row in old.rows], old.columns
     elif old is not None:
         rows = [_beside_paper(row, old.rows) for row in rows]
@@ -100,8 +101,7 @@ def _filled(row: Row, value: Value) -> Row:
         None if one is None else float(f"{scale * one:.5g}")
         for one in (value.mean, value.low, value.high)
     )
-    outcome = "unfinished" if value.unfinished else ""
-    measured = {"n": value.n, "mean": mean, "low": low, "high": high, "outcome": outcome}
+    measured = {"n": value.n, "mean": mean, "low": low, "high": high, "outcome": value.outcome}
     return row.model_copy(update=measured)
 
 

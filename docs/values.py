@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from experiments.analysis.differences import attacks_of, sections
+from experiments.analysis.differences import Side, attacks_of, sections
 from experiments.analysis.findings import HEADLINE, Findings, Result, TaskFindings, settled
+from experiments.analysis.hits import EXACT_METRIC, exact_hits
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import METRICS, inferred
-from experiments.analysis.paired import difference
+from experiments.analysis.paired import difference, scored
 from experiments.analysis.statistics import Estimate
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_label, attack_name, named_place, unit_of
@@ -28,7 +31,8 @@ class Value(NamedTuple):
         labels: what it belongs to, in the words of the report.
         measure: display name of the metric, with the round if it is that of one round.
         low: lower end of the 95 % interval, if there is one.
-        unfinished: whether the clock ended a job behind it, so that it is no number of the attack.
+        outcome: ``unfinished`` if the clock ended a job behind it, so that it is no number of the
+            attack; ``all certified`` or ``k certified`` of examples that came back exactly.
     """
 
     labels: dict[str, str]
@@ -38,7 +42,7 @@ class Value(NamedTuple):
     mean: float
     low: float | None
     high: float | None
-    unfinished: bool = False
+    outcome: str = ""
 
     def matches(self, source: dict[str, str]) -> bool:
         """Whether a source names this value."""
@@ -57,29 +61,57 @@ def values(run: Run) -> list[Value]:
     return [*_inferred(run), *found]
 
 
-def paired(run: Run) -> Iterator[Value]:
+def derived(run: Run) -> Iterator[Value]:
+    """What only a row with a source prints: examples that came back exactly, and differences."""
+    for side in sections(run.root).values():
+        yield from _exact(side)
+        for metric in HEADLINE[side.findings.modality]:
+            yield from _paired(side, metric)
+
+
+def _exact(side: Side) -> Iterator[Value]:
+    """Share of the examples that came back exactly, by attack: measure ``exact``."""
+    section = side.findings
+    metric = EXACT_METRIC[section.modality]
+    scores = scored(side.scores, metric)
+    for place in dict.fromkeys(one.place for one in scores):
+        here = [one for one in scores if one.place == place]
+        for hits in exact_hits({metric: here}, section.modality):
+            n = next(
+                len(x.values) for x in here if (x.attacker, x.control) == (hits.attacker, "none")
+            )
+            labels = _labels(section, place, attack_label(section, hits.attacker))
+            sure = len(hits.hit & hits.certified)
+            outcome = "all certified" if sure == n else f"{sure} certified" if sure else ""
+            yield Value(labels, "exact", "of n", n, len(hits.hit) / n, None, None, outcome)
+
+
+def _paired(side: Side, metric: str) -> Iterator[Value]:
     """Each attack less each other one under the same defense, on the same examples.
 
     The label of the attack is ``A less B``. The intervals are those of one comparison.
     """
-    for side in sections(run.root).values():
-        section = side.findings
-        about = {"data": section.dataset, "model": section.model, "probe": "none"}
-        for metric in HEADLINE[section.modality]:
-            for one, other in permutations(attacks_of(side.scores, metric), 2):
-                between = difference(one.values, other.values)
-                if one.place != other.place or between is None:
-                    continue
-                setting, defense = named_place(one.place)
-                first, second = (attack_label(section, each.attacker) for each in (one, other))
-                labels = about | {
-                    "protocol": title(section.protocol),
-                    "setting": setting,
-                    "defense": defense,
-                    "attack": f"{first} less {second}",
-                }
-                unit = unit_of(section, metric)
-                yield Value(labels, title(metric), unit, between.n, *_spread(between))
+    section = side.findings
+    for one, other in permutations(attacks_of(side.scores, metric), 2):
+        between = difference(one.values, other.values)
+        if one.place == other.place and between is not None:
+            first, second = (attack_label(section, each.attacker) for each in (one, other))
+            labels = _labels(section, one.place, f"{first} less {second}")
+            unit = unit_of(section, metric)
+            yield Value(labels, title(metric), unit, between.n, *_spread(between))
+
+
+def _labels(section: TaskFindings, place: DefenseInSetting, attack: str) -> dict[str, str]:
+    setting, defense = named_place(place)
+    return {
+        "data": section.dataset,
+        "model": section.model,
+        "protocol": title(section.protocol),
+        "setting": setting,
+        "defense": defense,
+        "attack": attack,
+        "probe": "none",
+    }
 
 
 def _inferred(run: Run) -> Iterator[Value]:
@@ -106,18 +138,11 @@ def _inferred(run: Run) -> Iterator[Value]:
 
 
 def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
-    about = {"data": section.dataset, "model": section.model, "protocol": title(section.protocol)}
     metrics = dict.fromkeys((*HEADLINE[section.modality], *asked))
     for result in section.results:
-        setting, defense = named_place(result.place)
-        labels = {
-            **about,
-            "setting": setting,
-            "defense": defense,
-            "attack": attack_name(section, result),
-            "probe": result.probe,
-        }
-        ended = result.jobs["timeout"] > 0
+        labels = _labels(section, result.place, attack_name(section, result))
+        labels["probe"] = result.probe
+        ended = _outcome(result.jobs)
         for metric in [section.main] if result.control != "none" else metrics:
             if leaked := result.leakage.get(metric):
                 spread = _spread(leaked)
@@ -126,8 +151,12 @@ def _section(section: TaskFindings, asked: Sequence[str]) -> Iterator[Value]:
         for number, leaked in rounds.items() if len(rounds) > 1 else ():
             measure = f"{title(section.main)}, round {number}"
             yield Value(labels, measure, leaked.unit, leaked.n, *_spread(leaked), ended)
-    yield from _gains(section, about)
-    yield from _utility(section, about)
+    yield from _gains(section)
+    yield from _utility(section)
+
+
+def _outcome(jobs: Mapping[str, int]) -> str:
+    return "unfinished" if jobs["timeout"] else ""
 
 
 def _spread(found: Estimate) -> tuple[float, float | None, float | None]:
@@ -136,38 +165,24 @@ def _spread(found: Estimate) -> tuple[float, float | None, float | None]:
     return found.mean, *ends
 
 
-def _gains(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:
+def _gains(section: TaskFindings) -> Iterator[Value]:
     """By how much the strongest attack of each verdict beats the strongest blind guess."""
     for verdict in section.evidence.verdicts:
         over, null = verdict.over_null, verdict.null
         if over is None or null is None or verdict.strongest is None:
             continue
-        setting, defense = named_place(verdict.place)
         name = attack_label(section, verdict.strongest.attacker)
-        labels = {
-            **about,
-            "setting": setting,
-            "defense": defense,
-            "attack": f"{name} less {title(null)}",
-            "probe": "none",
-        }
-        unit, ended = unit_of(section, section.main), verdict.jobs["timeout"] > 0
+        labels = _labels(section, verdict.place, f"{name} less {title(null)}")
+        unit, ended = unit_of(section, section.main), _outcome(verdict.jobs)
         yield Value(labels, title(section.main), unit, over.n, *_spread(over), ended)
 
 
-def _utility(section: TaskFindings, about: dict[str, str]) -> Iterator[Value]:
+def _utility(section: TaskFindings) -> Iterator[Value]:
     """Utility before training and, after one round or more, at its end."""
     for place in dict.fromkeys(measured.place for measured in section.utility):
         curve = [measured for measured in section.utility if measured.place == place]
-        setting, defense = named_place(place)
         for when, measured in (("before training", curve[0]), ("trained", settled(curve[1:]))):
-            labels = {
-                **about,
-                "setting": setting,
-                "defense": defense,
-                "attack": f"global model, {when}",
-                "probe": "none",
-            }
+            labels = _labels(section, place, f"global model, {when}")
             for name in measured.values if measured else ():
                 if measured and (spread := measured.over_seeds(name)):
                     unit = "perplexity" if name == "perplexity" else "1"
@@ -183,16 +198,20 @@ def jobs(run: Run) -> str:
         if result.control == "none"
     ]
     total = {status: sum(r.jobs[status] for _, r in attacked) for status in STATUSES}
-    counts = ", ".join(f"{count} {status}" for status, count in total.items() if count)
-    why = dict.fromkeys(reason for section, result in attacked for reason in _why(section, result))
-    return "; ".join(filter(None, [counts, *why]))
+    counts = [f"{count} {status}" for status, count in total.items() if count]
+    why: Counter[tuple[str, str, str]] = Counter()
+    for section, result in attacked:
+        where = f"{attack_name(section, result)} under {named_place(result.place)[1]}"
+        for status, reason, count in _why(result):
+            why[where, status, reason] += count
+    reasons = [f"{w}: {count} {status}, as {reason}" for (w, status, reason), count in why.items()]
+    return "; ".join(filter(None, [", ".join(counts), *reasons]))
 
 
-def _why(section: TaskFindings, result: Result) -> Iterator[str]:
-    """For each status but done, the most frequent reason."""
-    where = f"{attack_name(section, result)} under {named_place(result.place)[1]}"
+def _why(result: Result) -> Iterator[tuple[str, str, int]]:
+    """For each status but done, the most frequent reason and how many jobs ended so."""
     for status in STATUSES:
-        told = [one for one in result.problems if one.status == status != "done"]
-        if told:
-            reason = max(told, key=lambda one: one.jobs).reason.split(". ")[0].rstrip(".")
-            yield f"{where}: {sum(one.jobs for one in told)} {status}, as {reason}"
+        problems = [one for one in result.problems if one.status == status != "done"]
+        if problems:
+            reason = max(problems, key=lambda one: one.jobs).reason.split(". ")[0].rstrip(".")
+            yield status, reason, sum(one.jobs for one in problems)

@@ -76,6 +76,26 @@ def test_a_row_of_two_attacks_is_their_paired_difference(run: Run, results: Path
     assert renewed.mean == pytest.approx((means["prior only"] or 0) - (means[first] or 0), abs=1e-4)
 
 
+def test_a_row_counts_what_came_back_exactly(run: Run, results: Path) -> None:
+    new = recorded.record(run, "new", 1.0)
+    for value in [one for one in values.derived(run) if one.measure == "exact"]:
+        source = {"attack": value.labels["attack"], "measure": "exact"}
+        row = Row(setting={"who": "us"}, measure="exact", unit="of n", mean=0.0, n=1, source=source)
+        recorded.write(new.model_copy(update={"rows": (row,)}), "exact")
+        (renewed,) = recorded.record(run, "exact", 1.0).rows
+        scores = [
+            score.value or 0.0
+            for score in read_rows(run.root / "scores.parquet", ScoreRow)
+            if (title(score.attack), score.metric) == (value.labels["attack"], "exact_match")
+            and (score.control, score.probe) == ("none", "none")
+        ]
+        hits = sum(score == 1.0 for score in scores)
+        assert renewed.text(2).startswith(f"{hits} of {len(scores)}")
+        break
+    else:
+        pytest.fail("no attack could be exact")
+
+
 def test_what_the_clock_ended_is_no_number(
     run: Run, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
