@@ -25,6 +25,7 @@ from fedsim.knowledge import Knowledge
 from fedsim.types import Tensors
 
 ARRAYS, CONFIG, METRICS, UPDATE = "arrays", "config", "metrics", "update"
+_BFLOAT16 = np.dtype("V2")
 PARTITION, WHOAMI = "partition-id", "query.whoami"
 
 
@@ -46,7 +47,30 @@ def view(data: bytes) -> npt.NDArray[Any]:
     end = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
     shape, fortran, dtype = _parse_header(data[:end])
     flat = np.frombuffer(data, dtype=dtype, offset=end)
-    return flat.reshape(shape, order="F" if fortran else "C")
+    return _known(flat).reshape(shape, order="F" if fortran else "C")
+
+
+def view_of(array: Array) -> npt.NDArray[Any]:
+    """As ``view``, of a Flower array that may hold bare numbers as well, as of ``torch.bfloat16``.
+
+    Raises:
+        Exception: it holds neither a .npy file nor as many numbers as it says.
+    """
+    if array.data.startswith(npy.MAGIC_PREFIX):
+        return view(array.data)
+    name = array.dtype.removeprefix("torch.")
+    flat = np.frombuffer(array.data, _BFLOAT16 if name == "bfloat16" else np.dtype(name))
+    return _known(flat).reshape(array.shape)
+
+
+def _known(flat: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Bfloat16, which numpy lacks and .npy files hold as two bytes, as the float32 that it equals.
+
+    A float32 begins with the bits of the bfloat16.
+    """
+    if flat.dtype != _BFLOAT16:
+        return flat
+    return (flat.view("<u2").astype("<u4") << 16).view("<f4")
 
 
 @lru_cache(maxsize=65_536)

@@ -17,7 +17,7 @@ from fedsim.errors import StoreError
 from fedsim.knowledge import Knowledge
 from fedsim.reply_kind import cosine
 from fedsim.tensor_bytes import check_storable
-from fedsim.wire import ReplyFacts, arrays_of, view
+from fedsim.wire import ReplyFacts, arrays_of, view, view_of
 from server.stated_facts import stated
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -163,7 +163,7 @@ def _update_in(records: Mapping[str, ArrayRecord], sent: Sent) -> str:
 def _views(record: ArrayRecord) -> Arrays:
     # Never in the writer's thread: numpy parses headers with ``ast``, which is not thread-safe in
     # CPython 3.11 (its issue 106905).
-    return {name: view(array.data) for name, array in record.items()}
+    return {name: view_of(array) for name, array in record.items()}
 
 
 def _numbered(parameters: Parameters) -> Arrays:

@@ -2,13 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
@@ -86,6 +87,31 @@ WEIGHTS: dict[str, Reply] = {
         "variates": ArrayRecord(step.gradient),
         "model": ArrayRecord(step.weights),
     },
+}
+
+
+def bits(value: Tensor) -> bytes:
+    return value.bfloat16().contiguous().view(torch.uint16).numpy().tobytes()
+
+
+def npy_file(value: Tensor) -> bytes:
+    """As numpy saves an array of the package ml_dtypes."""
+    file = BytesIO()
+    np.save(file, np.frombuffer(bits(value), "V2").reshape(value.shape))
+    return file.getvalue()
+
+
+def narrow(tensors: Tensors, written: Callable[[Tensor], bytes], dtype: str) -> dict[str, Any]:
+    """Tensors in bfloat16, which numpy lacks."""
+    arrays = {k: Array(dtype, tuple(v.shape), "own", written(v)) for k, v in tensors.items()}
+    return {"arrays": ArrayRecord(arrays)}
+
+
+BFLOAT16: dict[str, Reply] = {
+    "gradients as bare bytes": lambda step: narrow(step.gradient, bits, "torch.bfloat16"),
+    "gradients as files of numpy": lambda step: narrow(step.gradient, npy_file, "bfloat16"),
+    "scaled gradients": lambda step: narrow(step.each(lambda s, w, g: RATE * g), bits, "bfloat16"),
+    "differences": lambda step: narrow(step.each(lambda s, w, g: w - s), bits, "bfloat16"),
 }
 DIFFERENCES: dict[str, Reply] = {
     "float32": lambda step: step.each(lambda s, w, g: w - s),
@@ -198,6 +224,22 @@ def test_every_kind_of_reply_is_told_and_certified(
     found = capture(tmp_path, reply)
     assert {found.store.record(key).kind for key in found.store.keys()} == {kind}
     check_exact(found)
+
+
+@pytest.mark.parametrize("name", BFLOAT16)
+def test_bfloat16_is_captured_exactly(name: str, tmp_path: Path) -> None:
+    found = capture(tmp_path, BFLOAT16[name])
+    for key in found.store.keys():
+        seen = found.store.load(key)
+        step = Step(seen.sent, key.client - 1000)
+        wanted = step.each(lambda s, w, g: {"d": w - s, "s": RATE * g}.get(name[0], g))
+        for tensor, value in seen.received.items():
+            assert torch.equal(value, wanted[tensor].bfloat16().float())
+    for victim in found:
+        assert victim.observation.received["a.weight"].dtype == torch.bfloat16
+        guess = fedsim.attack(victim, "spear", budget=20, quiet=True)
+        truth = image(victim.observation.key.client - 1000)
+        assert fedsim.score(guess, truth=truth).mean("psnr") > 60  # of eight binary digits
 
 
 def test_each_client_is_attacked_from_what_it_was_sent(tmp_path: Path) -> None:
