@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: install demo test test-slow check format docs results bench clean
+OLDEST ?= -c constraints-oldest.txt
+NEWEST ?= -c constraints-newest.txt
+TESTS ?= tests
+
+.PHONY: install demo test test-slow test-oldest test-newest check format docs results bench clean
 
 install: $(DEV)
 
@@ -31,6 +35,14 @@ test: $(DEV)
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow
 
+# The suite, or TESTS of it, with the oldest versions that are allowed and with the newest.
+test-oldest: CHOSEN = $(OLDEST)
+test-newest: CHOSEN = $(NEWEST)
+test-oldest test-newest: test-%: pyproject.toml
+	test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(CHOSEN) -e '.[dev]'
+	$(VENV)-$*/bin/python -m pytest $(TESTS)
+
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,5 +64,5 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -167,6 +167,25 @@ def test_every_dependency_is_pinned() -> None:
     assert "flwr>=1.41,<2" in project["dependencies"]
 
 
+def test_each_lower_bound_is_what_make_test_oldest_installs() -> None:
+    lines = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    found = [re.match(r"([\w-]+)>=([\d.]+)", one) for one in PROJECT["project"]["dependencies"]]
+    bounds = {one[1]: one[2] for one in found if one and one[1] != "torch"}
+    assert pinned.keys() == bounds.keys()
+    for name, bound in bounds.items():
+        assert [*map(int, pinned[name].split("."))] == [*map(int, bound.split("."))] + [0] * (
+            pinned[name].count(".") - bound.count(".")
+        )
+
+
+def test_an_upper_bound_has_its_reason_beside_it() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    bounded = [line for line in text.splitlines() if re.match(r'\s+"[\w-]+[^"]*<', line)]
+    assert len(bounded) > 1
+    assert all("  # " in line for line in bounded)
+
+
 def test_the_version_is_told_once() -> None:
     assert (
         fedsim.__version__
