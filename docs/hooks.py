@@ -57,7 +57,7 @@ BOOSTS = {"source/": 0.1, "decisions/": 0.5, "how-to/": 3.0, "tutorial/": 2.0}
 
 
 def on_page_markdown(markdown: str, page: RenderedPage, **_: object) -> str:
-    """Lead links to files outside ``docs/`` to the pages that show these files; set weights."""
+    """Lead links to notebooks, and to files outside ``docs/``, to their pages; set weights."""
     for start, boost in BOOSTS.items():
         if page.file.src_uri.startswith(start):
             page.meta["search"] = {"boost": boost}
@@ -69,6 +69,8 @@ def on_page_markdown(markdown: str, page: RenderedPage, **_: object) -> str:
             return found[0]
         return f"]({posixpath.relpath(f'source/{path}.md', folder or '.')})"
 
+    if folder != "notebooks":  # whose pages link to the notebook itself
+        markdown = markdown.replace(".ipynb)", ".md)")
     return LINK.sub(led, markdown)
 
 

@@ -15,7 +15,7 @@ Word: TypeAlias = Literal[
     "leaks", "labels leak", "members leak", "no leak found", "not decided", "not attacked"
 ]
 Grade: TypeAlias = Literal[
-    "verbatim", "recognisable", "words", "better than guessing", "class only"
+    "verbatim", "recognisable", "better than guessing", "words", "class only"
 ]
 """How bad a leak is, the worst first."""
 Kind: TypeAlias = Literal[

@@ -33,12 +33,15 @@ def calibrate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=VALUE",
-            help="what must hold: verbatim=0, recognisable=0, or a mean, as rouge1=.2 or psnr=18",
+            help="required: verbatim=0, recognisable=0, or a mean, as rouge1=.2 or psnr=18",
         ),
     ] = None,
     lose: Annotated[
         list[str] | None,
-        typer.Option(metavar="MEASURE=SHARE", help="most that may be lost: accuracy=.02"),
+        typer.Option(
+            metavar="MEASURE=SHARE",
+            help="most that may be lost, as a share of the undefended value: accuracy=.02",
+        ),
     ] = None,
     ranges: Annotated[
         list[str] | None,
@@ -48,11 +51,14 @@ def calibrate(
     ] = None,
     depth: Annotated[
         int,
-        typer.Option(min=1, max=10, help="strengths tried of a family, among 2^depth - 1"),
+        typer.Option(min=1, max=10, help="most strengths tried of a defense, out of 2^depth - 1"),
     ] = 4,
-    group: Annotated[int, typer.Option(min=1, help="clients attacked between two looks")] = 4,
+    group: Annotated[int, typer.Option(min=1, help="clients attacked between two tests")] = 4,
     sure: Annotated[
-        float, typer.Option(min=0.5, max=0.9999, help="confidence in all words together")
+        float,
+        typer.Option(
+            min=0.5, max=0.9999, help="confidence that no 'holds' is wrong, and that no 'leaks' is"
+        ),
     ] = 0.95,
     sets: Sets = None,
     out: Annotated[
@@ -72,7 +78,8 @@ def calibrate(
 
     Of the experiment's defenses the kinds count, not their strengths: each is searched by
     bisection. At a strength clients are attacked in groups until it is sure that it leaks or holds;
-    utility is trained where it holds. The same command goes on where it was stopped.
+    utility is trained where it holds. The same command goes on where it was stopped. Exit code 1
+    says that no defense was shown to hold at that cost.
     """
     given = Invocation(experiment, sets or [], None, seed, workers, engine, gpus, address)
     if given.opened() is not None:

@@ -27,9 +27,8 @@ from experiments.decision.answer import (
 from experiments.decision.bench import Bench
 from experiments.decision.cost import at_end, by_seed, check_measured, costs
 from experiments.decision.families import Family
-from experiments.decision.search import Decision, Errors, bisect, decide, looks
-from experiments.decision.sequence import upper
-from experiments.decision.targets import Target, check_modality, fewest_clients
+from experiments.decision.search import Decision, Errors, bisect, decide, strengths_tried
+from experiments.decision.targets import Target, check_clients, check_modality
 from experiments.decision.trial import CellTrial
 from experiments.plan.cells import Cell, chain_tables
 from experiments.plan.config import ExperimentConfig, Plan
@@ -37,7 +36,6 @@ from experiments.plan.entries import entries
 from experiments.plan.folder import Run
 from experiments.stages.attack import attackers
 from experiments.stages.victims import Victims
-from fedsim.errors import ConfigError
 from fedsim.files import remove_temporaries
 from fedsim.records import PRIOR_ONLY
 
@@ -203,8 +201,8 @@ class Calibration:
 
     @cached_property
     def errors(self) -> Errors:
-        """Of one bound; the undefended cells count as one more strength that may leak."""
-        strengths = sum(looks(len(family.values)) for family in self.families) + 1
+        """Of one bound."""
+        strengths = strengths_tried(len(family.values) for family in self.families)
         return Errors.shared(self.question.error, strengths, len(self.attacks), len(self.targets))
 
     @property
@@ -245,13 +243,7 @@ class Calibration:
         """Refuse targets that do not fit the data or that so few clients can never show."""
         check_modality(self.targets, Victims(cell).task.modality)
         check_measured(self.question.lose, at_end(cell))
-        for target in self.targets:
-            needed = fewest_clients(target, self.errors.holds, upper)
-            if needed > clients:
-                raise ConfigError(
-                    f"--hold {target.text()}: {clients} clients cannot show it; if nothing leaks, "
-                    f"it takes {needed}. Add clients, or hold a greater value."
-                )
+        check_clients(self.targets, self.errors.holds, clients)
 
 
 def _reached(target: Target, found: Decision, trial: CellTrial) -> Reached:

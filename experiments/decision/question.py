@@ -10,8 +10,8 @@ from pathlib import Path
 from experiments.decision.answer import Question
 from experiments.decision.families import Family, families, parse_ranges
 from experiments.decision.plan import attacked, only_experiment
-from experiments.decision.search import looks
-from experiments.decision.targets import Target, parse_costs, parse_targets
+from experiments.decision.search import looks, strengths_tried
+from experiments.decision.targets import Target, check_clients, parse_costs, parse_targets
 from experiments.plan.config import ExperimentConfig, Plan
 from experiments.plan.folder import Run
 from fedsim.errors import ConfigError
@@ -74,6 +74,8 @@ def ask(
     targets = parse_targets(hold)
     own = parse_ranges(ranges)
     found = families(experiment, own, 2**depth - 1)
+    strengths = strengths_tried(len(family.values) for family in found)
+    check_clients(targets, error / strengths, experiment.federation.clients)
     question = Question(
         experiment=_fingerprint(experiment),
         hold=tuple(target.text() for target in targets),

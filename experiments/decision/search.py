@@ -15,7 +15,7 @@ error / strengths, as in an intersection-union test (Berger 1982).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -180,6 +180,11 @@ def _nearest(
 def looks(strengths: int) -> int:
     """How many of so many strengths a bisection tries at most."""
     return strengths.bit_length()
+
+
+def strengths_tried(sizes: Iterable[int]) -> int:
+    """Most strengths that are tried in families of these sizes, with no defense as one more."""
+    return sum(map(looks, sizes)) + 1
 
 
 def bisect(strengths: int, word: Callable[[int], Word]) -> int | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments.analysis.findings import THRESHOLDS, UTILITY
+from experiments.decision.sequence import upper
 from fedsim.build import registry, suggest
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
@@ -159,9 +160,23 @@ def _target(name: str, value: float) -> Target:
     return target
 
 
-def fewest_clients(target: Target, error: float, bound: Callable[..., float]) -> int:
-    """How many clients show a target, at the least: those that it takes if none leaks anything."""
-    clients = 1
-    while bound([0.0] * clients, error) > target.passes:
-        clients += 1
-    return clients
+def check_clients(targets: Sequence[Target], error: float, clients: int) -> None:
+    """Refuse targets that so few clients can never show, even if none leaks anything.
+
+    Args:
+        targets: what is to be held.
+        error: of an upper bound.
+        clients: that can be attacked.
+
+    Raises:
+        ConfigError: with the number that it takes.
+    """
+    for target in targets:
+        needed = 1
+        while upper([0.0] * needed, error) > target.passes:
+            needed += 1
+        if needed > clients:
+            raise ConfigError(
+                f"--hold {target.text()}: {clients} clients cannot show it; if nothing leaks, it "
+                f"takes {needed}. Add clients, or hold a greater value."
+            )

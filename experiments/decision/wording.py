@@ -87,18 +87,16 @@ def outcome(found: FamilyAnswer) -> str:
 
 
 def bracket(found: FamilyAnswer) -> str:
-    """Between what leaks and what holds: ``0.01 leaks, 0.02 open, 0.04 holds``."""
+    """What leaks, what was tried and stays open, and what holds: ``0.01 leaks, 0.04 holds``."""
     if not found.tried:
         return "not tried"
     if found.option is None:
         return found.tried[0].word
     parts = ["none leaks" if found.leaking < 0 else f"{_value(found, found.leaking)} leaks"]
     upto = len(found.values) if found.weakest is None else found.weakest
-    between = range(found.leaking + 1, upto)
-    if len(between) == 1:
-        parts.append(f"{_value(found, between[0])} open")
-    elif between:
-        parts.append(f"{_value(found, between[0])} to {_value(found, between[-1])} open")
+    undecided = sorted(one.index for one in found.tried if found.leaking < one.index < upto)
+    if undecided:
+        parts.append(f"{' and '.join(_value(found, index) for index in undecided)} open")
     if found.weakest is not None:
         parts.append(f"{_value(found, found.weakest)} holds")
     return ", ".join(parts)

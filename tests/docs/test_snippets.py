@@ -89,6 +89,10 @@ def typed() -> list[tuple[str, str]]:
     return found
 
 
+ELSEWHERE = {"captures", "updates"}
+"""Folders of another application."""
+
+
 @pytest.mark.parametrize(("place", "command"), typed())
 def test_a_command_and_its_options_exist(place: str, command: str) -> None:
     text = command.split("); do")[0].partition(" > ")[0].strip()
@@ -107,9 +111,7 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
         assert subject in CATALOGS
     elif name == "describe":
         assert manual(subject).options
-    elif (
-        name in {"ls", "schema", "init", "new"} or subject == "captures"
-    ):  # a folder of runs, another application's captures
+    elif name in {"ls", "schema", "init", "new"} or subject in ELSEWHERE:
         pass
     elif run := given.get("run") or given.get("before"):
         assert str(run).startswith("runs/")

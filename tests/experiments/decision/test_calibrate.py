@@ -201,6 +201,12 @@ def test_a_mistake_is_one_line(
     assert message in error
 
 
+def test_too_few_clients_are_refused_before_anything_is_trained(tmp_path: Path, said: Said) -> None:
+    out = tmp_path / "run"
+    assert said("calibrate", write(tmp_path), "--hold", "rouge1=.1", "--out", out)[0] == 2
+    assert not out.exists()
+
+
 def test_a_range_of_a_defense_without_strength(tmp_path: Path, said: Said) -> None:
     file = write(tmp_path, defenses=[{"name": "gaussian_noise", "std": 0.1}, {"name": "sign"}])
     code, _, error = said("calibrate", file, *HOLD, "--range", "sign=0:1", "--out", tmp_path / "r")
