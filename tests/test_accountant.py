@@ -11,19 +11,9 @@ from fedsim.accountant import Schedule, Turn, epsilon, noise_multiplier
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
+from tests.gaussian import DELTA, analytic_gaussian
 
-DELTA = 1e-5
 PART: dict[str, object] = {"protocol": "fedavg", "batch_size": 4, "client_rows": 6}
-
-
-def analytic_gaussian(noise: float, delta: float) -> float:
-    """Balle & Wang 2018, theorem 8, solved for epsilon."""
-
-    def excess(eps: float) -> float:
-        tail = eps + norm.logcdf(-1 / (2 * noise) - eps * noise)
-        return float(norm.cdf(1 / (2 * noise) - eps * noise) - math.exp(tail) - delta)
-
-    return float(brentq(excess, 0, 1 / noise**2 + 20 / noise, xtol=1e-10))
 
 
 def sampled_gaussian(rate: float, noise: float, delta: float) -> float:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -21,141 +21,15 @@ from fedsim.defenses import DEFENSES
 from fedsim.metrics import METRICS
 from fedsim.models import IMAGE_MODELS, MODELS
 from fedsim.tasks import TASKS, load_task, make_task, save_task
-
-Modality = Literal["image", "text"]
-
-
-Cell = Literal["image", "linear", "patches", "normalised", "text", "language"]
-"""Classifiers of images by convolutions, linear layers, patches and with batch statistics, of
-texts, a language model."""
-
-
-class AttackCase(NamedTuple):
-    """Options that make it quick, what it reconstructs, and whether its guess depends on a seed."""
-
-    options: dict[str, object]
-    cells: tuple[Cell, ...]
-    draws: bool
-
-
-ATTACK_CASES = {
-    "dlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
-    "idlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
-    "closed_form": AttackCase({}, ("image",), False),
-    "patch_rows": AttackCase({}, ("patches",), False),
-    "inverting": AttackCase({"steps": 60}, ("image",), True),
-    "gi_gip": AttackCase(
-        {"latent_steps": 2, "weight_steps": 2, "generator_steps": 2}, ("image",), True
-    ),
-    "bayes": AttackCase({"steps": 20}, ("image",), True),
-    "dlg_text": AttackCase({"steps": 2}, ("text", "language"), True),
-    "tag": AttackCase({"steps": 2}, ("text", "language"), True),
-    "lamp": AttackCase(
-        {"steps": 2, "starts": 2, "proposals": 4, "alpha_lm": 0.0}, ("text", "language"), True
-    ),
-    "film": AttackCase({"phrase_steps": 1, "token_steps": 1, "beams": 2}, ("language",), True),
-    "span": AttackCase({}, ("text", "language"), False),
-    "april": AttackCase({}, ("text", "language"), False),
-    "embedding_rows": AttackCase({}, ("text", "language"), False),
-    "lti": AttackCase(
-        {"epochs": 1, "width": 8, "channels": 4, "bins": 0.02}, ("image", "text", "language"), True
-    ),
-    "ridge": AttackCase({}, ("image", "normalised"), True),
-    "statistics": AttackCase({}, ("normalised",), True),
-    "spear": AttackCase({}, ("linear",), False),
-    "ratio": AttackCase({}, ("linear",), False),
-    "properties": AttackCase({}, (), False),  # waits for all rounds, and guesses no rows
-    "membership": AttackCase({}, (), False),  # without candidates there is nothing to infer
-    "prior_only": AttackCase({}, ("image", "text", "language"), False),
-}
-
-# The options without a default; dp_sgd and dp_client ask for one of two more.
-DEFENSE_CASES: dict[str, dict[str, object]] = {
-    "none": {},
-    "gaussian_noise": {"std": 0.1},
-    "clip": {"norm": 1.0},
-    "dp_sgd": {"clip": 1.0, "noise_multiplier": 0.5},
-    "dp_client": {"clip": 1.0, "noise_multiplier": 0.5},
-    "dp_server": {"clip": 1.0, "noise_multiplier": 0.5},
-    "local_dp": {"clipping_norm": 1.0, "sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5},
-    "error_feedback": {},
-    "prune": {"fraction": 0.5},
-    "percentile_privacy": {},
-    "svt_privacy": {},
-    "quantize": {"kind": "qsgd"},
-    "sign": {},
-    "dropout": {"p": 0.5},
-    "freeze_embeddings": {},
-    "soteria": {},
-    "censor": {},
-    "pfgd": {},
-    "ats": {},
-    "ffa_lora": {},
-}
-
-
-class MetricCase(NamedTuple):
-    """Its unit, what the attacker wants, and what it applies to."""
-
-    unit: str
-    wants: Literal["higher", "lower"]
-    modality: Modality | Literal["any"]
-
-
-METRIC_CASES = {
-    "mse": MetricCase("squared pixel", "lower", "image"),
-    "psnr": MetricCase("dB", "higher", "image"),
-    "ssim": MetricCase("1", "higher", "image"),
-    "lpips": MetricCase("1", "lower", "image"),
-    "label_accuracy": MetricCase("1", "higher", "any"),
-    "rouge1": MetricCase("1", "higher", "text"),
-    "rouge2": MetricCase("1", "higher", "text"),
-    "rougeL": MetricCase("1", "higher", "text"),
-    "rouge1_special": MetricCase("1", "higher", "text"),
-    "rouge2_special": MetricCase("1", "higher", "text"),
-    "rougeL_special": MetricCase("1", "higher", "text"),
-    "token_accuracy": MetricCase("1", "higher", "text"),
-    "token_precision": MetricCase("1", "higher", "text"),
-    "batch_token_precision": MetricCase("1", "higher", "text"),
-    "batch_token_recall": MetricCase("1", "higher", "text"),
-    "padded_token_accuracy": MetricCase("1", "higher", "text"),
-    "token_recall": MetricCase("1", "higher", "text"),
-    "exact_match": MetricCase("1", "higher", "text"),
-    "bleu": MetricCase("1", "higher", "text"),
-    "nerr": MetricCase("1", "higher", "text"),
-    "nerr_rules": MetricCase("1", "higher", "text"),
-    "rouge1_best": MetricCase("1", "higher", "text"),
-    "rouge2_best": MetricCase("1", "higher", "text"),
-    "rougeL_best": MetricCase("1", "higher", "text"),
-    "nerr_best": MetricCase("1", "higher", "text"),
-    "nerr_rules_best": MetricCase("1", "higher", "text"),
-    "sentence_precision": MetricCase("1", "higher", "text"),
-    "sentence_recall": MetricCase("1", "higher", "text"),
-}
-
-DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image"}
-
-# Model -> a data set and the task that `auto` stands for.
-MODEL_CASES = {
-    "lenet": ("shapes", "image-classification"),
-    "resnet20": ("shapes", "image-classification"),
-    "mlp": ("shapes", "image-classification"),
-    "vit": ("shapes", "image-classification"),
-    "convnext": ("shapes", "image-classification"),
-    "resnet20-group-norm": ("shapes", "image-classification"),
-    "resnet20-norm-free": ("shapes", "image-classification"),
-    "preact-resnet20": ("shapes", "image-classification"),
-    "tiny-bert": ("sentences", "text-classification"),
-    "tiny-gpt2": ("sentences", "language-modelling"),
-    "transformer3": ("sentences", "language-modelling"),
-}
-
-TASK_CASES = {
-    "image-classification": "lenet",
-    "text-classification": "tiny-bert",
-    "language-modelling": "tiny-gpt2",
-    "masked-language-modelling": "tiny-bert",
-}
+from tests.contract_cases import (
+    ATTACK_CASES,
+    DATASET_CASES,
+    DEFENSE_CASES,
+    METRIC_CASES,
+    MODEL_CASES,
+    TASK_CASES,
+    Modality,
+)
 
 DICTS: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
     ("attacks", ATTACKS, ATTACK_CASES),

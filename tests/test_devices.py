@@ -26,9 +26,8 @@ from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 from tests.attacks.conftest import pictures, victim  # noqa: F401
+from tests.contract_cases import DEFENSE_CASES, RUNS, Cell, cells, jobs  # noqa: F401
 from tests.far import FAR, Far, Generators, Watch
-from tests.test_contracts import DEFENSE_CASES, Cell
-from tests.test_peeking import RUNS, cells, jobs  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

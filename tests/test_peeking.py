@@ -4,7 +4,6 @@ import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,59 +12,15 @@ import attacks
 from attacks import ATTACKS
 from attacks.base import Attack, Job, Reconstruction
 from attacks.images.evidence import NOTE, SMOOTHED
-from attacks.scheduling.jobs import JobSpec, plan
+from attacks.scheduling.jobs import JobSpec
 from attacks.scheduling.worker import run_job
-from experiments.plan.config import Plan, parse_experiment
-from experiments.plan.folder import Run
-from experiments.stages.simulate import Simulator
 from fedsim.capture import CaptureStore, Observation
 from fedsim.files import load_tensors
 from fedsim.records import JobRecord
 from fedsim.tasks.base import Task
 from fedsim.truth import TruthStore
 from fedsim.types import Batch
-from tests.apps.cases import IMAGES, TEXT, merge
-from tests.test_contracts import ATTACK_CASES, Cell
-
-
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
-    """One simulated cell of each kind: two clients, one round, one example each."""
-    found: dict[Cell, Path] = {}
-    image = merge(IMAGES, {"task": {"image_size": 16}})
-    bases: dict[Cell, dict[str, Any]] = {
-        "image": image,
-        "linear": merge(image, {"name": "small-linear", "task": {"model": "mlp"}}),
-        "patches": merge(image, {"name": "small-patches", "task": {"model": "vit"}}),
-        "normalised": merge(
-            image,
-            {
-                "name": "small-normalised",
-                "task": {"model": "resnet20"},
-                "federation": {"train_mode": True},
-            },
-        ),
-        "text": TEXT,
-        "language": merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}}),
-    }
-    for kind, base in bases.items():
-        changes = {
-            "auxiliary": {"split": "public", "rows": 20},
-            "federation": {"rounds": 1, "clients": 2},
-        }
-        config = parse_experiment(merge(base, changes))
-        root = tmp_path_factory.mktemp(kind)
-        run = Run.create(Plan(name=config.name, experiments=(config,)), root / "run")
-        with Simulator() as simulator:
-            simulator.simulate(run.cells[0])
-        found[kind] = run.cells[0].folder
-    return found
-
-
-def jobs(cell: Path, name: str, guesses: Path, seed: int = 0, **more: object) -> list[JobSpec]:
-    options = ATTACK_CASES[name].options if name in ATTACK_CASES else {}
-    table = {"name": name, **options, **more}
-    return plan(cell / "captures", guesses, name, table, seed)
+from tests.contract_cases import ATTACK_CASES, RUNS, Cell, jobs
 
 
 def guess(specs: Sequence[JobSpec]) -> tuple[list[JobRecord], dict[str, bytes]]:
@@ -75,7 +30,6 @@ def guess(specs: Sequence[JobSpec]) -> tuple[list[JobRecord], dict[str, bytes]]:
     return records, {path.name: path.read_bytes() for path in paths if path.exists()}
 
 
-RUNS = [(name, kind) for name, case in ATTACK_CASES.items() for kind in case.cells]
 PAIRS = sorted(
     {
         (name, kind)

@@ -16,8 +16,21 @@ from fedsim.models import IMAGE_MODELS
 from fedsim.tasks.base import Task, TaskSpec, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch
+from tests.attacks.victims import Victim, trained
 
 ROUNDS, CLIENTS = 2, 3
+
+
+@pytest.fixture(scope="session")
+def bert() -> Victim:
+    """A classifier of sentences."""
+    return trained("tiny-bert", 30)
+
+
+@pytest.fixture(scope="session")
+def gpt2() -> Victim:
+    """A language model."""
+    return trained("tiny-gpt2", 60)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch, Tensors
 from tests.apps.cases import IMAGES, Make, simulate
-from tests.test_contracts import ATTACK_CASES
+from tests.contract_cases import ATTACK_CASES
 
 KEY = CaptureKey(round=1, client=0)
 MODELS = {"linear": "mlp", "image": "lenet", "patches": "vit", "normalised": "resnet20"}

@@ -19,8 +19,8 @@ from experiments.stages.simulate import Simulator
 from fedsim.defenses import DEFENSES
 from fedsim.defenses.base import Defense
 from tests.apps.cases import IMAGES, TEXT, merge
+from tests.contract_cases import ATTACK_CASES, DEFENSE_CASES
 from tests.fakes.renamed_defenses import PREFIX, renamed
-from tests.test_contracts import ATTACK_CASES, DEFENSE_CASES
 
 Pairs = Callable[[str], dict[str, tuple[Cell, Cell]]]
 COPIES = {f"{PREFIX}{name}": renamed(cls) for name, cls in DEFENSES.items() if name != "none"}

@@ -16,7 +16,7 @@ from fedsim.errors import ConfigError
 from fedsim.magnitudes import squared_norm
 from fedsim.types import Tensors
 from tests.apps.cases import IMAGES, Make, simulate
-from tests.test_accountant import DELTA, analytic_gaussian
+from tests.gaussian import DELTA, analytic_gaussian
 
 
 def rng(seed: int = 0) -> torch.Generator:

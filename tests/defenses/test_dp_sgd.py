@@ -15,7 +15,6 @@ from experiments.stages.privacy import spent
 from experiments.stages.utility import utility
 from fedsim.accountant import Schedule, epsilon
 from fedsim.cell import TaskConfig
-from fedsim.data.rows import load_rows
 from fedsim.defenses import build_chain
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.errors import ConfigError
@@ -25,6 +24,7 @@ from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Rows, Tensors
 from tests.apps.cases import IMAGES, Make, simulate
+from tests.defenses.cases import text_task
 
 MLP = TaskConfig(model="mlp", dataset="shapes")
 PIXELS = torch.randint(
@@ -174,13 +174,6 @@ def test_fedavg_clips_and_covers_every_step() -> None:
                 parameter.sub_(0.05 * (total[name] + noise) / len(step))
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(sent[name], parameter.detach())
-
-
-def text_task(model: str) -> tuple[Task, Tensors, Batch]:
-    config = TaskConfig(model=model, dataset="sentences", max_length=16)
-    rows = load_rows("sentences", "train[:3]", modality="text")
-    task = make_task(config, rows)
-    return task, initial_weights(task, config, 0), task.encode(rows)
 
 
 def test_the_tied_head_of_gpt2_counts_once() -> None:

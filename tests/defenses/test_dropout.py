@@ -14,7 +14,7 @@ from fedsim.errors import ConfigError
 from fedsim.federation import FederationConfig
 from fedsim.types import Tensors
 from tests.apps.cases import IMAGES, Make
-from tests.defenses.test_dp_sgd import text_task
+from tests.defenses.cases import text_task
 
 
 @pytest.mark.parametrize("model", ["tiny-bert", "tiny-gpt2"])

@@ -7,7 +7,7 @@ import pytest
 from fedsim.build import build
 from fedsim.defenses import DEFENSES
 from fedsim.defenses.strength import Strength
-from tests.test_contracts import DEFENSE_CASES
+from tests.contract_cases import DEFENSE_CASES
 
 FIXED = {"none", "sign", "dp_server", "error_feedback", "freeze_embeddings"}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import shutil
 import socket
@@ -19,10 +17,10 @@ import tomli_w
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from experiments import cli
 from experiments.commands.invocation import Invocation
 from tests.apps.cases import IMAGES, files_of, merge
-from tests.experiments.stages.test_determinism import scores
+from tests.experiments.cases import told
+from tests.experiments.stages.cases import scores
 
 CHANGES: dict[str, Any] = {
     "federation": {"rounds": 1, "clients": 2},
@@ -88,19 +86,6 @@ def documents(draw: st.DrawFn) -> str:
         end = min(len(text), start + draw(st.sampled_from([0, 0, 1, 3, 20])))
         text = text[:start] + draw(st.sampled_from(["", text[start:end], *_FRAGMENTS])) + text[end:]
     return text
-
-
-def told(arguments: list[str]) -> tuple[int, str]:
-    """Exit code and stderr of a command; an exception that it does not catch fails the test."""
-    printed, said = io.StringIO(), io.StringIO()
-    sys.argv = ["fedsim", *arguments]
-    with (
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(said),
-        pytest.raises(SystemExit) as stop,
-    ):
-        cli.main()
-    return int(stop.value.code or 0), said.getvalue()
 
 
 def one_line(said: str) -> bool:

@@ -20,8 +20,8 @@ from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from fedsim.errors import ConfigError, StoreError
 from tests.apps.cases import IMAGES, files_of, merge
-from tests.experiments.stages.test_determinism import scores
-from tests.experiments.test_fuzz import told
+from tests.experiments.cases import told
+from tests.experiments.stages.cases import scores
 from tests.kills import made
 from tests.object_store import bucket
 

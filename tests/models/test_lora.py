@@ -17,7 +17,7 @@ from fedsim.models.lora import DEFAULT_TARGETS, adapt, is_adapter, second_factor
 from fedsim.tasks import initial_weights, load_task, make_task, save_task
 from fedsim.tasks.base import Task, state
 from fedsim.types import Rows, Tensors
-from tests.tasks.test_weights import IMAGES, TEXTS, capture
+from tests.tasks.cases import IMAGES, TEXTS, capture
 
 TINY = ["tiny-bert", "tiny-gpt2", "transformer3"]
 

@@ -5,18 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsim.capture import CaptureKey, CaptureRecord, CaptureStore
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError
-from fedsim.files import digest, save_tensors, write_json
-from fedsim.knowledge import Knowledge
+from fedsim.files import write_json
 from fedsim.models import MODELS
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
-from fedsim.types import Rows, Tensors
-
-TEXTS = Rows(("The boat left.", "Rain."), torch.tensor([0, 1]), (0, 1))
-IMAGES = Rows(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1]), (0, 1))
+from fedsim.types import Rows
+from tests.tasks.cases import IMAGES, TEXTS, capture
 
 
 def config(model: str, weights: str = "auto") -> TaskConfig:
@@ -26,27 +22,6 @@ def config(model: str, weights: str = "auto") -> TaskConfig:
 def task_of(model: str, rows: Rows = IMAGES) -> Task:
     texts = model.startswith(("tiny", "transformer3"))
     return make_task(config(model), TEXTS if texts else rows)
-
-
-def capture(cell: Path, number: int, sent: Tensors) -> None:
-    """One capture as the server writes it."""
-    store = CaptureStore(cell / "captures")
-    key = CaptureKey(round=number, client=2)
-    temporary = cell / "sent.safetensors"
-    sha256 = save_tensors(temporary, sent)
-    store.sent_path(sha256).parent.mkdir(parents=True, exist_ok=True)
-    temporary.rename(store.sent_path(sha256))
-    record = CaptureRecord(
-        key=key,
-        kind="gradient",
-        order=(),
-        sha256=digest(b""),
-        bytes=0,
-        sent_sha256=sha256,
-        sent_order=tuple(sent),
-        knowledge=Knowledge(),
-    )
-    write_json(store.tensors_path(key).with_suffix(".json"), record)
 
 
 @pytest.mark.parametrize("model", list(MODELS))

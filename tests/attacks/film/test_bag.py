@@ -16,15 +16,10 @@ from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import KEY, Victim, lines, tokens, trained
+from tests.attacks.victims import KEY, Victim, lines, tokens
 
 WORD, PLACE = "transformer.wte.weight", "transformer.wpe.weight"
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Victim:
-    return trained("tiny-gpt2", 60)
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,9 @@ from attacks.film.beam import Grammar, search
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.tasks import initial_weights, make_task
-from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+from tests.attacks.victims import Victim, lines
 
 END = 0
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Victim:
-    return trained("tiny-gpt2", 60)
 
 
 def grammar(

@@ -25,9 +25,8 @@ from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
-from tests.attacks.film.test_film import QUICK, attack, task_of
-from tests.attacks.solved.test_embedding_rows import Victim, lines, tokens, trained
-from tests.attacks.span.test_decoding import overlap
+from tests.attacks.film.cases import QUICK, attack, task_of
+from tests.attacks.victims import Victim, lines, overlap, tokens, trained
 
 SPAN = replace(QUICK, evidence="span")
 BARE: dict[str, object] = {"name": "freeze_embeddings", "position": True}

@@ -15,10 +15,9 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import state
-from fedsim.tasks.language_modelling import LanguageModelling
-from tests.attacks.solved.test_embedding_rows import Victim, lines, tokens, trained
+from tests.attacks.film.cases import QUICK, attack, task_of
+from tests.attacks.victims import Victim, lines, tokens, trained
 
-QUICK = FILM(phrase_steps=3, token_steps=3, beams=8, candidates=16)
 FROZEN: dict[str, object] = {"name": "freeze_embeddings"}
 
 
@@ -38,19 +37,6 @@ def gpt2(fresh: Victim) -> Victim:
         task.loss(network, batch).backward()
         optimizer.step()
     return Victim(task, fresh.rows, state(network))
-
-
-def task_of(victim: Victim) -> LanguageModelling:
-    assert isinstance(victim.task, LanguageModelling)
-    return victim.task
-
-
-def attack(
-    victim: Victim, seen: Observation, film: FILM = QUICK, seed: int = 0, job: Job | None = None
-) -> Reconstruction:
-    rng = torch.Generator().manual_seed(seed)
-    (guess,) = film.reconstruct([seen], victim.task, [rng], job or Job())
-    return guess
 
 
 def shared(guess: Reconstruction, truth: list[int]) -> float:

@@ -10,14 +10,9 @@ import torch
 from torch import Tensor
 
 from attacks.film.phrases import Fluency, Links, Phrases, TokenIds, Words, improve
-from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+from tests.attacks.victims import Victim, lines
 
 NAME = "transformer.h.0.ln_2.weight"
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Victim:
-    return trained("tiny-gpt2", 60)
 
 
 def sentences(victim: Victim, *rows: int) -> list[TokenIds]:

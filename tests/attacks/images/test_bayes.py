@@ -23,7 +23,7 @@ from attacks.solved.closed_form import ClosedForm
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
-from tests.attacks.images.test_inverting import defended, rng
+from tests.attacks.images.cases import defended, rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]

@@ -29,7 +29,7 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Tensors
-from tests.attacks.images.test_inverting import defended, rng
+from tests.attacks.images.cases import defended, rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]

@@ -30,14 +30,10 @@ from fedsim.defenses.prune import Prune
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
+from tests.attacks.images.cases import Victim, defended, rng
 
-Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
 CPU = torch.device("cpu")
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_total_variation() -> None:
@@ -272,25 +268,6 @@ def test_the_truth_loses_least(
     assert of_truth < 0.7 * min(of_other, oblivious)
     if chain not in ((SIGN,), (MEAN_OF_SIGNS,)):  # whose tanh is no sign
         assert of_truth == pytest.approx(0, abs=1e-6)
-
-
-def defended(
-    victim: Victim, batch: Batch, chain: tuple[dict[str, object], ...]
-) -> tuple[Task, Observation]:
-    """What the server sees of a LeNet that was trained on ten shades of grey."""
-    task, seen = victim(batch, defense=chain)
-    network = task.model(seen.sent)
-    shades = torch.linspace(0, 1, 10).view(10, 1, 1, 1).expand(-1, *batch.inputs.shape[1:])
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
-    for _ in range(30):
-        optimizer.zero_grad()
-        task.loss(network, Batch(shades, torch.arange(10))).backward()
-        optimizer.step()
-    built, none = build_chain(chain, "defense"), rng()
-    each = [built.on_gradient(task.gradient(network, batch[i]), none) for i in range(len(batch))]
-    mean = {name: torch.stack([one[name] for one in each]).mean(0) for name in each[0]}
-    sent = {name: value.detach() for name, value in network.state_dict().items()}
-    return task, replace(seen, sent=sent, received=built.on_update(mean, none))
 
 
 def test_each_example_passes_the_defense_alone(victim: Victim, pictures: Pictures) -> None:

@@ -19,7 +19,7 @@ from fedsim.federation import FederationConfig
 from fedsim.local.client import LocalClient
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
-from tests.attacks.images.test_inverting import rng
+from tests.attacks.images.cases import rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]

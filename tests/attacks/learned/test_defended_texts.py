@@ -9,7 +9,7 @@ from attacks.observed.replay import observed_gradient
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.tasks import initial_weights, make_task
-from tests.attacks.learned.test_lti import client, described, rng
+from tests.attacks.learned.cases import client, described, rng
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedsim.capture import Observation
 from fedsim.seeds import generator
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
-from tests.attacks.learned.test_lti import owning
+from tests.attacks.learned.cases import owning
 
 Victim = Callable[..., tuple[Task, Observation]]
 

@@ -10,79 +10,33 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from attacks.base import Job
 from attacks.learned import inverter_training, simulated_updates
-from attacks.learned.features import Coordinates, Hashed
 from attacks.learned.inverter import assigned
 from attacks.learned.inverter_outputs import Pixels, TokenOutput, words_of
 from attacks.learned.lti import LTI
-from attacks.learned.simulated_client import SimulatedClient, declared_client
 from attacks.learned.simulated_updates import SimulatedUpdates
-from attacks.observed.replay import observed_gradient, replay
+from attacks.observed.replay import observed_gradient
 from attacks.prior_only import PriorOnly
 from attacks.scheduling.jobs import plan
 from attacks.scheduling.worker import run_job
-from clients.train import LocalTrainer
 from experiments.plan.folder import Run
-from fedsim.capture import CaptureKey, Kind, Observation
+from fedsim.capture import Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
-from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
-from fedsim.federation import FederationConfig
-from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 from tests.apps.cases import IMAGES, Make, simulate
+from tests.attacks.learned.cases import SIGN, client, described, owning, rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 Pictures = Callable[..., Batch]
-CPU = torch.device("cpu")
 QUICK = LTI(width=64, epochs=2, updates=32)
 
 
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def owning(rows: Batch, **more: object) -> Job:
-    return Job(auxiliary=lambda: rows, **more)  # type: ignore[arg-type]
-
-
-def client(
-    task: Task, sent: Tensors, batch: Batch, *tables: dict[str, object], **federation: object
-) -> Observation:
-    """What the server sees of a client that sends one update of the batch."""
-    config = FederationConfig.model_validate({"batch_size": len(batch), **federation})
-    trainer = LocalTrainer(task, config, build_chain(tables, "defenses"), 0, CPU)
-    plan = [tuple(range(len(batch)))]
-    tensors = trainer.defend(sent, batch, plan, 1, 0).tensors
-    knowledge = Knowledge(
-        num_examples=len(batch),
-        batch_size=len(batch),
-        local_steps=1,
-        learning_rate=config.learning_rate,
-        optimizer=config.optimizer,
-        train_mode=False,
-        defense=tables or ({"name": "none"},),
-        auxiliary=True,
-    )
-    kind: Kind = "gradient" if config.protocol == "fedsgd" else "weights"
-    return Observation(CaptureKey(round=1, client=0), sent, tensors, kind, knowledge)
-
-
-def described(
-    task: Task, seen: Observation, size: int, index: Tensor | None = None, *, defended: bool = True
-) -> SimulatedClient:
-    model = replay(seen, task, CPU)
-    features = Hashed.of(Coordinates.of(model), index)
-    return declared_client(seen, model, features, size, defended=defended)
-
-
-SIGN: dict[str, object] = {"name": "sign"}
 EXACT: list[tuple[list[dict[str, object]], int, bool]] = [
     ([], 1, True),
     ([], 3, True),

@@ -18,7 +18,7 @@ from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
-from tests.attacks.learned.test_lti import SIGN, client, owning, rng
+from tests.attacks.learned.cases import SIGN, client, owning, rng
 
 Victim = Callable[..., tuple[Task, Observation]]
 

@@ -19,7 +19,7 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task, state
 from fedsim.types import Batch, Tensors
-from tests.attacks.learned.test_lti import owning, rng
+from tests.attacks.learned.cases import owning, rng
 from tests.attacks.normalised import normalised, summed, train_client
 
 CPU = torch.device("cpu")

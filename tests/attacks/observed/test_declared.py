@@ -21,19 +21,20 @@ from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
 from fedsim.types import Tensors
-from tests.attacks.solved.test_embedding_rows import Victim
-from tests.attacks.texts.test_low_rank import low, normal
-from tests.attacks.texts.test_text_matching import (
+from tests.attacks.texts.cases import (
     DEFENSE,
     LAMP_COS,
     LAMP_L2L1,
     SINGLE,
     attack,
     look,
+    low,
     mean,
+    normal,
     quick,
     several,
 )
+from tests.attacks.victims import Victim
 
 SIGN: DEFENSE = {"name": "sign"}
 PRUNE: DEFENSE = {"name": "prune", "fraction": 0.95}

@@ -21,7 +21,7 @@ from fedsim.capture import Observation
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+from tests.attacks.victims import Victim, lines
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 DEFENSES: dict[str, dict[str, object]] = {
@@ -33,16 +33,6 @@ DEFENSES: dict[str, dict[str, object]] = {
     "int8": {"name": "quantize", "kind": "int8"},
     "clipped": {"name": "dp_sgd", "clip": 0.01, "noise_multiplier": 0.0},
 }
-
-
-@pytest.fixture(scope="module")
-def bert() -> Victim:
-    return trained("tiny-bert", 30)
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Victim:
-    return trained("tiny-gpt2", 60)
 
 
 def is_consistent(

@@ -16,7 +16,7 @@ from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import KEY, Victim, lines, trained
+from tests.attacks.victims import KEY, Victim, lines, trained
 
 
 @pytest.fixture(scope="module")

@@ -4,95 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Job, Reconstruction
 from attacks.observed.word_rows import noise_variance, without_decay
 from attacks.solved.embedding_rows import EmbeddingRows
 from attacks.solved.incidence import arrangement, depths, sentence
-from clients.train import LocalTrainer
-from fedsim.capture import CaptureKey, Observation
+from fedsim.capture import Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
-from fedsim.defenses import build_chain
 from fedsim.errors import CannotAttack
-from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.tasks import initial_weights, make_task
-from fedsim.tasks.base import Task, state
-from fedsim.types import Batch, Rows, Tensors
-
-KEY = CaptureKey(round=1, client=0)
-WORD, PLACE = (f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position"))
-
-
-@dataclass
-class Victim:
-    """A client of a model that was trained for a few steps, and what the attack makes of it."""
-
-    task: Task
-    rows: Rows
-    sent: Tensors
-
-    def capture(
-        self, rows: list[int], *defenses: dict[str, object], **federation: Any
-    ) -> tuple[Observation, Batch]:
-        options: dict[str, Any] = {"batch_size": len(rows), "engine": "in-process", **federation}
-        trainer = LocalTrainer(
-            self.task,
-            FederationConfig(**options),
-            build_chain(defenses, "defenses"),
-            0,
-            torch.device("cpu"),
-        )
-        update = trainer.run(self.sent, self.rows.take(rows), 1, 0)
-        knowledge = Knowledge(num_examples=len(rows))
-        return Observation(KEY, self.sent, update.tensors, update.kind, knowledge), update.batch
-
-    def attack(self, seen: Observation, attack: EmbeddingRows | None = None) -> Reconstruction:
-        (guess,) = (attack or EmbeddingRows()).reconstruct(
-            [seen], self.task, [torch.Generator()], Job()
-        )
-        return guess
-
-
-def trained(model: str, steps: int) -> Victim:
-    rows = load_rows("sentences", "train", modality="text")
-    config = TaskConfig(model=model, dataset="sentences")
-    task = make_task(config, rows)
-    network = task.model(initial_weights(task, config, 0))
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.001)
-    for step in range(steps):
-        optimizer.zero_grad()
-        batch = task.encode(rows.take([(step * 8 + i) % len(rows) for i in range(8)]))
-        task.loss(network, batch).backward()
-        optimizer.step()
-    return Victim(task, rows, state(network))
-
-
-@pytest.fixture(scope="module")
-def bert() -> Victim:
-    return trained("tiny-bert", 30)
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Victim:
-    return trained("tiny-gpt2", 60)
-
-
-def lines(batch: Batch) -> list[list[int]]:
-    assert batch.mask is not None
-    pairs = zip(batch.inputs, batch.mask, strict=True)
-    return [line[mask.bool()].tolist() for line, mask in pairs]
-
-
-def tokens(batch: Batch) -> set[int]:
-    return {token for line in lines(batch) for token in line}
+from tests.attacks.victims import PLACE, WORD, Victim, lines, tokens
 
 
 @pytest.mark.parametrize("known", [1, None])

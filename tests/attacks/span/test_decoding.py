@@ -23,7 +23,7 @@ from attacks.tokens.next_token_shift import DirectionalShift
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
-from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+from tests.attacks.victims import Victim, lines, overlap, trained
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 SIGNS: dict[str, object] = {"name": "sign"}
@@ -31,18 +31,6 @@ NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 1e-4}
 TOP: dict[str, object] = {"name": "prune", "fraction": 0.9}
 HALF: dict[str, object] = {"name": "prune", "fraction": 0.5, "keep": "random"}
 ADAMW = {"protocol": "fedavg", "optimizer": "adamw", "learning_rate": 5e-5, "local_steps": 1}
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Victim:
-    return trained("tiny-gpt2", 60)
-
-
-def overlap(guess: Reconstruction, truth: list[list[int]]) -> float:
-    """Share of the private tokens that are in the guess, start and end left out."""
-    found = Counter(token for line in lines(guess.guess) for token in line[1:-1])
-    real = Counter(token for line in truth for token in line[1:-1])
-    return (found & real).total() / max(1, real.total())
 
 
 def listed(found: GradientPursuit) -> list[list[int]]:

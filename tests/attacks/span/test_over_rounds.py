@@ -19,15 +19,9 @@ from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
-from tests.attacks.span.test_decoding import overlap
+from tests.attacks.victims import Victim, lines, overlap, trained
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Victim:
-    return trained("tiny-gpt2", 60)
 
 
 def rng(seed: int = 0) -> torch.Generator:

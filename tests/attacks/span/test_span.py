@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
@@ -29,20 +28,10 @@ from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import state
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+from tests.attacks.victims import Victim, hub, lines
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 SGD = {"protocol": "fedavg", "learning_rate": 0.01, "local_steps": 1}
-
-
-@pytest.fixture(scope="module")
-def bert() -> Victim:
-    return trained("tiny-bert", 30)
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Victim:
-    return trained("tiny-gpt2", 60)
 
 
 def run(
@@ -322,15 +311,6 @@ def test_extensions_run_side_by_side(gpt2: Victim) -> None:
                 ids = torch.cat([prefix, tokens[j : j + 1]])[None]
                 alone = layers.of_sentences(layer, ids, torch.ones_like(ids))[0, -1]
                 torch.testing.assert_close(beside[i, j], alone, atol=1e-5, rtol=1e-4)
-
-
-def hub(model: str, data: str, split: str = "train[:600]", **options: Any) -> Victim:
-    if "FEDSIM_HUB" not in os.environ:
-        pytest.skip(f"FEDSIM_HUB is not set: no {model} here")
-    rows = load_rows(data, split, modality="text")
-    config = TaskConfig(model=model, dataset=data, **options)
-    task = make_task(config, rows)
-    return Victim(task, rows, initial_weights(task, config, 0))
 
 
 @pytest.mark.slow

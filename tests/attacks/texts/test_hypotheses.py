@@ -16,8 +16,8 @@ from attacks.texts.hypotheses import Hypothesis, LabelSource, hypotheses
 from fedsim.capture import Observation
 from fedsim.knowledge import Knowledge
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import PLACE, Victim, lines
-from tests.attacks.texts.test_text_matching import quick
+from tests.attacks.texts.cases import quick
+from tests.attacks.victims import PLACE, Victim, lines
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from attacks.texts.label_search import Classes, NextTokens, Targets
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import Victim
-from tests.attacks.texts.test_text_matching import LAMP_COS, attack, look, quick
+from tests.attacks.texts.cases import LAMP_COS, attack, look, quick
+from tests.attacks.victims import Victim
 
 FREE = torch.tensor([[False, True, True, True, False], [False, True, False, False, False]])
 ONE = slice(0, 1)

@@ -22,19 +22,11 @@ from fedsim.models import TEXT_MODELS, transformer
 from fedsim.tasks import make_task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Rows
+from tests.attacks.texts.cases import GPT2
 
 CPU = torch.device("cpu")
 ROWS = Rows(("The boat left at dawn.", "Rain."), torch.tensor([0, 1]), (0, 1))
 MINILM, SMALL = "sentence-transformers/all-MiniLM-L6-v2", "fedsim/prior-bert-vocab"
-GPT2 = {
-    "model_type": "gpt2",
-    "vocab_size": 1900,
-    "n_positions": 32,
-    "n_embd": 16,
-    "n_layer": 2,
-    "n_head": 2,
-    "initializer_range": 0.5,
-}
 FAMILIES = {
     "gpt2": GPT2,
     "llama": {

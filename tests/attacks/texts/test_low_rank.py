@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from attacks.texts.low_rank import factor, shrink
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def low(rows: int, columns: int, rank: int, seed: int = 0) -> Tensor:
-    return normal(rows, rank, seed=seed) @ normal(rank, columns, seed=seed + 1)
+from tests.attacks.texts.cases import low, normal
 
 
 @pytest.mark.parametrize("shape", [(40, 30), (30, 40)])

@@ -21,7 +21,7 @@ from fedsim.files import write_json
 from fedsim.knowledge import FACTS
 from fedsim.records import JobRecord
 from tests.apps.cases import simulate
-from tests.test_contracts import ATTACK_CASES, Cell
+from tests.contract_cases import ATTACK_CASES, Cell
 
 DATA: dict[Cell, tuple[str, str]] = {
     "image": ("lenet", "shapes"),

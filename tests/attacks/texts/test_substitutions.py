@@ -13,9 +13,8 @@ from attacks.base import Job
 from attacks.texts.lamp import LAMP
 from fedsim.models import transformer
 from fedsim.tasks.text import TextTask
-from tests.attacks.solved.test_embedding_rows import Victim
-from tests.attacks.texts.test_language_prior import GPT2
-from tests.attacks.texts.test_text_matching import SMALL, attack, mean, quick, several
+from tests.attacks.texts.cases import GPT2, SMALL, attack, mean, quick, several
+from tests.attacks.victims import Victim
 
 SHORT: dict[str, Any] = SMALL | {"steps": 10, "starts": 2, "discrete": "none"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Job, Reconstruction
 from attacks.film.film import FILM
 from attacks.solved.embedding_rows import EmbeddingRows
-from attacks.span.span import Span
 from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.tag import TAG
@@ -23,65 +20,36 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import Traces, read_traces
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.capture import Observation
-from fedsim.cell import TaskConfig
-from fedsim.data.rows import load_rows
 from fedsim.errors import CannotAttack
 from fedsim.knowledge import Knowledge
-from fedsim.tasks import initial_weights, make_task
-from fedsim.tasks.base import state
 from fedsim.tasks.text import TextTask
-from fedsim.types import Batch, Tensors
-from tests.attacks.solved.test_embedding_rows import KEY, Victim, lines
+from fedsim.types import Tensors
+from tests.attacks.adapted import adapted, run, sentences
+from tests.attacks.victims import KEY, Victim, lines
 
 DENSE = ("query", "value", "dense")
 SGD = {"protocol": "fedavg", "learning_rate": 0.01}
 WIDTH, RANK = 40, 12
 
 
-def trained(model: str, rank: int, steps: int, **options: Any) -> Victim:
-    """Adapters of this rank after some steps on eight sentences each; ``B`` is 0 after none."""
-    rows = load_rows("sentences", "train", modality="text")
-    config = TaskConfig(model=model, dataset="sentences", lora_rank=rank, **options)
-    task = make_task(config, rows)
-    network = task.model(initial_weights(task, config, 0))
-    learned = [own for own in network.parameters() if own.requires_grad]
-    optimizer = torch.optim.Adam(learned, lr=0.005)
-    for step in range(steps):
-        optimizer.zero_grad()
-        batch = task.encode(rows.take([(step * 8 + i) % len(rows) for i in range(8)]))
-        task.loss(network, batch).backward()
-        optimizer.step()
-    return Victim(task, rows, state(network))
-
-
 @pytest.fixture(scope="module")
 def gpt2() -> Victim:
-    return trained("tiny-gpt2", 32, 20)
+    return adapted("tiny-gpt2", 32, 20)
 
 
 @pytest.fixture(scope="module")
 def fresh() -> Victim:
-    return trained("tiny-gpt2", 32, 0)
+    return adapted("tiny-gpt2", 32, 0)
 
 
 @pytest.fixture(scope="module")
 def bert() -> Victim:
-    return trained("tiny-bert", 32, 20, lora_targets=DENSE)
-
-
-def run(victim: Victim, seen: Observation, attack: Any = None) -> Reconstruction:
-    rng = torch.Generator().manual_seed(0)
-    (guess,) = (attack or Span()).reconstruct([seen], victim.task, [rng], Job())
-    return guess
+    return adapted("tiny-bert", 32, 20, lora_targets=DENSE)
 
 
 def traces(victim: Victim, seen: Observation) -> Traces:
     assert isinstance(victim.task, TextTask)
     return read_traces(AttackedModel.of(seen, victim.task))
-
-
-def sentences(batch: Batch) -> Counter[tuple[int, ...]]:
-    return Counter(map(tuple, lines(batch)))
 
 
 def random(*shape: int, seed: int) -> Tensor:
@@ -180,7 +148,7 @@ def test_a_sentence_of_an_encoder(bert: Victim) -> None:
 def test_two_adapters_of_a_layer_hold_more_tokens_than_one() -> None:
     """In the first round each B has to hold all tokens; later all A of the layer do together."""
     options = {"lora_targets": DENSE}
-    later, first = (trained("tiny-bert", 16, steps, **options) for steps in (20, 0))
+    later, first = (adapted("tiny-bert", 16, steps, **options) for steps in (20, 0))
     seen, truth = later.capture([5])
     assert truth.mask is not None
     assert int(truth.mask.sum()) == 24
@@ -286,7 +254,7 @@ def test_attacks_on_embeddings_say_that_no_row_was_sent(gpt2: Victim, bert: Vict
                           (TAG(steps=3), 20), (TAG(steps=3), 0), (DLGText(steps=3), 20)],
 )  # fmt: skip
 def test_gradient_matching_runs_on_adapters(bert: Victim, attack: Any, steps: int) -> None:
-    victim = bert if steps else trained("tiny-bert", 4, 0)
+    victim = bert if steps else adapted("tiny-bert", 4, 0)
     adamw = {"protocol": "fedavg", "optimizer": "adamw", "local_steps": 2}
     optimizer = None if steps else "adamw"
     seen, truth = victim.capture([5], **({} if steps else adamw))

@@ -16,7 +16,7 @@ from attacks.tokens.first_layers import FirstLayers
 from fedsim.capture import Observation
 from fedsim.tasks.text import TextTask
 from fedsim.types import Tensors
-from tests.attacks.solved.test_embedding_rows import Victim, trained
+from tests.attacks.victims import Victim, trained
 
 ADAMW = {"protocol": "fedavg", "optimizer": "adamw", "learning_rate": 5e-5, "local_steps": 1}
 SIGNS = {"name": "sign"}

@@ -17,17 +17,12 @@ from attacks.tokens.table_rows import TableRows, table_rows
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import PLACE, WORD, Victim, lines, trained
+from tests.attacks.victims import PLACE, WORD, Victim, lines
 
 NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 1e-5}
 PRUNED: dict[str, object] = {"name": "prune", "fraction": 0.9}
 SIGNS: dict[str, object] = {"name": "sign"}
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
-
-
-@pytest.fixture(scope="module")
-def bert() -> Victim:
-    return trained("tiny-bert", 30)
 
 
 def rows_of(

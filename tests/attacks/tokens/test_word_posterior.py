@@ -11,7 +11,7 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import soft_traces
 from attacks.tokens.word_posterior import likely_words, note_of, posterior
 from fedsim.tasks.text import TextTask
-from tests.attacks.solved.test_embedding_rows import Victim, tokens, trained
+from tests.attacks.victims import Victim, tokens, trained
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 HELD_OUT = range(20, 40)

@@ -27,7 +27,7 @@ from fedsim.tasks.base import Task
 from fedsim.tasks.masked_language_modelling import unmasked
 from fedsim.types import Batch
 from tests.apps.cases import IMAGES, TEXT, Make
-from tests.experiments.analysis.test_summary import only_section, row
+from tests.experiments.analysis.cases import only_section, row
 
 Numbers: TypeAlias = np.random.Generator
 CLIENTS = 12

@@ -8,7 +8,7 @@ import random
 from experiments.analysis.frames import by_status, frame, jobs, score_frame, victims
 from experiments.analysis.keys import VictimKey
 from experiments.stages.updates import UpdateRow
-from tests.experiments.analysis.test_summary import row
+from tests.experiments.analysis.cases import row
 
 SETTINGS = {"c0": "batch_size=4"}
 

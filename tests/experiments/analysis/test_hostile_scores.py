@@ -10,7 +10,7 @@ from experiments.analysis.paired import Scored
 from experiments.analysis.verdicts import judge
 from fedsim.errors import ConfigError
 from fedsim.records import OTHER_CLIENT
-from tests.experiments.analysis.test_broken_verdicts import (
+from tests.experiments.analysis.broken import (
     ATTACK,
     PLACE,
     PRIOR,

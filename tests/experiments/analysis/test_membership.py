@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,22 +20,9 @@ from fedsim.server_knows import ServerKnows
 from fedsim.tasks.base import TaskSpec, state
 from fedsim.tasks.images import ImageClassification
 from fedsim.types import Batch
+from tests.experiments.analysis.membership_rows import BATCH, CLIENTS, row
 
-CLIENTS, BATCH = 8, 8
 ATTACKS = (Membership(), Membership(statistic="cosine"), Membership(statistic="loss_change"))
-
-
-def row(value: float, client: int = 0, **changes: Any) -> ScoreRow:
-    columns: dict[str, Any] = {
-        **{"run": "r", "cell": "c", "seed": 0, "task": "image-classification", "model": "mlp"},
-        **{"dataset": "shapes", "split": "train", "protocol": "fedsgd", "batch_size": BATCH},
-        **{"local_steps": 1, "defense": "none", "defense_options": "[]", "attack": "membership"},
-        **{"attack_options": '{"statistic":"cosine"}', "adaptive": False, "control": "none"},
-        **{"round": 1, "probe": "none", "example": 0, "metric": "membership_auc", "unit": "1"},
-        **{"status": "done", "reason": "", "objective": None, "certified": None, "level": None},
-    }
-    columns |= {"client": client, "value": value, "seconds": 0.0, **changes}
-    return ScoreRow(**columns)
 
 
 def found(rows: list[ScoreRow], fresh: int = 100) -> list[Finding]:

@@ -24,7 +24,7 @@ from fedsim.records import (
 )
 from fedsim.truth import TruthRecord
 from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
-from tests.experiments.stages.test_determinism import STAGES, scores
+from tests.experiments.stages.cases import STAGES, scores
 
 PROBES = {"member": 4, "fresh": 2}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -25,7 +25,7 @@ from fedsim.capture import CaptureKey, Observation
 from fedsim.files import write_json
 from fedsim.knowledge import Knowledge
 from fedsim.records import ScoreRow
-from tests.experiments.analysis.test_summary import cell, only_section, row
+from tests.experiments.analysis.cases import cell, only_section, row
 
 EXACT, WRONG = 1e-9, 0.02
 

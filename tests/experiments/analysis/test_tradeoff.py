@@ -14,7 +14,7 @@ from experiments.report.pareto import front, pictures
 from experiments.report.tradeoff_tables import tradeoff_tables
 from experiments.wording.defense_names import short_options
 from fedsim.records import ScoreRow, UtilityRow
-from tests.experiments.analysis.test_summary import only_section, row, use
+from tests.experiments.analysis.cases import only_section, row, use
 
 CLIENTS = 5
 NONE = ("none", "[]", 0.0, 0.9)

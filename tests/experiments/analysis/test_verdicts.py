@@ -23,7 +23,7 @@ from experiments.analysis.verdicts import LABELS, WORDS, judge
 from experiments.plan.config import VerdictRule
 from fedsim.cell import CandidatesConfig
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, SECOND_CLIENT, AttackKey, ScoreRow
-from tests.experiments.analysis.test_summary import cell, only_section, row
+from tests.experiments.analysis.cases import cell, only_section, row
 
 CLIENTS, ROUNDS = 6, 2
 PLACE = DefenseInSetting("", "sign", "{}")

@@ -22,7 +22,7 @@ from fedsim.accountant import noise_multiplier
 from fedsim.files import read_record
 from fedsim.records import ScoreRow
 from tests.apps.cases import IMAGES, TEXT, Make, merge, simulate
-from tests.experiments.analysis.test_summary import row
+from tests.experiments.analysis.cases import row
 
 
 def printed(run: Run, victims: int) -> Limits:

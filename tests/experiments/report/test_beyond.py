@@ -14,7 +14,7 @@ from fedsim.federation import FederationConfig
 from fedsim.files import write_json
 from fedsim.records import ScoreRow
 from fedsim.server_knows import ServerKnows
-from tests.experiments.analysis.test_membership import row
+from tests.experiments.analysis.membership_rows import row
 
 DP = {"name": "dp_sgd", "clip": 1.0, "epsilon": 4.0}
 CELLS = {

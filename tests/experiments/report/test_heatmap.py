@@ -10,7 +10,7 @@ from experiments.wording.names import settings, swept
 from fedsim.cell import CellConfig
 from fedsim.federation import FederationConfig
 from fedsim.records import ScoreRow
-from tests.experiments.analysis.test_summary import cell, row
+from tests.experiments.analysis.cases import cell, row
 
 PAIRS = [(batch, steps) for batch in (16, 4) for steps in (1, 2)]
 

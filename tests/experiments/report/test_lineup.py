@@ -6,8 +6,8 @@ from experiments.analysis.evidence import Reached
 from experiments.report.lineup import Lineup, lineups
 from experiments.stages.gallery import Shown
 from fedsim.cell import CellConfig
-from tests.experiments.report.test_answers import ADAPTIVE, NOISE, estimate, section, verdict
-from tests.experiments.report.test_report import DEFENSES, cell_of
+from tests.experiments.report.cases import ADAPTIVE, NOISE, estimate, section, verdict
+from tests.experiments.report.cells import DEFENSES, cell_of
 
 CELLS: dict[str, CellConfig] = {
     "none": cell_of("image-classification", DEFENSES[0]),

@@ -29,23 +29,16 @@ from experiments.stages.png import png
 from experiments.stages.rows import read_rows, write_rows
 from experiments.stages.signals import SignalRow
 from experiments.stages.updates import UpdateRow
-from fedsim.cell import AuxiliaryConfig, CaptureConfig, CellConfig, TaskConfig
 from fedsim.errors import ConfigError, StoreError
-from fedsim.federation import FederationConfig
 from fedsim.files import write_json
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
 from fedsim.records import ScoreRow, UtilityRow
-from fedsim.server_knows import ServerKnows
+from tests.experiments.report.cells import CLIENTS, DEFENSES, ROUNDS, cell_of
 
 HOSTILE = "<script>alert('x')</script>"
 FROZEN = "embedding_rows needs the gradient of the word embeddings, which the client does not send."
 BROKEN = f'RuntimeError: {HOSTILE} | "bad"'
-DEFENSES: list[tuple[str, dict[str, Any]]] = [
-    ("none", {}),
-    ("freeze_embeddings", {"head": False, "position": True, "word": True}),
-    ("gaussian_noise", {"stage": "client", "std": 0.01}),
-]
 ATTACKS = {
     "image-classification": ("dlg", "inverting", "prior_only"),
     "text-classification": ("embedding_rows", "lamp", "prior_only"),
@@ -64,30 +57,6 @@ SENTENCES = [
     "the letter that she wrote to the bank in Porto was never answered",
     "they moved the meeting with the lawyer to a small room behind the station",
 ]
-ROUNDS, CLIENTS = 3, 3
-
-
-def cell_of(task: str, defense: tuple[str, dict[str, Any]]) -> CellConfig:
-    image = task.startswith("image")
-    return CellConfig(
-        seed=0,
-        task=TaskConfig(
-            model="lenet" if image else "bert-base-uncased",
-            dataset="uoft-cs/cifar10" if image else "nyu-mll/glue:cola",
-            split="train[:900]",
-        ),
-        auxiliary=AuxiliaryConfig(dataset="Salesforce/wikitext", split="train", rows=1000),
-        federation=FederationConfig(
-            clients=CLIENTS,
-            rounds=ROUNDS,
-            batch_size=2,
-            protocol="fedsgd" if image else "fedavg",
-            learning_rate=0.01,
-        ),
-        capture=CaptureConfig(),
-        server_knows=ServerKnows(labels=True),
-        defense=() if defense[0] == "none" else ({"name": defense[0], **defense[1]},),
-    )
 
 
 def options_of(defense: tuple[str, dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from fedsim.errors import StoreError
 from fedsim.files import digest, read_record, write_json
 from fedsim.records import SimulationRecord
 from tests.experiments.conftest import Said
-from tests.experiments.security.test_hostile_folder import cell_of
+from tests.experiments.security.cases import cell_of
 
 STAGES = ("report", "score", "attack", "run", "doctor", "audit")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from fedsim.plain_files import memory
 from tests.experiments.conftest import Said
+from tests.experiments.security.cases import cell_of, state
 
 Trick = Callable[[Path, Path], object]
 READ = ("check --max rouge1=1", "export --to json", "open", "diff")
@@ -58,10 +58,6 @@ def holes(name: str, size: int) -> Trick:
     return spoil
 
 
-def cell_of(run: Path) -> Path:
-    return next(run.glob("*/cell.json")).parent
-
-
 TRICKS: dict[str, Trick] = {
     "lock-to-file": link("jobs.lock", "OUT/precious.txt"),
     "lock-to-nothing": link("jobs.lock", "OUT/new.txt"),
@@ -90,19 +86,6 @@ TRICKS: dict[str, Trick] = {
     "truth-of-holes": holes("truth/round-0001-client-0000.safetensors", 1 << 42),
     "record-of-holes": holes("prepared/x.json", 1 << 30),
 }
-
-
-def state(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Mode, time of the last change and content of everything below a folder."""
-    found = {}
-    for path in sorted([folder, *folder.rglob("*")]):
-        status, content = path.lstat(), ""
-        if path.is_symlink():
-            content = os.readlink(path)
-        elif stat.S_ISREG(status.st_mode):
-            content = str(status.st_size) if status.st_blocks == 0 else path.read_bytes().hex()
-        found[str(path.relative_to(folder))] = (status.st_mode, status.st_mtime_ns, content)
-    return found
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fedsim.devices import machine
 from fedsim.records import ScoreRow
 from tests.apps.cases import files_of
 from tests.experiments.conftest import Said
-from tests.experiments.security.test_hostile_folder import cell_of, state
+from tests.experiments.security.cases import cell_of, state
 
 GUESS = "the guess 4471"
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.stages.coverage import Coverage, coverage, is_exact
 from fedsim.records import ScoreRow
-from tests.experiments.analysis.test_summary import ROW
+from tests.experiments.analysis.cases import ROW
 
 EXACT, WRONG = 1e-9, 0.02
 NUMBERS = {(1, 0): (7, 8), (5, 0): (8, 9), (1, 1): (20, 21)}

@@ -1,14 +1,13 @@
 """The same file gives the same bits: twice, on either engine, with one client worker or two."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.pipeline import execute
-from experiments.plan.folder import RunStage
 from fedsim.capture import CaptureStore
 from tests.apps.cases import IMAGES, TEXT, Make, files_of, simulate
+from tests.experiments.stages.cases import STAGES, scores
 
 
 def captured(
@@ -47,16 +46,6 @@ def test_engines_give_the_same_bits(
     reference = captured(make_run, base, "in-process", federation={"protocol": protocol})
     federation = {"engine": "ray", "protocol": protocol, "client_workers": 2}
     assert captured(make_run, base, "ray", federation=federation) == reference
-
-
-def scores(root: Path) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    rows: list[dict[str, Any]] = pq.read_table(root / "scores.parquet").to_pylist()
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-
-
-STAGES: tuple[RunStage, ...] = ("simulate", "attack", "score")
 
 
 def test_attacks_during_and_after_the_training_give_the_same_rows(make_run: Make) -> None:

@@ -12,7 +12,7 @@ from experiments.plan.folder import STAGES
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
 from tests.apps.cases import IMAGES, Make
-from tests.experiments.stages.test_determinism import scores
+from tests.experiments.stages.cases import scores
 
 
 def test_a_job_without_its_model_is_not_a_zero(make_run: Make) -> None:

@@ -17,7 +17,7 @@ from attacks.scheduling.ledger import read_ledger
 from experiments.pipeline import execute
 from experiments.plan.folder import STAGES
 from tests.apps.cases import IMAGES, Make, merge
-from tests.experiments.stages.test_determinism import scores
+from tests.experiments.stages.cases import scores
 
 PATIENCE = 120.0
 

@@ -20,9 +20,8 @@ from attacks.tokens.pursuit import noisy_rows
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import Knowledge
 from fedsim.models.lora import is_second_factor
-from tests.attacks.span.exact.test_sparse_recovery import dictionary
-from tests.attacks.span.test_span import hub
-from tests.attacks.tokens.test_adapters import run, sentences, trained
+from tests.attacks.adapted import adapted, dictionary, run, sentences
+from tests.attacks.victims import hub
 
 STEP = {"protocol": "fedavg", "learning_rate": 1e-3, "optimizer": "adamw", "local_steps": 1}
 
@@ -88,7 +87,7 @@ def test_a_sentence_that_pays_is_better_than_any_other() -> None:
 def test_sentences_that_are_not_found_are_the_usual_ones(
     found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpt2 = trained("tiny-gpt2", 4, 20)
+    gpt2 = adapted("tiny-gpt2", 4, 20)
     seen, truth = gpt2.capture([3, 7], **STEP)
     known = Knowledge(local_steps=1, optimizer="adamw", num_examples=2, auxiliary=True)
     line = truth.inputs[0].tolist()

@@ -19,16 +19,11 @@ from attacks.tokens.soft_traces import soft_traces
 from fedsim.knowledge import Knowledge
 from fedsim.tasks.text import TextTask
 from fedsim.types import Batch
-from tests.attacks.solved.test_embedding_rows import Victim, lines, trained
+from tests.attacks.victims import Victim, lines
 
 FROZEN: dict[str, object] = {"name": "freeze_embeddings", "position": True}
 SIGNS: dict[str, object] = {"name": "sign"}
 NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 1e-8}
-
-
-@pytest.fixture(scope="module")
-def bert() -> Victim:
-    return trained("tiny-bert", 30)
 
 
 def decoded(victim: Victim, rows: list[int], *defenses: dict[str, object]) -> tuple[Batch, Batch]:

@@ -12,14 +12,10 @@ from attacks.base import Job
 from attacks.span.exact.sparse_recovery import NOTE
 from attacks.tokens.pursuit import Pursuit, few_rows
 from fedsim.models.lora import is_second_factor
-from tests.attacks.span.test_span import hub
-from tests.attacks.tokens.test_adapters import run, sentences, trained
+from tests.attacks.adapted import adapted, dictionary, run, sentences
+from tests.attacks.victims import hub
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-
-
-def dictionary(rows: int, width: int) -> torch.Tensor:
-    return torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
 
 
 def space(rows: torch.Tensor, rank: int) -> torch.Tensor:
@@ -53,7 +49,7 @@ def test_a_pursuit_is_done_with_the_true_rows_alone() -> None:
 
 @pytest.mark.parametrize("row", [0, 1])
 def test_a_sentence_has_more_tokens_than_the_adapters_have_rank(row: int) -> None:
-    victim = trained("tiny-gpt2", 5, 20, max_length=14)
+    victim = adapted("tiny-gpt2", 5, 20, max_length=14)
     seen, truth = victim.capture([row])
     guess = run(victim, seen)
     assert sentences(guess.guess) == sentences(truth)

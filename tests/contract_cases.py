@@ -1,0 +1,194 @@
+"""What every attack and every defense is tested with."""
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+from attacks.scheduling.jobs import JobSpec, plan
+from experiments.plan.config import Plan, parse_experiment
+from experiments.plan.folder import Run
+from experiments.stages.simulate import Simulator
+from tests.apps.cases import IMAGES, TEXT, merge
+
+Cell = Literal["image", "linear", "patches", "normalised", "text", "language"]
+"""Classifiers of images by convolutions, linear layers, patches and with batch statistics, of
+texts, a language model."""
+
+
+class AttackCase(NamedTuple):
+    """Options that make it quick, what it reconstructs, and whether its guess depends on a seed."""
+
+    options: dict[str, object]
+    cells: tuple[Cell, ...]
+    draws: bool
+
+
+ATTACK_CASES = {
+    "dlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
+    "idlg": AttackCase({"steps": 1, "restarts": 1}, ("image",), True),
+    "closed_form": AttackCase({}, ("image",), False),
+    "patch_rows": AttackCase({}, ("patches",), False),
+    "inverting": AttackCase({"steps": 60}, ("image",), True),
+    "gi_gip": AttackCase(
+        {"latent_steps": 2, "weight_steps": 2, "generator_steps": 2}, ("image",), True
+    ),
+    "bayes": AttackCase({"steps": 20}, ("image",), True),
+    "dlg_text": AttackCase({"steps": 2}, ("text", "language"), True),
+    "tag": AttackCase({"steps": 2}, ("text", "language"), True),
+    "lamp": AttackCase(
+        {"steps": 2, "starts": 2, "proposals": 4, "alpha_lm": 0.0}, ("text", "language"), True
+    ),
+    "film": AttackCase({"phrase_steps": 1, "token_steps": 1, "beams": 2}, ("language",), True),
+    "span": AttackCase({}, ("text", "language"), False),
+    "embedding_rows": AttackCase({}, ("text", "language"), False),
+    "lti": AttackCase(
+        {"epochs": 1, "width": 8, "channels": 4, "bins": 0.02}, ("image", "text", "language"), True
+    ),
+    "ridge": AttackCase({}, ("image", "normalised"), True),
+    "statistics": AttackCase({}, ("normalised",), True),
+    "spear": AttackCase({}, ("linear",), False),
+    "ratio": AttackCase({}, ("linear",), False),
+    "properties": AttackCase({}, (), False),  # waits for all rounds, and guesses no rows
+    "membership": AttackCase({}, (), False),  # without candidates there is nothing to infer
+    "prior_only": AttackCase({}, ("image", "text", "language"), False),
+}
+
+
+# The options without a default; dp_sgd and dp_client ask for one of two more.
+DEFENSE_CASES: dict[str, dict[str, object]] = {
+    "none": {},
+    "gaussian_noise": {"std": 0.1},
+    "clip": {"norm": 1.0},
+    "dp_sgd": {"clip": 1.0, "noise_multiplier": 0.5},
+    "dp_client": {"clip": 1.0, "noise_multiplier": 0.5},
+    "dp_server": {"clip": 1.0, "noise_multiplier": 0.5},
+    "local_dp": {"clipping_norm": 1.0, "sensitivity": 1.0, "epsilon": 1.0, "delta": 1e-5},
+    "error_feedback": {},
+    "prune": {"fraction": 0.5},
+    "percentile_privacy": {},
+    "svt_privacy": {},
+    "quantize": {"kind": "qsgd"},
+    "sign": {},
+    "dropout": {"p": 0.5},
+    "freeze_embeddings": {},
+    "soteria": {},
+    "censor": {},
+    "pfgd": {},
+    "ats": {},
+    "ffa_lora": {},
+}
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
+    """One simulated cell of each kind: two clients, one round, one example each."""
+    found: dict[Cell, Path] = {}
+    image = merge(IMAGES, {"task": {"image_size": 16}})
+    bases: dict[Cell, dict[str, Any]] = {
+        "image": image,
+        "linear": merge(image, {"name": "small-linear", "task": {"model": "mlp"}}),
+        "patches": merge(image, {"name": "small-patches", "task": {"model": "vit"}}),
+        "normalised": merge(
+            image,
+            {
+                "name": "small-normalised",
+                "task": {"model": "resnet20"},
+                "federation": {"train_mode": True},
+            },
+        ),
+        "text": TEXT,
+        "language": merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}}),
+    }
+    for kind, base in bases.items():
+        changes = {
+            "auxiliary": {"split": "public", "rows": 20},
+            "federation": {"rounds": 1, "clients": 2},
+        }
+        config = parse_experiment(merge(base, changes))
+        root = tmp_path_factory.mktemp(kind)
+        run = Run.create(Plan(name=config.name, experiments=(config,)), root / "run")
+        with Simulator() as simulator:
+            simulator.simulate(run.cells[0])
+        found[kind] = run.cells[0].folder
+    return found
+
+
+def jobs(cell: Path, name: str, guesses: Path, seed: int = 0, **more: object) -> list[JobSpec]:
+    options = ATTACK_CASES[name].options if name in ATTACK_CASES else {}
+    table = {"name": name, **options, **more}
+    return plan(cell / "captures", guesses, name, table, seed)
+
+
+RUNS = [(name, kind) for name, case in ATTACK_CASES.items() for kind in case.cells]
+
+
+Modality = Literal["image", "text"]
+
+
+class MetricCase(NamedTuple):
+    """Its unit, what the attacker wants, and what it applies to."""
+
+    unit: str
+    wants: Literal["higher", "lower"]
+    modality: Modality | Literal["any"]
+
+
+METRIC_CASES = {
+    "mse": MetricCase("squared pixel", "lower", "image"),
+    "psnr": MetricCase("dB", "higher", "image"),
+    "ssim": MetricCase("1", "higher", "image"),
+    "lpips": MetricCase("1", "lower", "image"),
+    "label_accuracy": MetricCase("1", "higher", "any"),
+    "rouge1": MetricCase("1", "higher", "text"),
+    "rouge2": MetricCase("1", "higher", "text"),
+    "rougeL": MetricCase("1", "higher", "text"),
+    "rouge1_special": MetricCase("1", "higher", "text"),
+    "rouge2_special": MetricCase("1", "higher", "text"),
+    "rougeL_special": MetricCase("1", "higher", "text"),
+    "token_accuracy": MetricCase("1", "higher", "text"),
+    "token_precision": MetricCase("1", "higher", "text"),
+    "batch_token_precision": MetricCase("1", "higher", "text"),
+    "batch_token_recall": MetricCase("1", "higher", "text"),
+    "padded_token_accuracy": MetricCase("1", "higher", "text"),
+    "token_recall": MetricCase("1", "higher", "text"),
+    "exact_match": MetricCase("1", "higher", "text"),
+    "bleu": MetricCase("1", "higher", "text"),
+    "nerr": MetricCase("1", "higher", "text"),
+    "nerr_rules": MetricCase("1", "higher", "text"),
+    "rouge1_best": MetricCase("1", "higher", "text"),
+    "rouge2_best": MetricCase("1", "higher", "text"),
+    "rougeL_best": MetricCase("1", "higher", "text"),
+    "nerr_best": MetricCase("1", "higher", "text"),
+    "nerr_rules_best": MetricCase("1", "higher", "text"),
+    "sentence_precision": MetricCase("1", "higher", "text"),
+    "sentence_recall": MetricCase("1", "higher", "text"),
+}
+
+
+DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image"}
+
+
+# Model -> a data set and the task that `auto` stands for.
+MODEL_CASES = {
+    "lenet": ("shapes", "image-classification"),
+    "resnet20": ("shapes", "image-classification"),
+    "mlp": ("shapes", "image-classification"),
+    "vit": ("shapes", "image-classification"),
+    "convnext": ("shapes", "image-classification"),
+    "resnet20-group-norm": ("shapes", "image-classification"),
+    "resnet20-norm-free": ("shapes", "image-classification"),
+    "preact-resnet20": ("shapes", "image-classification"),
+    "preact-resnet20": ("shapes", "image-classification"),
+    "tiny-bert": ("sentences", "text-classification"),
+    "tiny-gpt2": ("sentences", "language-modelling"),
+    "transformer3": ("sentences", "language-modelling"),
+}
+
+
+TASK_CASES = {
+    "image-classification": "lenet",
+    "text-classification": "tiny-bert",
+    "language-modelling": "tiny-gpt2",
+    "masked-language-modelling": "tiny-bert",
+}
