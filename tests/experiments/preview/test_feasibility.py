@@ -45,8 +45,12 @@ def test_replies_are_those_that_are_captured(make_run: Make) -> None:
 
 
 def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
-    run = make_run(TEXT, federation={"clients": 4, "rounds": 1, "secure_aggregation": 4})
-    assert told(run.cells[0])["embedding_rows"].counts == (4,)
+    options = {"clients": 4, "rounds": 1}
+    alone = make_run(TEXT, federation=options, folder="alone")
+    run = make_run(TEXT, federation={**options, "secure_aggregation": 4})
+    single, summed = (told(each.cells[0])["embedding_rows"].counts for each in (alone, run))
+    assert len(single) == 4
+    assert summed == (sum(single),)
 
 
 @pytest.mark.parametrize(
