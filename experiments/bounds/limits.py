@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from experiments.bounds.ceilings import ceilings
-from experiments.bounds.records import CeilingLimit, LimitsRecord, RankLimit, SuccessLimit
+from experiments.bounds.budgets import bits_sent, measured
+from experiments.bounds.ceilings import Spectrum, ceiling
+from experiments.bounds.information import Listed, gaussian_error
+from experiments.bounds.noise import least_noise, over_rounds
+from experiments.bounds.records import BudgetLimit, LimitsRecord, RankLimit, Source, SuccessLimit
 from experiments.bounds.success import guesses, mechanism
 from experiments.plan.cells import Cell
 from experiments.plan.folder import Run
 from experiments.preview.feasibility import feasible
+from experiments.stages.privacy import owned
 from fedsim.data.partition import partition
 from fedsim.defenses import build_chain
 from fedsim.files import write_json
 from fedsim.setting import Setting, load_setting
 from fedsim.tasks import initial_weights
-from fedsim.types import Tensors
+from fedsim.types import Batch, Tensors
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Case:
     weights: Tensors
 
     @property
-    def who(self) -> dict[str, str]:
+    def who(self) -> dict[str, Any]:
         """The columns that all limits of the cell share."""
         chain = build_chain(self.cell.config.defense, "defense")
         return {
@@ -41,19 +47,21 @@ class Case:
         }
 
 
-def limits(run: Run, victims: int) -> LimitsRecord:
+def limits(run: Run, *, gaussian: bool = True) -> LimitsRecord:
     """Compute the limits of a run's cells, for the first seed, and write them to ``limits.json``.
 
     Args:
-        run: cells that are not simulated get no PSNR ceiling.
-        victims: number of captures per cell to compute a ceiling for; 0 for none.
+        run: cells that are not simulated get no budget.
+        gaussian: bound the PSNR were images Gaussian, too, which takes Jacobians.
     """
     known = list(cases(run.cells))
     shared: dict[str, Tensor] = {}
     record = LimitsRecord(
         ranks=tuple(limit for case in known for limit in rank_limits(case)),
         successes=tuple(limit for case in known for limit in success_limits(case)),
-        ceilings=tuple(limit for case in known for limit in ceiling_limits(case, victims, shared)),
+        budgets=tuple(
+            limit for case in known for limit in budget_limits(case, shared, gaussian=gaussian)
+        ),
     )
     write_json(run.root / "limits.json", record)
     return record
@@ -104,19 +112,45 @@ def success_limits(case: Case) -> Iterator[SuccessLimit]:
         )
 
 
-def ceiling_limits(case: Case, victims: int, shared: dict[str, Tensor]) -> Iterator[CeilingLimit]:
-    """One limit per capture, if the cell is simulated and a ceiling applies to it."""
-    if not victims or not case.cell.simulated:
+def budget_limits(
+    case: Case, shared: dict[str, Tensor], *, gaussian: bool
+) -> Iterator[BudgetLimit]:
+    """What the replies of a simulated and captured cell tell at most."""
+    cell = case.cell
+    if not cell.simulated or not cell.captures.keys():
         return
-    found = ceilings(case.cell, victims, shared)
-    if isinstance(found, str):
-        return
-    for one in found.found:
-        yield CeilingLimit(
-            **case.who,
-            round=one.key.round,
-            client=one.key.client,
-            std=one.std,
-            psnr=one.psnr,
-            prior=found.prior,
-        )
+    rows = owned(cell)
+    found = least_noise(cell.config, rows)
+    known: list[tuple[float, Source]] = [(bits_sent(cell), "bits sent")]
+    if found:
+        known.append((found.clipped, "clipping and noise"))
+        if isinstance(nats := measured(cell, found), float):
+            known.append((nats, "noise on public gradients"))
+    nats, source = min(known)
+    whole = over_rounds(cell.config, rows, nats)
+    images: dict[str, Any] = {}
+    if case.setting.task.modality == "image" and (public := _public(cell)) is not None:
+        listed = Listed(public.inputs.flatten(1), public.labels)
+        prior = Spectrum.of(public.inputs)
+        rate = decibels(gaussian_error(prior.power, nats))
+        top = ceiling(cell, found, prior, shared) if found and gaussian else ""
+        images = {
+            "images": len(public.inputs),
+            "blind": decibels(listed.error(0.0)),
+            "proved": decibels(listed.error(nats)),
+            "all_proved": decibels(listed.error(whole)),
+            "assumed": rate if isinstance(top, str) else min(top, rate),
+        }
+    yield BudgetLimit(**{**case.who, "source": source, "nats": nats, "all": whole, **images})
+
+
+def decibels(error: float) -> float:
+    """PSNR of a mean squared error."""
+    return -10 * math.log10(error) if error > 0 else math.inf
+
+
+def _public(cell: Cell) -> Batch | None:
+    if not (cell.captures.root / "auxiliary.safetensors").exists():
+        return None
+    public = cell.captures.auxiliary()
+    return public if len(public.inputs) > public.inputs.shape[1] else None

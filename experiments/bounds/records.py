@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from attacks.feasibility import Feasibility
 from fedsim.files import Record, Sealed
+
+Source: TypeAlias = Literal["bits sent", "clipping and noise", "noise on public gradients"]
+"""What bounds the information in a reply."""
 
 
 class Limit(Record):
@@ -44,20 +49,29 @@ class SuccessLimit(Limit):
     rounds: int
 
 
-class CeilingLimit(Limit):
-    """The local PSNR ceiling of one captured image.
+class BudgetLimit(Limit):
+    """The most that the replies of a client tell of one of its examples, by whatever attack.
 
     Attributes:
-        std: standard deviation of the noise on each gradient coordinate.
-        psnr: PSNR of the smallest achievable mean squared error, in dB.
-        prior: what the attacker is assumed to know about images in advance.
+        source: what bounds it, see ``experiments.bounds.budgets``.
+        nats: of the reply of the captured round.
+        all: of the replies of all rounds.
+        blind: PSNR of the mean squared error of the best blind guess, in dB, by ``images``.
+        proved: PSNR of the mean squared error that no attack exceeds, in dB, where private images
+            are drawn like the public ones; infinite where this says nothing.
+        all_proved: the same of the replies of all rounds.
+        assumed: of one reply, were images Gaussian with the spectrum of the public ones.
+        images: number of public images; 0 for texts, which have no such bound.
     """
 
-    round: int
-    client: int
-    std: float
-    psnr: float
-    prior: str
+    source: Source
+    nats: float
+    all: float
+    images: int = 0
+    blind: float | None = None
+    proved: float | None = None
+    all_proved: float | None = None
+    assumed: float | None = None
 
 
 class LimitsRecord(Sealed):
@@ -65,4 +79,4 @@ class LimitsRecord(Sealed):
 
     ranks: tuple[RankLimit, ...]
     successes: tuple[SuccessLimit, ...]
-    ceilings: tuple[CeilingLimit, ...]
+    budgets: tuple[BudgetLimit, ...]

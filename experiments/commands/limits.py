@@ -14,9 +14,9 @@ from fedsim.visible import say
 
 def limits(
     experiment: Target,
-    victims: Annotated[
-        int, typer.Option(min=0, help="images per cell to compute a PSNR ceiling for")
-    ] = 3,
+    gaussian: Annotated[
+        bool, typer.Option(help="bound the PSNR were images Gaussian, too, which takes Jacobians")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Compute upper limits on any attack: rank, differential privacy, information.
@@ -27,5 +27,5 @@ def limits(
     from experiments.bounds.limits import limits as examine
     from experiments.report.limit_tables import limit_tables
 
-    found = limit_tables(run, examine(run, victims))
+    found = limit_tables(run, examine(run, gaussian=gaussian))
     say(json.dumps(found.table()) if as_json else found.text())

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedsim.defenses.base import Defense, DefenseFamily, Distortion
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion, Gaussian
 from fedsim.defenses.strength import Strength
 from fedsim.magnitudes import cut
 from fedsim.types import Tensors
@@ -53,6 +53,11 @@ class Clip(Defense):
     def distortions(self) -> frozenset[Distortion]:
         """Only the length."""
         return frozenset({"scale"})
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """The clipping alone: noise of no size."""
+        return Gaussian(0.0, self.norm)
 
     @property
     def strength(self) -> Strength:
