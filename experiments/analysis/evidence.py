@@ -12,7 +12,13 @@ from experiments.analysis.statistics import Difference, Estimate
 from fedsim.records import AttackKey
 
 Word: TypeAlias = Literal[
-    "leaks", "labels leak", "members leak", "no leak found", "not decided", "not attacked"
+    "leaks",
+    "labels leak",
+    "members leak",
+    "holds by bound",
+    "no leak found",
+    "not decided",
+    "not attacked",
 ]
 Grade: TypeAlias = Literal[
     "verbatim", "recognisable", "better than guessing", "words", "class only"

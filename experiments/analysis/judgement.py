@@ -27,6 +27,7 @@ def evidence(
     *,
     rule: VerdictRule,
     members: Mapping[DefenseInSetting, Finding],
+    bounded: Collection[DefenseInSetting],
 ) -> Evidence:
     """What the rows of a section prove.
 
@@ -37,6 +38,7 @@ def evidence(
             judged in this order.
         rule: of the verdicts.
         members: what tells members best, where something does.
+        bounded: where no attack can gain the smallest effect.
     """
     known = {DefenseInSetting(*key): part for key, part in scores.groupby(PLACE)}
     parts = {place: known.get(place, scores.iloc[:0]) for place in utility}
@@ -53,6 +55,7 @@ def evidence(
             rule=rule,
             working=working,
             members=members.get(place),
+            bounded=place in bounded,
         )
 
     bases = [place for place in parts if place.defense == "none"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,9 @@ from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
 from fedsim.records import PRIOR_ONLY, SECOND_CLIENT, Modality, ScoreRow, UtilityRow
 
+Bounded: TypeAlias = Callable[[str, Modality, VerdictRule], bool]
+"""Whether no attack on a cell can gain the smallest effect of a rule."""
+
 
 class SectionKey(NamedTuple):
     """What the cells of a section have in common."""
@@ -72,6 +75,7 @@ def summarise(
     *,
     rules: Mapping[str, VerdictRule] | None = None,
     membership: Sequence[ScoreRow] = (),
+    bounded: Bounded = lambda *_: False,
 ) -> Findings:
     """Findings by section, independent of the order of the rows.
 
@@ -84,6 +88,7 @@ def summarise(
         rules: of the verdicts, by experiment; the default for one that is missing. A section is
             judged by the rule of its first cell.
         membership: scores of membership attacks.
+        bounded: by which cells hold; none unless it is given.
     """
     directions, keys = _directions(rows), section_keys(cells, rows)
     runs = {row.cell: row.run for row in rows} | {row.cell: row.run for row in utility}
@@ -95,7 +100,12 @@ def summarise(
         measured = utility_frame((row for row in utility if row.cell in mine), labels)
         rule = (rules or {}).get(runs.get(min(mine), ""), VerdictRule())
         told = _members([row for row in membership if row.cell in mine], labels, mine)
-        found.append(_section(key, tuple(mine), scores, measured, directions, rule, told))
+        places = {
+            DefenseInSetting(*place)
+            for place, part in scores.groupby(PLACE)
+            if any(bounded(cell, key.modality, rule) for cell in part.cell.unique())
+        }
+        found.append(_section(key, tuple(mine), scores, measured, directions, rule, told, places))
     return Findings(sections=tuple(found))
 
 
@@ -136,6 +146,7 @@ def _section(
     directions: Mapping[str, Direction],
     rule: VerdictRule,
     members: Mapping[DefenseInSetting, Finding],
+    bounded: Collection[DefenseInSetting],
 ) -> TaskFindings:
     results = [
         _result(part, key.modality, directions)
@@ -155,7 +166,12 @@ def _section(
         results=tuple(results),
         utility=tuple(curve),
         evidence=evidence(
-            scores, key.modality, _utility_at_end(results, curve), rule=rule, members=members
+            scores,
+            key.modality,
+            _utility_at_end(results, curve),
+            rule=rule,
+            members=members,
+            bounded=bounded,
         ),
     )
 

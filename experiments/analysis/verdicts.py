@@ -8,6 +8,7 @@ no baseline does (*recognisable*); or the mean is above every baseline by more t
 effect, surely (*better than guessing*); or so are precision and recall of the words of the batch
 (*words*).
 ``labels leak``, ``members leak``: rows are not shown to leak, but withheld labels, or members, are.
+``holds by bound``: the replies tell too little for the smallest effect, whatever the attack.
 ``no leak found``: every mean is surely below the smallest effect, no client has a recovered example
 more than under the baselines, no job failed or is unfinished, an attack that works without a
 defense was run, and under a defense one that is adapted to it.
@@ -68,6 +69,7 @@ class _Tested:
         returned: victims whose exact return counts as a leak.
         jobs: by status.
         working: attacks that are known to work without a defense.
+        bounded: whether no attack can gain the smallest effect.
     """
 
     place: DefenseInSetting
@@ -79,6 +81,7 @@ class _Tested:
     returned: Mapping[AttackKey, frozenset[VictimKey]]
     jobs: Mapping[str, int]
     working: Collection[AttackKey]
+    bounded: bool
 
 
 def judge(
@@ -90,6 +93,7 @@ def judge(
     rule: VerdictRule = _RULE,
     working: Collection[AttackKey] = (),
     members: Finding | None = None,
+    bounded: bool = False,
 ) -> Verdict:
     """The verdict on one defense in one setting.
 
@@ -102,10 +106,11 @@ def judge(
         working: attacks that are shown to leak undefended victims of this setting or of another
             one of the same task: the positive control.
         members: what tells members best.
+        bounded: whether a bound on information rules out the smallest effect, by any attack.
     """
     main = MAIN[modality]
     here = {m: [one for one in found.get(m, ()) if one.place == place] for m in metrics(modality)}
-    tested = _tested(place, scores, here, modality, rule, working)
+    tested = _tested(place, scores, here, modality, rule, working, bounded=bounded)
     labels = _matches(here, (LABELS,), rule, rule.rouge)
     labels = labels if any(match.leaks for match in labels) else []
     known = {one.attacker: one for one in tested.attacks}
@@ -168,6 +173,8 @@ def _tested(
     modality: Modality,
     rule: VerdictRule,
     working: Collection[AttackKey],
+    *,
+    bounded: bool,
 ) -> _Tested:
     main = MAIN[modality]
     own = attacked(scores)
@@ -183,6 +190,7 @@ def _tested(
         returned={one.attacker: verbatim(one, len(matches)) for one in exact},
         jobs=by_status(jobs(own[own.attack != PRIOR_ONLY])),
         working=working,
+        bounded=bounded,
     )
 
 
@@ -262,6 +270,8 @@ def _word(rows: Word, *, labels: bool, members: bool) -> Word:
 
 def _rows(tested: _Tested) -> tuple[Word, Grade | None]:
     """The verdict on the private rows, and how bad their leak is."""
+    if tested.bounded and not (tested.matches and _beating(tested)):
+        return "holds by bound", None
     if not tested.matches:
         jobs = tested.jobs
         return ("not decided" if jobs["done"] + _broken(jobs) else "not attacked"), None

@@ -24,8 +24,7 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.observed.replay import Replay, replay
-from experiments.analysis.statistics import mean
-from experiments.bounds.information import noise_information
+from experiments.bounds.information import noise_information, upper_mean
 from experiments.bounds.noise import Noise
 from experiments.plan.cells import Cell
 from fedsim.capture import CaptureKey
@@ -37,8 +36,6 @@ from fedsim.tasks.base import Task
 from fedsim.threads import one_thread
 from fedsim.types import Batch, Tensors
 
-_HEADER = 32
-"""Bits for how many coordinates of a tensor are not 0, which ``Encoding`` leaves out."""
 _ENTRIES = 2**26
 """Most values of the gradients of public rows together: 256 MB."""
 _ROWS = 1000
@@ -47,17 +44,19 @@ _BOTH = 2
 
 
 def bits_sent(cell: Cell) -> float:
-    """Nats of the longest of a cell's captured replies, packed as its defenses allow."""
+    """Nats of the longest of a cell's captured replies, packed as its defenses allow.
+
+    ``Encoding`` leaves out how many coordinates of a tensor are not 0, which is added.
+    """
     packed = build_chain(cell.config.defense, "defense").encode(Encoding())
     sizes = []
     for key in own_captures(cell):
         seen = cell.captures.load(key)
         sent = seen.update() if seen.kind == "weights" else seen.received
-        whole = {
-            name: value.float() if value.dtype == torch.float64 else value
-            for name, value in sent.items()
-        }
-        sizes.append(sum(8 * packed.size(value) + _HEADER for value in whole.values()))
+        whole = [
+            value.float() if value.dtype == torch.float64 else value for value in sent.values()
+        ]
+        sizes.append(sum(8 * packed.size(one) + one.numel().bit_length() for one in whole))
     return max(sizes) * math.log(2)
 
 
@@ -124,9 +123,7 @@ def measured(cell: Cell, found: Noise) -> float | str:
         rows = reply.gradients(_first(public, count))
     half = count // 2
     fit, held = _centred(rows, _classes(public, count), half)
-    known = noise_information(fit, held, found.std).numpy()
-    high = mean(known, range(len(known))).high
-    return float(known.max()) if high is None else high
+    return upper_mean(noise_information(fit, held, found.std))
 
 
 def _first(batch: Batch, count: int) -> Batch:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import jvp, vmap
 from torch.nn import functional as F
 
-from experiments.analysis.statistics import mean
 from experiments.bounds.budgets import Reply, own_captures
+from experiments.bounds.information import upper_mean
 from experiments.bounds.noise import Noise
 from experiments.plan.cells import Cell
 from fedsim.tasks import load_task
@@ -108,8 +108,7 @@ def ceiling(
             known[name] = torch.stack(total).mean(0)
         chosen = _inverse(known[name] / noise.std**2 + images.precision)
         moved = [_moved(reply, one, chosen, rng) for one in examples[_CHOOSE:]]
-    measured = mean(moved, range(len(moved))).high
-    assert measured is not None
+    measured = upper_mean(torch.tensor(moved))
     prior = float((chosen @ images.precision * chosen.T).sum())
     error = float(chosen.trace()) ** 2 / (measured / noise.std**2 + prior) / len(chosen)
     return -10 * math.log10(error)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from scipy.stats import t
 from torch import Tensor
 
 _SLOPES = tuple(10 ** (step / 3) for step in range(12))
@@ -49,6 +50,11 @@ def lead(nats: float) -> float:
 def _relative_entropy(mean: float, blind: float) -> float:
     parts = ((mean, blind), (1 - mean, 1 - blind))
     return sum(p * math.log(p / q) for p, q in parts if p > 0)
+
+
+def decibels(error: float) -> float:
+    """PSNR of a mean squared error."""
+    return -10 * math.log10(error) if error > 0 else math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,3 +150,10 @@ def noise_information(fit: Tensor, held: Tensor, std: float) -> Tensor:
     explained = (inside.square() * (ratio / (1 + ratio))).sum(1)
     nats: Tensor = constant + 0.5 * (held.double().square().sum(1) - explained) / std**2
     return nats
+
+
+def upper_mean(values: Tensor) -> float:
+    """Upper end of the 95 % t interval of a mean, of two values or more."""
+    count = len(values)
+    spread = float(values.double().std()) / math.sqrt(count)
+    return float(values.double().mean() + t.isf(0.025, count - 1) * spread)

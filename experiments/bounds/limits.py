@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from experiments.bounds.budgets import bits_sent, measured
 from experiments.bounds.ceilings import Spectrum, ceiling
-from experiments.bounds.information import Listed, gaussian_error
+from experiments.bounds.information import Listed, decibels, gaussian_error
 from experiments.bounds.noise import least_noise, over_rounds
 from experiments.bounds.records import BudgetLimit, LimitsRecord, RankLimit, Source, SuccessLimit
 from experiments.bounds.success import guesses, mechanism
@@ -142,11 +141,6 @@ def budget_limits(
             "assumed": rate if isinstance(top, str) else min(top, rate),
         }
     yield BudgetLimit(**{**case.who, "source": source, "nats": nats, "all": whole, **images})
-
-
-def decibels(error: float) -> float:
-    """PSNR of a mean squared error."""
-    return -10 * math.log10(error) if error > 0 else math.inf
 
 
 def _public(cell: Cell) -> Batch | None:

@@ -69,10 +69,15 @@ def overall(sections: Iterable[TaskFindings]) -> str:
     if not worst:
         return "No defense was tested."
     groups = {word: [name for name, w in worst.items() if w == word] for word in _SEVERITY}
-    holding, idle_ = groups["no leak found"], groups[_IDLE]
+    proved, holding, idle_ = (groups[w] for w in ("holds by bound", "no leak found", _IDLE))
     parts = [
+        f"{names(proved)} {'holds' if len(proved) == 1 else 'hold'} by bound, whatever the attack"
+        if proved
+        else "",
         f"{names(holding)} held wherever tested, as far as these attacks tell"
         if holding
+        else ""
+        if proved
         else "No defense was shown to hold",
         *(f"{said} under {names(groups[word])}" for word, said in _LEAKING.items() if groups[word]),
         f"no leak was found under {names(idle_)}, but none was shown without a defense either"
@@ -98,7 +103,14 @@ _LEAKING = {
     "labels leak": "the labels leak, and rows are not shown to,",
     "members leak": "members leak, and rows are not shown to,",
 }
-_SEVERITY: tuple[str, ...] = (*_LEAKING, "not decided", _IDLE, "no leak found", "not attacked")
+_SEVERITY: tuple[str, ...] = (
+    *_LEAKING,
+    "not decided",
+    _IDLE,
+    "no leak found",
+    "holds by bound",
+    "not attacked",
+)
 
 
 def names(defenses: Sequence[str]) -> str:
@@ -165,6 +177,8 @@ def _without(section: TaskFindings, bare: Verdict) -> str:
         return f"no attack could run even without a defense{members}"
     if bare.rows == "not decided":
         return f"it is not decided whether the {them} leak without a defense{labels}{members}"
+    if bare.rows == "holds by bound":
+        return f"no attack can rebuild the {them} even without a defense{labels}{members}"
     if bare.rows == "no leak found":
         return f"these attacks recover no {them} even without a defense{labels}{members}"
     if bare.grade == "words":
@@ -215,6 +229,9 @@ def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None
             else f"under {who} {_graded_leak(section, one)}"
         )
     cost = brief_cost(section, one) if lone else ""
+    if one.rows == "holds by bound":
+        said = f"{who} {'hides' if lone else 'hide'} the {them} from any attack{cost}"
+        return f"{said}, but {labels}" if labels else said
     if bare is not None and bare.rows == "no leak found":
         said = f"they find {no_leak(section, one)} under {who} either"
     elif bare is not None and bare.rows != "leaks":

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from experiments.bounds.records import LimitsRecord
 from experiments.report.class_norms import class_norms
-from experiments.report.limit_tables import ceiling_table, rank_table, success_table
+from experiments.report.limit_tables import rank_table, success_table
 from experiments.report.signal_table import signal_table
 from experiments.report.tables import Table, named
 from experiments.stages.rows import read_rows
@@ -17,7 +17,6 @@ from experiments.stages.updates import UpdateRow
 from experiments.wording.names import settings
 from fedsim.cell import CellConfig
 from fedsim.files import read_record
-from fedsim.records import ScoreRow
 
 Maker: TypeAlias = Callable[[Path, Mapping[str, CellConfig]], Table | None]
 """Run folder, cells of a chapter by name -> table; None if there is nothing to show."""
@@ -49,25 +48,18 @@ def success_bounds(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
     return success_table(found.successes, labels) if found.successes else None
 
 
-def ceilings(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
-    """PSNR ceilings, and the best attack on the same captures."""
-    found, labels = _limits(run, cells)
-    scores = read_rows(run / "scores.parquet", ScoreRow) if found.ceilings else []
-    return ceiling_table(found.ceilings, labels, scores) if found.ceilings else None
-
-
 def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, Mapping[str, str]]:
     """Limits of the cells, none without ``limits.json``, and the setting of each cell."""
     path = run / "limits.json"
     if not path.exists():
-        return LimitsRecord(ranks=(), successes=(), ceilings=()), {}
+        return LimitsRecord(ranks=(), successes=(), budgets=()), {}
     found = read_record(path, LimitsRecord)
     kept = LimitsRecord(
         ranks=tuple(one for one in found.ranks if one.cell in cells),
         successes=tuple(one for one in found.successes if one.cell in cells),
-        ceilings=tuple(one for one in found.ceilings if one.cell in cells),
+        budgets=(),
     )
-    runs = {one.cell: one.run for one in (*kept.ranks, *kept.successes, *kept.ceilings)}
+    runs = {one.cell: one.run for one in (*kept.ranks, *kept.successes)}
     return kept, settings({name: cells[name] for name in runs}, runs)
 
 
@@ -76,7 +68,6 @@ APPENDIX: dict[str, Maker] = {
     "Updates by class": norms_by_class,
     "Whether exact attacks can work": rank_lights,
     "How often a guess can be right": success_bounds,
-    "How close a reconstruction can come": ceilings,
 }
 """Heading on the page -> the function that makes the table."""
 

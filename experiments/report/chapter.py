@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.analysis.findings import Result, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
+from experiments.bounds.records import BudgetLimit
 from experiments.report.answers import Answer, answers
 from experiments.report.appendix import appendix
 from experiments.report.beyond import Told, beyond, told_of
+from experiments.report.brackets import Bracket, brackets
 from experiments.report.curves import curves
 from experiments.report.defense_table import defense_table
 from experiments.report.figures import Figure
 from experiments.report.gallery import Strip, strips
 from experiments.report.heatmap import heatmaps
+from experiments.report.limit_tables import budget_table
 from experiments.report.lineup import Lineup, lineups
 from experiments.report.pareto import pictures
 from experiments.report.recovered_rows import union_figures, union_table, unions
@@ -28,7 +31,7 @@ from experiments.report.verdict_tables import verdict_tables
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown
 from experiments.stages.updates import UpdateRow
-from experiments.wording.names import title
+from experiments.wording.names import settings, title
 from experiments.wording.threat import ThreatModel, threat_model
 from fedsim.cell import CellConfig
 
@@ -50,6 +53,7 @@ class Chapter:
         brief: those that are written for all tasks together, by kind.
         extras: by heading.
         told: by setting and defense, where more than rows was inferred or epsilon was audited.
+        brackets: what attacks reached and what none can, where the latter is known.
     """
 
     anchor: str
@@ -67,6 +71,7 @@ class Chapter:
     figures: list[Figure]
     unions: list[Figure]
     told: list[Told]
+    brackets: dict[DefenseInSetting, Bracket]
 
     @property
     def heading(self) -> str:
@@ -109,6 +114,7 @@ def chapter(
     section: TaskFindings,
     run: Path,
     cells: dict[str, CellConfig],
+    limits: Mapping[str, BudgetLimit],
     coverage: Sequence[Coverage],
     updates: Sequence[UpdateRow],
     examples: Sequence[Shown],
@@ -122,6 +128,7 @@ def chapter(
         section: what was found.
         run: the run folder.
         cells: every cell of the run.
+        limits: what replies tell at most, by cell.
         coverage: what was recovered by round.
         updates: what clients sent.
         examples: those to choose from, none where the page is redacted.
@@ -143,8 +150,12 @@ def chapter(
     )
     many = len(section.evidence.verdicts) >= MANY
     shown = full or (run / "limits.json").exists()
+    known = brackets(section, limits)
     others = appendix(run, mine, stem) if shown else {}
-    limits = {table.name.removeprefix(f"{stem}-"): table for table in others.values()}
+    if shown and known:
+        bounds = budget_table(known.values(), settings(mine, {}))
+        others |= {"How close a reconstruction can come": named([bounds], stem)[bounds.name]}
+    named_others = {t.name.removeprefix(f"{stem}-"): t for t in others.values()}
     told = beyond(section, run, mine)
     seeds = {cell.seed for cell in mine.values() if cell.capture.enabled}
     return Chapter(
@@ -156,13 +167,16 @@ def chapter(
         lineups=lineups(section, examples, mine),
         strips=strips(section, examples) if full else [],
         tables=made,
-        brief={"defenses": defense_table(section, told)} | {k: made[k] for k in BRIEF} | limits,
+        brief={"defenses": defense_table(section, told, known)}
+        | {k: made[k] for k in BRIEF}
+        | named_others,
         extras=others,
         pictures=pictures(section, f"{stem}-pareto") if full or many else [],
         heatmaps=heatmaps(section, mine, f"{stem}-sweep"),
         figures=curves(section, f"{stem}-rounds", None if full else (section.main,)),
         unions=union_figures(section, recovered, f"{stem}-coverage"),
         told=told,
+        brackets=known,
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
+from experiments.analysis.keys import DefenseInSetting
 from experiments.report.beyond import Told, told_of
+from experiments.report.brackets import Bracket
 from experiments.report.reasons import phrases
 from experiments.report.statements import word_of
 from experiments.report.tables import Table, Value
@@ -15,7 +17,11 @@ from experiments.wording.defense_names import defense_name
 from experiments.wording.names import title
 
 
-def defense_table(section: TaskFindings, told: Sequence[Told]) -> Table:
+def defense_table(
+    section: TaskFindings,
+    told: Sequence[Told],
+    brackets: Mapping[DefenseInSetting, Bracket],
+) -> Table:
     """One row a defense and setting: verdict, leakage, blind guess, utility, members, victims."""
     return Table(
         "defenses",
@@ -26,15 +32,18 @@ def defense_table(section: TaskFindings, told: Sequence[Told]) -> Table:
             *("strongest attack", "metric", "leakage"),
             *("blind guess", "lead over it", "utility metric", "utility", "utility change"),
             *("victims", "clients", "AUC of membership", "epsilon audited"),
+            *("leaks", "bounded by"),
         ),
         tuple(
-            _row(section, verdict, told_of(told, verdict.place))
+            _row(section, verdict, told_of(told, verdict.place), brackets.get(verdict.place))
             for verdict in section.evidence.verdicts
         ),
     )
 
 
-def _row(section: TaskFindings, verdict: Verdict, told: Told | None) -> tuple[Value, ...]:
+def _row(
+    section: TaskFindings, verdict: Verdict, told: Told | None, bracket: Bracket | None
+) -> tuple[Value, ...]:
     attack, leaked = reached(section, verdict.strongest)
     measure, change, _ = useful(section, verdict.place)
     return (
@@ -56,4 +65,6 @@ def _row(section: TaskFindings, verdict: Verdict, told: Told | None) -> tuple[Va
         verdict.clients,
         told.members if told else None,
         told.epsilon if told else None,
+        bracket.said if bracket else None,
+        bracket.why if bracket else None,
     )

@@ -27,7 +27,7 @@ def open_verdicts(findings: Findings, defense: str | None = None) -> Iterator[st
         asked = {defense} if defense is not None else every - {"none"} or every
         for verdict in verdicts:
             tested += verdict.defense in asked
-            if verdict.defense in asked and verdict.word != "no leak found":
+            if verdict.defense in asked and verdict.word not in ("no leak found", "holds by bound"):
                 grade = f" ({verdict.grade})" if verdict.word == "leaks" else ""
                 why = "".join(f"; {reason}" for reason in phrases(section, verdict))
                 said = f"{word_of(section, verdict)}{grade}{why}"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, median_low
+from statistics import median_low
 from typing import Any, TypeAlias
 
-from experiments.analysis.frames import score_frame
-from experiments.analysis.paired import is_attack, scored
-from experiments.bounds.records import CeilingLimit, Limit, LimitsRecord, RankLimit, SuccessLimit
+from experiments.analysis.findings import Findings
+from experiments.bounds.records import Limit, LimitsRecord, RankLimit, SuccessLimit
 from experiments.plan.folder import Run
-from experiments.report.tables import Number, Table, Value, to_markdown
-from experiments.stages.rows import read_rows
+from experiments.report.brackets import Bracket, brackets, unscored
+from experiments.report.tables import Number, Table, to_markdown
 from experiments.wording.defense_names import defense_name
-from experiments.wording.names import settings, title, told_apart
-from fedsim.records import ScoreRow
+from experiments.wording.names import settings, title
+from fedsim.files import read_record
 
 SettingNames: TypeAlias = Mapping[str, str]
 """Cell -> its setting."""
@@ -80,68 +79,32 @@ def success_table(limits: Iterable[SuccessLimit], labels: SettingNames) -> Table
     )
 
 
-def ceiling_table(
-    limits: Iterable[CeilingLimit],
-    labels: SettingNames,
-    scores: Sequence[ScoreRow],
-) -> Table:
-    """One row per cell of images whose only defense is Gaussian noise, with the best attack.
-
-    Args:
-        limits: of some captures of each cell.
-        labels: cell -> its setting.
-        scores: of the run; empty before the score stage.
-    """
-    kept = list(limits)
-    groups = [
-        [one for one in kept if one.cell == cell] for cell in dict.fromkeys(c.cell for c in kept)
-    ]
+def budget_table(found: Iterable[Bracket], labels: SettingNames) -> Table:
+    """One row per cell with a budget: what attacks reached, and what none can."""
     return Table(
-        "limits-ceilings",
-        "PSNR of the least mean squared error from one noisy gradient (van Trees inequality, "
-        "linearised at the true image): a local ceiling, not a proof. The class is assumed known; "
-        "that pixels lie in [0, 1] is not used. Next to it, the attack with the highest median "
-        "PSNR on the same captures.",
+        "limits-budgets",
+        "What the best attack surely reaches on average, and what no attack exceeds, from the "
+        "information in one reply. A score in [0, 1] with mean m obeys kl(m || b) <= nats, where b "
+        "is the mean of the best blind guess. Images are measured by the PSNR of their mean "
+        "squared error; at most: if private images are drawn like the public ones; if Gaussian: "
+        "were they Gaussian with the spectrum of these. All else is given to the attacker: the "
+        "weights, the class, the other examples and clients. Empty where a bound says nothing.",
         (
-            *(*WHO, "noise std", "images", "median", "lowest", "highest"),
-            *("best attack", "its median", "prior"),
+            *(*WHO, "nats of a reply", "nats of all rounds", "bounded by"),
+            *("blind guess", "at least", "by", "at most", "at most if Gaussian", "holds by bound"),
         ),
-        tuple(_ceiling_row(group, labels, scores) for group in groups),
+        tuple(
+            (
+                *_who(one.limit, labels),
+                Number(one.limit.nats),
+                Number(one.limit.all),
+                one.limit.source,
+                *(one.blind, one.least, one.attack, one.most, one.assumed),
+                "yes" if one.holds else "no",
+            )
+            for one in found
+        ),
     )
-
-
-def _ceiling_row(
-    group: Sequence[CeilingLimit], labels: SettingNames, rows: Iterable[ScoreRow]
-) -> tuple[Value, ...]:
-    values, first = [one.psnr for one in group], group[0]
-    attack, reached = _best_attack(group, rows)
-    return (
-        *_who(first, labels),
-        Number(first.std),
-        len(values),
-        *(Number(value, "dB") for value in (median(values), min(values), max(values))),
-        attack,
-        None if reached is None else Number(reached, "dB"),
-        first.prior,
-    )
-
-
-def _best_attack(
-    group: Sequence[CeilingLimit], rows: Iterable[ScoreRow]
-) -> tuple[str, float | None]:
-    """Label and median PSNR of the best attack with a value for each of these captures."""
-    captures = {(one.client, one.round) for one in group}
-    cell = group[0].cell
-    mine = score_frame((row for row in rows if row.cell == cell), {cell: cell})
-    attacks = list(filter(is_attack, scored(mine, "psnr")))
-    found = [
-        (median(values), told_apart(one.attacker, (other.attacker for other in attacks)))
-        for one in attacks
-        for values in [[x for v, x in one.values.items() if (v.client, v.round) in captures]]
-        if len(values) == len(captures)
-    ]
-    best, name = max(found, default=(None, ""))
-    return name, best
 
 
 @dataclass(frozen=True)
@@ -176,11 +139,15 @@ def limit_tables(run: Run, record: LimitsRecord) -> Limits:
         {cell.name: cell.config for cell in run.cells},
         {cell.name: cell.experiment.name for cell in run.cells},
     )
-    path = run.root / "scores.parquet"
-    scores = read_rows(path, ScoreRow) if path.exists() else []
+    path = run.root / "summary.json"
+    sections = read_record(path, Findings).sections if path.exists() else ()
+    known = {one.cell: one for one in record.budgets}
+    scored = [one for section in sections for one in brackets(section, known).values()]
+    both = {cell: unscored(one) for cell, one in known.items()}
+    both |= {one.limit.cell: one for one in scored}
     made = (
         rank_table(record.ranks, labels),
         success_table(record.successes, labels),
-        ceiling_table(record.ceilings, labels, scores),
+        budget_table(both.values(), labels),
     )
     return Limits(run.root, tuple(table for table in made if table.rows))

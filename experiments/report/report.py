@@ -12,6 +12,7 @@ from experiments.analysis.findings import Findings, Problem, TaskFindings
 from experiments.analysis.summary import summarise
 from experiments.console import Console
 from experiments.plan.folder import read_provenance, read_rules
+from experiments.report.brackets import budgets, holds
 from experiments.report.chapter import Chapter, chapter
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import render
@@ -73,12 +74,14 @@ def write_report(
     coverage = read_rows(run / "coverage.parquet", Coverage)
     updates = read_rows(run / "updates.parquet", UpdateRow)
     membership = run / "membership.parquet"
+    limits = budgets(run, cells)
     summary = summarise(
         rows,
         utility,
         cells,
         rules=read_rules(run),
         membership=read_rows(membership, ScoreRow) if membership.exists() else (),
+        bounded=lambda cell, *asked: cell in limits and holds(limits[cell], *asked),
     )
     write_bytes(run / "summary.json", canonical(summary))
     console.advance("report", "numbers")
@@ -89,7 +92,7 @@ def write_report(
         make_private(folder)
     for whole in (False, True) if full else (False,):
         chapters = [
-            chapter(number, section, run, cells, coverage, updates, shown, full=whole)
+            chapter(number, section, run, cells, limits, coverage, updates, shown, full=whole)
             for number, section in enumerate(sections, 1)
         ]
         body = render(

@@ -46,6 +46,7 @@ def undefended(section: TaskFindings, verdict: Verdict) -> Statement:
         "leaks": f"Without a defense {_leaking(section, verdict)}.",
         "labels leak": f"Without a defense the labels leak. {_rows(section, verdict)}",
         "members leak": f"Without a defense it shows who took part. {_rows(section, verdict)}",
+        "holds by bound": f"Without a defense {_bounded(section, verdict)}.",
         "no leak found": f"Without a defense these attacks find {no_leak(section, verdict)}.",
         "not decided": f"Not decided: whether the {them} leak without a defense.",
         "not attacked": f"Whether the {them} leak without a defense was not tested.",
@@ -62,13 +63,14 @@ def defended(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> S
         "leaks": f"{start} does not stop the leak: {_leaking(section, verdict)}.",
         "labels leak": f"{start} does not hide the labels. {_rows(section, verdict)}",
         "members leak": f"{start} does not hide who took part. {_rows(section, verdict)}",
+        "holds by bound": f"{start} holds by bound: {_bounded(section, verdict)}.",
         "no leak found": f"{start}: {no_leak(section, verdict)}, as far as these attacks tell."
         if leaking
         else f"{start}: {no_leak(section, verdict)}, but none was shown without a defense either.",
         "not decided": f"Not decided: whether {name} holds.",
         "not attacked": f"{start} was not tested.",
     }[verdict.word]
-    open_ = verdict.rows in ("no leak found", "not decided")
+    open_ = verdict.rows in ("holds by bound", "no leak found", "not decided")
     parts = (
         tested(section, verdict, bare),
         _detail(section, verdict),
@@ -121,10 +123,20 @@ def _leaking(section: TaskFindings, verdict: Verdict) -> str:
 def _rows(section: TaskFindings, verdict: Verdict) -> str:
     """What is to be said of the rows where something else leaks."""
     them = things(section)
+    if verdict.rows == "holds by bound":
+        return f"Of the {them} {_bounded(section, verdict)}."
     if verdict.rows == "no leak found":
         return f"Of the {them} these attacks find {no_leak(section, verdict)}."
     tried = verdict.rows == "not decided"
     return f"Whether the {them} do is not decided." if tried else f"The {them} were not attacked."
+
+
+def _bounded(section: TaskFindings, verdict: Verdict) -> str:
+    """What a bound says of any attack."""
+    return (
+        "no attack can, on average, come closer than the best blind guess by more than "
+        f"{show_smallest(section, verdict)}"
+    )
 
 
 def things(section: TaskFindings) -> str:

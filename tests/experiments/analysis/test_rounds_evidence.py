@@ -138,7 +138,7 @@ def test_limits_stand_in_the_chapter_of_their_cells(tmp_path: Path) -> None:
     ranks = tuple(
         RankLimit(**who, cell=name, attack="span", feasibility=found) for name in ("c0", "gone")
     )
-    write_json(tmp_path / "limits.json", LimitsRecord(ranks=ranks, successes=(), ceilings=()))
+    write_json(tmp_path / "limits.json", LimitsRecord(ranks=ranks, successes=(), budgets=()))
     # c1 differs in its seed alone, and limits are those of the first one.
     (table,) = appendix(tmp_path, {"c0": cell(0), "c1": cell(1)}, "1-x").values()
     assert table.name == "1-x-limits-ranks"

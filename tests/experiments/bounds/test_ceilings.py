@@ -7,48 +7,16 @@ import torch
 from torch import Tensor
 
 from attacks.observed.replay import replay
-from experiments.bounds.ceilings import (
-    Ceilings,
-    ceilings,
-    information,
-    least_error,
-    obstacle,
-    spectrum_precision,
-)
+from experiments.bounds.budgets import Reply, bits_sent, own_captures
+from experiments.bounds.ceilings import Spectrum, ceiling, information, spectrum_precision, unfold
+from experiments.bounds.noise import Noise, noise
+from fedsim.defenses.encoding import Encoding
 from fedsim.magnitudes import cut
 from fedsim.tasks import load_task
 from fedsim.types import Batch
 from tests.apps.cases import IMAGES, Make, simulate
 
 SMALL = {"task": {"image_size": 8}, "federation": {"rounds": 1, "clients": 2}}
-
-
-def toy(std: float, trials: int = 20_000) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A linear map of images with a Gaussian prior, under noise: map, precision, truth, seen."""
-    rng = torch.Generator().manual_seed(0)
-    mixing = torch.randn(6, 6, generator=rng, dtype=torch.float64)
-    covariance = mixing @ mixing.T + 0.1 * torch.eye(6)
-    jacobian = torch.randn(4, 6, generator=rng, dtype=torch.float64)
-    root = torch.linalg.cholesky(covariance)
-    truth = torch.randn(trials, 6, generator=rng, dtype=torch.float64) @ root.T
-    noise = torch.randn(trials, 4, generator=rng, dtype=torch.float64)
-    return jacobian, torch.linalg.inv(covariance), truth, truth @ jacobian.T + std * noise
-
-
-@pytest.mark.parametrize("std", [0.1, 1.0, 10.0])
-def test_of_a_linear_model_it_is_reached_and_never_beaten(std: float) -> None:
-    jacobian, precision, truth, seen = toy(std)
-    bound = least_error(jacobian.T @ jacobian, std, precision)
-
-    def error(assumed: Tensor, level: float) -> float:
-        inside = jacobian.T @ jacobian / level**2 + assumed
-        guess = torch.linalg.solve(inside, jacobian.T @ seen.T / level**2).T
-        return float((guess - truth).square().mean())
-
-    assert error(precision, std) == pytest.approx(bound, rel=0.03)
-    for wrong in (error(torch.eye(6).double(), std), error(precision, 3 * std)):
-        assert wrong > 0.99 * bound
-    assert error(torch.eye(6).double() * 0.3, std) > 1.02 * bound
 
 
 def test_the_spectrum_of_white_images_is_flat_and_of_smooth_ones_is_not() -> None:
@@ -89,59 +57,109 @@ def test_information_is_that_of_autograd(share: float, make_run: Make) -> None:
         for d in pixels
     ]
     expected = torch.stack(columns) @ torch.stack(columns).T
-    found = information(
-        replay(cell.captures.load(key), task, torch.device("cpu")),
-        batch,
-        math.inf if share == math.inf else share * length,
-    )
+    clip = math.inf if share == math.inf else share * length
+    reply = Reply(replay(cell.captures.load(key), task, torch.device("cpu")), clip)
+    unfold(reply.model.network)
+    found = information(reply, batch)
     assert torch.allclose(found[:5, :5], expected, rtol=1e-3, atol=1e-6 * float(expected.max()))
 
 
+def test_an_image_drawn_from_the_prior_has_its_spectrum() -> None:
+    rng = torch.Generator().manual_seed(2)
+    rough = torch.randn(500, 1, 4, 4, generator=rng)
+    smooth = 0.5 + 0.1 * (rough.mean((2, 3), keepdim=True) + 0.2 * rough)
+    prior = Spectrum.of(smooth)
+    drawn = prior.draw(4000, rng)
+    exact = torch.linalg.inv(prior.precision)
+    assert torch.allclose(drawn.T.cov(), exact, atol=0.1 * float(exact.max()))
+    assert float(prior.power.sum()) == pytest.approx(float(exact.trace()), rel=1e-6)
+
+
 def test_less_noise_raises_the_ceiling(make_run: Make) -> None:
-    noises = [{"name": "gaussian_noise", "std": std} for std in (1e-3, 1e-1)]
-    run = make_run(IMAGES, **SMALL, defenses=[*noises, {"name": "none"}])
+    run = make_run(IMAGES, **SMALL)
     simulate(run)
+    cell = run.cells[0]
+    prior = Spectrum.of(cell.captures.auxiliary().inputs)
     shared: dict[str, Tensor] = {}
-    low, high, none = (ceilings(cell, 2, shared) for cell in run.cells)
-    assert isinstance(low, Ceilings)
-    assert isinstance(high, Ceilings)
-    assert none == "the defense is not Gaussian noise alone"
-    assert len(shared) == len(low.found) == 2  # the Jacobians are shared by both
-    assert low.psnr > high.psnr + 5
-    assert "20 auxiliary rows" in low.prior
+    low, high, flat = (
+        ceiling(cell, Noise(std, math.inf, 1, ""), prior, shared) for std in (1e-3, 1e-1, 1e4)
+    )
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    assert len(shared) == 1  # the Jacobians are shared
+    assert low > high + 5
+    blind = -10 * math.log10(float(prior.power.mean()))
+    assert flat == pytest.approx(blind, abs=0.01)  # nothing is seen but the prior
+    assert ceiling(cell, Noise(1.0, math.inf, 1, "a reason"), prior) == "a reason"
 
 
-def test_a_step_of_sgd_is_a_gradient_times_its_rate(make_run: Make) -> None:
-    gradient = {"name": "gaussian_noise", "std": 1e-2}
-    weights = {"name": "gaussian_noise", "std": 1e-4}
-    changes = {"protocol": "fedavg", "client_rows": 1, "learning_rate": 1e-2}
-    found = []
-    for folder, protocol, noise in (("a", {}, gradient), ("b", changes, weights)):
-        run = make_run(
-            IMAGES,
-            folder=folder,
-            task=SMALL["task"],
-            federation={**SMALL["federation"], **protocol},
-            defenses=[noise],
-        )
-        simulate(run)
-        found.append(ceilings(run.cells[0], 1))
-    assert all(isinstance(one, Ceilings) for one in found)
-    first, second = (one for one in found if isinstance(one, Ceilings))
-    assert second.found[0].std == pytest.approx(first.found[0].std)
+GAUSSIAN = {"name": "gaussian_noise", "std": 0.1}
+CLIP = {"name": "clip", "norm": 2.0}
 
 
 @pytest.mark.parametrize(
-    ("federation", "reason"),
+    ("chain", "federation", "std", "nats"),
     [
-        ({"batch_size": 2}, "a batch holds 2 examples instead of one"),
-        ({"protocol": "fedavg", "optimizer": "adam"}, "an update of adam is not a gradient"),
-        ({"clients": 2, "secure_aggregation": 2}, "the server sees the sum of 2 clients"),
+        ([GAUSSIAN], {"batch_size": 4}, 0.4, math.inf),
+        ([{**GAUSSIAN, "stage": "sample"}], {"batch_size": 4}, 0.2, math.inf),
+        ([CLIP, GAUSSIAN, {"name": "sign"}], {"batch_size": 1}, 0.1, 200.0),
+        ([{"name": "dp_sgd", "clip": 2.0, "noise_multiplier": 0.5}], {"batch_size": 4}, 1.0, 2.0),
+        (
+            [{"name": "dp_client", "clip": 2.0, "noise_multiplier": 0.5}],
+            {"batch_size": 4},
+            4.0,
+            2.0,
+        ),
+        (
+            [{"name": "dp_sgd", "clip": 2.0, "noise_multiplier": 0.5}],
+            {"protocol": "fedavg", "batch_size": 1, "client_rows": 0, "local_epochs": 3},
+            1.0,
+            6.0,  # an example is in a sum of each of three epochs
+        ),
+        ([GAUSSIAN], {"protocol": "fedavg", "batch_size": 1, "learning_rate": 0.5}, 0.2, math.inf),
     ],
 )
-def test_where_there_is_none_it_says_why(
-    federation: dict[str, object], reason: str, make_run: Make
+def test_noise_on_the_scale_of_one_gradient(
+    chain: list[dict[str, object]],
+    federation: dict[str, object],
+    std: float,
+    nats: float,
+    make_run: Make,
 ) -> None:
-    noise = {"name": "gaussian_noise", "std": 0.1}
-    run = make_run(IMAGES, federation=federation, defenses=[noise])
-    assert obstacle(run.cells[0].config) == reason
+    run = make_run(IMAGES, federation=federation, defenses=[{"chain": chain}])
+    found = noise(run.cells[0].config, 8)
+    assert found is not None
+    assert found.std == pytest.approx(std)
+    assert found.clipped == pytest.approx(nats)
+
+
+@pytest.mark.parametrize(
+    ("chain", "federation", "reason"),
+    [
+        ([{"name": "prune", "fraction": 0.5}, GAUSSIAN], {}, None),
+        ([{"name": "prune", "fraction": 0.5}], {}, None),
+        ([CLIP, GAUSSIAN], {"batch_size": 2}, "clipping mixes the examples of a batch"),
+        ([GAUSSIAN], {"protocol": "fedavg", "optimizer": "adam"}, "a reply is not one gradient"),
+        ([GAUSSIAN], {"protocol": "fedavg", "local_steps": 2}, "a reply is not one gradient"),
+    ],
+)
+def test_where_gradients_say_nothing(
+    chain: list[dict[str, object]],
+    federation: dict[str, object],
+    reason: str | None,
+    make_run: Make,
+) -> None:
+    run = make_run(IMAGES, federation=federation, defenses=[{"chain": chain}])
+    found = noise(run.cells[0].config, 8)
+    assert (found.single if found else None) == reason
+
+
+def test_bits_are_those_of_the_packed_reply(make_run: Make) -> None:
+    run = make_run(IMAGES, **SMALL, defenses=[{"name": "sign"}])
+    simulate(run)
+    cell = run.cells[0]
+    reply = cell.captures.load(own_captures(cell)[0]).received
+    packed = Encoding(bits=1, zero=False, sparse=True)
+    bits = sum(8 * packed.size(value) for value in reply.values())
+    assert bits_sent(cell) >= bits * math.log(2)
+    assert bits_sent(cell) < 1.2 * bits * math.log(2)

@@ -6,33 +6,33 @@ from typing import Any
 
 import pytest
 
+from experiments.analysis.findings import Findings
+from experiments.bounds.information import most
 from experiments.bounds.limits import limits
 from experiments.bounds.reconstruction_bound import gaussian_bound, success_bound
-from experiments.bounds.records import CeilingLimit, LimitsRecord
+from experiments.bounds.records import LimitsRecord
 from experiments.bounds.success import mechanism
 from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
 from experiments.preview.estimate import span
 from experiments.preview.show import describe
-from experiments.report.limit_tables import Limits, ceiling_table, limit_tables
+from experiments.report.brackets import brackets, budgets
+from experiments.report.limit_tables import Limits, limit_tables
 from experiments.report.tables import Number
-from experiments.stages.rows import read_rows
 from fedsim.accountant import noise_multiplier
 from fedsim.files import read_record
-from fedsim.records import ScoreRow
 from tests.apps.cases import IMAGES, TEXT, Make, merge, simulate
-from tests.experiments.analysis.cases import row
 
 
-def printed(run: Run, victims: int) -> Limits:
-    return limit_tables(run, limits(run, victims))
+def printed(run: Run) -> Limits:
+    return limit_tables(run, limits(run, gaussian=False))
 
 
 def test_a_private_run_has_bounds_of_success(make_run: Make) -> None:
     defenses = [{"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}, {"name": "none"}]
     run = make_run(TEXT, federation={"rounds": 4}, defenses=defenses)
-    found = printed(run, 3)
+    found = printed(run)
     table = next(table for table in found.tables if table.name == "limits-success")
     assert {line[1] for line in table.rows} == {"DP-SGD (clip=1, noise_multiplier=1)"}
     column = {name: i for i, name in enumerate(table.columns)}
@@ -101,71 +101,79 @@ def test_bounds_hold_for_the_client_with_the_least_noise(make_run: Make) -> None
     )
     assert many < few
     run = make_run(IMAGES, **changes)
-    for line in printed(run, 0).table()["limits-success"]:
+    for line in printed(run).table()["limits-success"]:
         assert line["noise"] == pytest.approx(many)
         assert line["one round"] == pytest.approx(gaussian_bound(line["without"], 1 / many))
         assert line["all rounds"] == line["one round"]
 
 
-def test_a_noisy_run_of_images_has_ceilings(make_run: Make) -> None:
-    noise = {"name": "gaussian_noise", "std": 0.01}
-    small = {"clients": 2, "rounds": 1}
-    run = make_run(
-        IMAGES, task={"image_size": 8}, federation=small, metrics=["psnr"], defenses=[noise]
-    )
-    assert "limits-ceilings" not in printed(run, 1).table()  # nothing is simulated yet
-    simulate(run)
-    (line,) = printed(run, 1).table()["limits-ceilings"]
-    assert line["images"] == 1
-    assert 10 < line["median"] == line["lowest"] < 60
-    assert (line["best attack"], line["its median"]) == ("", None)  # nothing is scored yet
-    execute(run, ("attack", "score"), quiet=True)
-    (line,) = printed(run, 2).table()["limits-ceilings"]
-    reached = [
-        one.value
-        for one in read_rows(run.root / "scores.parquet", ScoreRow)
-        if (one.attack, one.metric, one.control) == ("inverting", "psnr", "none")
-        if (one.round, one.client) in {(1, 0), (1, 1)}
+def test_a_run_of_images_is_bounded_from_both_sides(make_run: Make) -> None:
+    defenses = [
+        {"name": "gaussian_noise", "std": 0.01},
+        {"name": "prune", "fraction": 0.9999},
+        {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 30.0},
     ]
-    assert (line["images"], line["best attack"]) == (2, "Inverting Gradients")
-    assert line["its median"] == pytest.approx(sum(one or 0.0 for one in reached) / 2)
+    run = make_run(
+        IMAGES,
+        task={"image_size": 8},
+        federation={"clients": 2, "rounds": 1},
+        metrics=["psnr", "mse"],
+        defenses=defenses,
+    )
+    assert "limits-budgets" not in printed(run).table()  # nothing is simulated yet
+    simulate(run)
+    bare = printed(run).table()["limits-budgets"]
+    assert [line["bounded by"] for line in bare] == [
+        "noise on public gradients",
+        "bits sent",
+        "clipping and noise",
+    ]
+    assert {line["at least"] for line in bare} == {None}  # nothing is scored yet
+    execute(run, ("attack", "score", "report"), quiet=True)
+    known = read_record(run.root / "limits.json", LimitsRecord)
+    noisy, pruned, private = limit_tables(run, known).table()["limits-budgets"]
+    assert private["nats of a reply"] == pytest.approx(1 / (2 * 30.0**2))
+    assert private["holds by bound"] == "yes"
+    assert noisy["holds by bound"] == pruned["holds by bound"] == "no"
+    for line in (noisy, pruned, private):
+        ends = [line[name] for name in ("at most", "at most if Gaussian") if line[name] is not None]
+        assert line["at least"] <= min(ends, default=math.inf) + 1.5  # of two images
+    assert noisy["nats of a reply"] > 150 > pruned["nats of a reply"]
 
-    execute(run, ("report",), quiet=True)
     shown = (run.root / "report" / "index.html").read_text()
     assert "<code>fedsim limits</code>" not in shown
     assert "How close a reconstruction can come" in shown
     assert "Whether exact attacks can work" in shown
-    assert "How often a guess can be right" not in shown  # no differential privacy
+    assert "holds by bound" in shown
     tables = (run.root / "report" / "tables").glob("limits-*.csv")
     kinds = {path.name.removeprefix("limits-") for path in tables}
-    assert kinds == {"ranks.csv", "ceilings.csv"}
-    assert "limits-ceilings" not in printed(run, 0).table()
+    assert kinds == {"ranks.csv", "success.csv", "budgets.csv"}
 
 
-@pytest.mark.parametrize(
-    ("values", "best"),
-    [
-        ({"dlg": (8.0, 9.0, 30.0), "tag": (10.0, 10.0, 0.0)}, ("TAG", 10.0)),  # round 2 is no limit
-        ({"dlg": (8.0, 9.0, 30.0), "tag": (20.0, None, 0.0)}, ("DLG", 8.5)),  # tag was skipped once
-        ({"prior_only": (8.0, 9.0, 30.0)}, (None, None)),
-    ],
-)
-def test_the_best_attack_is_that_on_the_captures_of_the_ceiling(
-    values: dict[str, tuple[float | None, ...]], best: tuple[str | None, float | None]
-) -> None:
-    captures = [(1, 0), (1, 1), (2, 0)]
-    rows = [
-        row(attack=attack, value=value, round=round_, client=client, attack_options="{}")
-        for attack, found in values.items()
-        for value, (round_, client) in zip(found, captures, strict=True)
-    ]
-    who = {"run": "r", "cell": "c0", "defense": "none", "defense_options": "{}"}
-    ceilings = [
-        CeilingLimit(**who, round=round_, client=client, std=0.1, psnr=30.0, prior="")
-        for round_, client in captures[:2]
-    ]
-    (line,) = ceiling_table(ceilings, {"c0": ""}, rows).rows
-    assert (line[7] or None, line[8] and float(str(line[8]))) == best
+def test_a_page_bounds_what_options_alone_tell(make_run: Make) -> None:
+    weak = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
+    strong = {**weak, "noise_multiplier": 20.0}
+    run = make_run(
+        TEXT,
+        auxiliary={"split": "public", "rows": 20},
+        federation={"rounds": 1},
+        defenses=[weak, strong, {"name": "none"}],
+    )
+    simulate(run)
+    execute(run, ("attack", "score", "report"), quiet=True)
+    (section,) = read_record(run.root / "summary.json", Findings).sections
+    words = {one.defense_options: one.word for one in section.evidence.verdicts}
+    known = budgets(run.root, {cell.name: cell.config for cell in run.cells})
+    assert [one.nats for one in known.values()] == [0.5, 1 / 800]
+    both = brackets(section, known)
+    assert [one.most is None for one in both.values()] == [False, False]
+    for place, one in both.items():
+        assert one.holds == (words[place.defense_options] == "holds by bound")
+        assert one.blind is not None
+        assert one.most is not None
+        assert one.most.value == pytest.approx(most(one.blind.value, one.limit.nats))
+        assert f"at most {one.most}" in one.said
+    assert [one.holds for one in both.values()] == [False, True]
 
 
 def test_show_tells_limits_and_time() -> None:

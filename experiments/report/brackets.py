@@ -1,0 +1,177 @@
+"""Leaks at least a, at most b: what attacks reached beside what no attack can."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.analysis.findings import Leakage, Result, TaskFindings
+from experiments.analysis.keys import DefenseInSetting
+from experiments.bounds.information import decibels, lead, most
+from experiments.bounds.noise import least_noise, over_rounds
+from experiments.bounds.records import BudgetLimit, LimitsRecord
+from experiments.plan.config import VerdictRule
+from experiments.report.naming import attack_label
+from experiments.report.tables import Number
+from experiments.wording.names import show
+from fedsim.cell import CellConfig
+from fedsim.defenses import build_chain
+from fedsim.files import read_record
+from fedsim.records import PRIOR_ONLY, Modality, SimulationRecord
+
+_ERROR = "mse"
+"""Images are bracketed by the PSNR of their mean squared error: bounds are on means of errors, and
+the mean of PSNRs is above the PSNR of the mean."""
+_EXACT = 54.2
+"""PSNR of an image that is exact, half a byte off. A bound above it says nothing."""
+_ALL = 0.995
+"""A bound on a share that rounds to 1 says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """What is known of the leakage under one defense from both sides.
+
+    Attributes:
+        limit: the information that the bound follows from.
+        attack: label of the attack that leaks most; empty without one.
+        least: mean that it surely reaches, or just its mean without an interval.
+        blind: mean of the best blind guess that was made.
+        most: mean that no attack exceeds; None if the bound says nothing.
+        assumed: the same, were images Gaussian.
+        holds: whether no attack can gain more than the smallest effect over a blind guess.
+    """
+
+    limit: BudgetLimit
+    attack: str
+    least: Number | None
+    blind: Number | None
+    most: Number | None
+    assumed: Number | None
+    holds: bool
+
+    @property
+    def said(self) -> str:
+        """From where to where, in words."""
+        unit = next((n.unit for n in (self.least, self.most, self.assumed) if n), "1")
+        after = "" if unit == "1" else f" {unit}"
+        parts = [] if self.least is None else [f"at least {self.least}{after}"]
+        if self.most is not None:
+            parts.append(f"at most {self.most}{after}")
+        elif self.assumed is not None:
+            parts.append(f"at most {self.assumed}{after} were images Gaussian")
+        else:
+            parts.append("no bound")
+        return ", ".join(parts)
+
+    @property
+    def why(self) -> str:
+        """The information that the upper end follows from."""
+        return f"{show(self.limit.nats)} nats: {self.limit.source}"
+
+
+def budgets(run: Path, cells: Mapping[str, CellConfig]) -> dict[str, BudgetLimit]:
+    """Cell -> its budget: of ``fedsim limits`` if it was run, else what the options say alone."""
+    path = run / "limits.json"
+    if path.exists():
+        found = read_record(path, LimitsRecord).budgets
+        return {one.cell: one for one in found if one.cell in cells}
+    declared = {name: _declared(run, name, config) for name, config in cells.items()}
+    return {name: one for name, one in declared.items() if one is not None}
+
+
+def _declared(run: Path, cell: str, config: CellConfig) -> BudgetLimit | None:
+    path = run / cell / "simulation.json"
+    chain = build_chain(config.defense, "defense")
+    if all(defense.gaussian is None for defense in chain.defenses) or not path.exists():
+        return None
+    rows = read_record(path, SimulationRecord).client_rows
+    noise = least_noise(config, rows)
+    if noise is None or math.isinf(noise.clipped):
+        return None
+    return BudgetLimit(
+        run=run.name,
+        cell=cell,
+        defense=chain.name,
+        defense_options=chain.options_json,
+        source="clipping and noise",
+        nats=noise.clipped,
+        all=over_rounds(config, rows, noise.clipped),
+    )
+
+
+def brackets(
+    section: TaskFindings, limits: Mapping[str, BudgetLimit]
+) -> dict[DefenseInSetting, Bracket]:
+    """The bracket of each defense that was attacked and has a budget."""
+    found: dict[DefenseInSetting, Bracket] = {}
+    for cell, place in section.by_cell.items():
+        if cell in limits and place not in found:
+            here = [one for one in section.results if one.place == place and not one.is_control]
+            found[place] = bracket(section, limits[cell], here)
+    return found
+
+
+def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]) -> Bracket:
+    """Both sides under one defense; ``results`` are of the attacks on it, without controls."""
+    text = section.modality == "text"
+    metric = section.main if text else _ERROR
+    known = [(one, one.leakage[metric]) for one in results if metric in one.leakage]
+    blind = next((found for one, found in known if one.attack == PRIOR_ONLY), None)
+    attacks = [pair for pair in known if pair[0].attack != PRIOR_ONLY]
+    sign = 1 if text else -1
+    best, reached = max(attacks, key=lambda pair: sign * pair[1].mean, default=(None, None))
+    guess = None if blind is None else blind.mean if text else decibels(blind.mean)
+    unit = "1" if text else "dB"
+    return Bracket(
+        limit=limit,
+        attack=attack_label(section, best.attacker) if best else "",
+        least=Number(_surely(reached, text=text), unit) if reached else None,
+        blind=None if guess is None else Number(guess, unit),
+        most=_most(limit, guess, text=text),
+        assumed=_inside(limit.assumed, _EXACT),
+        holds=holds(limit, section.modality, VerdictRule()),
+    )
+
+
+def unscored(limit: BudgetLimit) -> Bracket:
+    """The upper side alone, of a cell that was not attacked."""
+    proved, assumed = (_inside(end, _EXACT) for end in (limit.proved, limit.assumed))
+    image = limit.images > 0
+    return Bracket(
+        limit,
+        "",
+        None,
+        None,
+        proved,
+        assumed,
+        holds(limit, "image" if image else "text", VerdictRule()),
+    )
+
+
+def holds(limit: BudgetLimit, modality: Modality, rule: VerdictRule) -> bool:
+    """Whether the replies of all rounds tell too little for the smallest effect, by any attack."""
+    if modality == "text":
+        return lead(limit.all) <= rule.rouge
+    if limit.all_proved is None or limit.blind is None:
+        return False
+    return limit.all_proved - limit.blind <= rule.psnr
+
+
+def _surely(reached: Leakage, *, text: bool) -> float:
+    if text:
+        return reached.mean if reached.low is None else reached.low
+    return decibels(reached.mean if reached.high is None else reached.high)
+
+
+def _most(limit: BudgetLimit, blind: float | None, *, text: bool) -> Number | None:
+    if not text:
+        return _inside(limit.proved, _EXACT)
+    found = _inside(most(blind, limit.nats), _ALL) if blind else None
+    return None if found is None else Number(found.value, "1")
+
+
+def _inside(value: float | None, end: float) -> Number | None:
+    return Number(value, "dB") if value is not None and value < end else None
