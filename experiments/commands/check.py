@@ -45,7 +45,11 @@ def check(
     ] = None,
     verbatim: Annotated[
         int | None,
-        typer.Option("--max-verbatim", min=0, help="examples that may come back exactly"),
+        typer.Option(
+            "--max-verbatim",
+            min=0,
+            help="examples of a defense that may come back exactly, by any attack",
+        ),
     ] = None,
     smallest: Annotated[
         list[str] | None,
@@ -63,9 +67,10 @@ def check(
 ) -> None:
     """Fail if an attack reaches more than is allowed: a gate for continuous integration.
 
-    Each attack under each defense is held to the limits, and what was not tested fails. A limit
-    holds where it holds at 95 %, so that few clients pass none; --compare mean asks less. With
-    --smallest the run is judged again by that smallest effect.
+    Each attack under each defense is held to the limits, and what was not tested fails. The 95 %
+    bound is held to a limit, which with few clients passes none; --compare mean asks less. With
+    --smallest the run is judged again by that smallest effect. Options may be repeated. Exit code
+    1 says that something leaks more, or was not tested.
     """
     from experiments.analysis.gate import Limit, broken
     from experiments.analysis.summary import metric_classes

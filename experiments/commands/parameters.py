@@ -40,8 +40,10 @@ Out = Annotated[
     str | None,
     typer.Option(metavar="PATH", help="run folder, or s3://bucket/run; default: runs/<name>"),
 ]
-Seed = Annotated[int | None, typer.Option(help="one seed, in place of the experiment's")]
-Workers = Annotated[int | None, typer.Option(help="client workers and attack workers, each")]
+Seed = Annotated[int | None, typer.Option(help="one seed, in place of all of the experiment's")]
+Workers = Annotated[
+    int | None, typer.Option(help="processes that train clients, and as many that attack")
+]
 Gpus = Annotated[float | None, typer.Option(help="GPUs per worker, e.g. 0.5; 0 runs on the CPU")]
 Engine = Annotated[str | None, typer.Option(help="ray (parallel) or in-process")]
 Address = Annotated[
@@ -49,7 +51,10 @@ Address = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and the summary line")]
 Full = Annotated[bool, typer.Option("--full", help="report every table, metric and guess")]
-Retry = Annotated[bool, typer.Option("--retry-failed", help="attack again what did not succeed")]
+Retry = Annotated[
+    bool,
+    typer.Option("--retry-failed", help="attack again what failed, was skipped or ran out of time"),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print the plan and its cost as fedsim show; run nothing")
 ]
