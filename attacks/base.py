@@ -121,14 +121,18 @@ class Job:
 
     @contextmanager
     def limited(self, network: nn.Module, work: float) -> Iterator[None]:
-        """Count the tokens ``(sentence, token, ...)`` of each pass, up to so much work."""
+        """Count the tokens ``(sentence, token, ...)`` of each pass, up to so much work.
+
+        Passes of copies that are made meanwhile count as well, and those that leave the head out.
+        """
 
         def count(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             inputs = next(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
             self.done += inputs.shape[:2].numel()
 
         self.work, self.done = work, 0
-        handle = network.register_forward_pre_hook(count, with_kwargs=True)
+        inner: nn.Module = getattr(network, "base_model", network)  # without the head
+        handle = inner.register_forward_pre_hook(count, with_kwargs=True)
         try:
             yield
         finally:

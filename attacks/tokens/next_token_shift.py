@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from attacks.observed.cuts import CUTS as OBSERVED
 from attacks.observed.spectrum import spectrum
@@ -118,17 +119,21 @@ class DirectionalShift:
         return None if None in rows else torch.tensor(rows, device=prefixes.device)
 
     @torch.no_grad()
-    def along(self, line: Tensor) -> Tensor:
-        """The same for each place of a line but the first, ``(place, vocabulary)``."""
-        states = [self._states(net, line[None])[0, :-1] for net in self._networks]
-        trust = states[0].new_ones(len(line) - 1, 1)
-        trust[0] = _START_TRUST
-        return self._scores(states, trust)
-
-    def _states(self, network: Any, ids: Tensor) -> Tensor:  # noqa: ANN401
-        mask = torch.ones_like(ids)
-        states: Tensor = network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
-        return states
+    def along(self, lines: Sequence[Tensor]) -> list[Tensor]:
+        """The same for each place but the first of each line, ``(place, vocabulary)``."""
+        ids = pad_sequence([*lines], batch_first=True)  # behind the tokens, which do not see it
+        mask = pad_sequence([torch.ones_like(line) for line in lines], batch_first=True)
+        states = [
+            network.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+            for network in self._networks
+        ]
+        scores = []
+        for index, line in enumerate(lines):
+            trust = states[0].new_ones(len(line) - 1, 1)
+            trust[0] = _START_TRUST
+            mine = [state[index, : len(line) - 1] for state in states]
+            scores.append(self._scores(mine, trust))
+        return scores
 
     def _scores(self, states: list[Tensor], trust: Tensor) -> Tensor:
         heads = [net.get_output_embeddings() for net in self._networks]

@@ -237,7 +237,8 @@ def refined(
     """The line after exchanging single words for those that the gradient prefers."""
     scores = traces.ratios[: len(line)].clone()
     if shift is not None:
-        scores[1:] += shift.along(line)
+        (shifted,) = shift.along([line])
+        scores[1:] += shifted
     rivals = scores.topk(min(_RIVALS, scores.shape[1]), dim=1).indices
     leader = scores.gather(1, line[:, None]).maximum(scores.amax(1, keepdim=True))
     rivals[scores.gather(1, rivals) < leader - _SURE] = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import torch
@@ -13,6 +13,7 @@ from attacks.tokens.next_token_shift import DirectionalShift
 
 _JUNCTIONS = 24  # places tried where two sentences may have taken each other's ends
 _LEAST_GAIN = 0.5  # nats by which an exchange of ends has to be likelier
+_AT_ONCE = 16  # lines scored together, which bounds memory and changes no score
 
 
 def swap_suffixes(
@@ -31,25 +32,35 @@ def swap_suffixes(
         job: ends it when its time is up.
     """
     lines = [*lines]
-    logs = [shift.along(line).log_softmax(-1) for line in lines]
+    logs = [*_logs(lines, shift)]
     pairs = [*combinations(range(len(lines)), 2)]
     while pairs and not job.expired:
-        first, second = pairs.pop()
-        line_a, line_b = lines[first], lines[second]
-        before = _total(logs[first], line_a) + _total(logs[second], line_b)
-        best, swapped = before + _LEAST_GAIN, None
-        for begin, start in _junctions(line_a, line_b, logs[first], logs[second]):
-            a = torch.cat([line_a[:begin], line_b[start:]])
-            b = torch.cat([line_b[:start], line_a[begin:]])
-            if max(len(a), len(b)) > longest:
-                continue
-            new = [shift.along(line).log_softmax(-1) for line in (a, b)]
-            if (total := _total(new[0], a) + _total(new[1], b)) > best:
-                best, swapped = total, (a, b, *new)
+        pair = pairs.pop()
+        line, other = (lines[index] for index in pair)
+        best, swapped = sum(_total(logs[i], lines[i]) for i in pair) + _LEAST_GAIN, None
+        places = _junctions(line, other, *(logs[index] for index in pair))
+        swaps = [
+            (torch.cat([line[:begin], other[start:]]), torch.cat([other[:start], line[begin:]]))
+            for begin, start in places
+            if max(begin + len(other) - start, start + len(line) - begin) <= longest
+        ]
+        scored = _logs([new for swap in swaps for new in swap], shift)
+        for swap in swaps:
+            new_logs = [next(scored) for _ in swap]
+            if (total := sum(map(_total, new_logs, swap))) > best:
+                best, swapped = total, (swap, new_logs)
         if swapped is not None:
-            lines[first], lines[second], logs[first], logs[second] = swapped
-            pairs = [*combinations(range(len(lines)), 2)]
+            for index, new, log in zip(pair, *swapped, strict=True):
+                lines[index], logs[index] = new, log
+            again = [two for two in combinations(range(len(lines)), 2) if {*two} & {*pair}]
+            pairs = [two for two in pairs if two not in again] + again
     return lines
+
+
+def _logs(lines: Sequence[Tensor], shift: DirectionalShift) -> Iterator[Tensor]:
+    """Log-probabilities of the next token at each place of each line."""
+    for start in range(0, len(lines), _AT_ONCE):
+        yield from (log.log_softmax(-1) for log in shift.along(lines[start : start + _AT_ONCE]))
 
 
 def _junctions(line: Tensor, other: Tensor, logs: Tensor, theirs: Tensor) -> list[tuple[int, int]]:

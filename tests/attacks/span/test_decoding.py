@@ -99,8 +99,8 @@ def test_the_update_makes_the_private_words_likelier(gpt2: Victim) -> None:
     update = {name: value.float() for name, value in seen.update().items()}
     told = DirectionalShift.of(network, update, 32)
     line = truth.inputs[0]
-    found = told.along(line)
-    plain = DirectionalShift.of(network, {}, 32).along(line)
+    (found,) = told.along([line])
+    (plain,) = DirectionalShift.of(network, {}, 32).along([line])
     places = range(len(line) - 1)
     ranks = [
         [int((table[p] > table[p, line[p + 1]]).sum()) for p in places] for table in (found, plain)

@@ -136,6 +136,29 @@ def test_weights_that_tell_next_words(tied: bool) -> None:
     assert (head_weight(llama), head_weight(gpt2)) == heads
 
 
+def test_work_counts_the_tokens_of_both_moved_copies() -> None:
+    model = GPT2LMHeadModel(GPT2Config(**SIZES))
+    update = {"transformer.h.0.mlp.c_fc.weight": torch.randn(16, 64)}
+    ids, job = torch.tensor([[3, 5, 7], [3, 5, 9]]), Job()
+    with job.limited(model, 1000):
+        shift = DirectionalShift(model, update)
+        shift.next_tokens(ids)
+        assert job.done == 2 * ids.numel()
+        shift.along([*ids])
+        assert job.done == 4 * ids.numel()
+        model(input_ids=ids)
+        assert job.done == 5 * ids.numel()
+
+
+def test_lines_are_scored_alike_alone_and_together() -> None:
+    model = GPT2LMHeadModel(GPT2Config(**SIZES))
+    shift = DirectionalShift(model, {"transformer.h.0.mlp.c_fc.weight": torch.randn(16, 64)})
+    lines = [torch.tensor([3, 5, 7, 11, 9]), torch.tensor([3, 5]), torch.tensor([3, 8, 2])]
+    for line, scores in zip(lines, shift.along(lines), strict=True):
+        assert scores.shape == (len(line) - 1, 30)
+        torch.testing.assert_close(scores, shift.along([line])[0])
+
+
 @pytest.mark.parametrize("network", [GPT2LMHeadModel, LlamaForCausalLM])
 def test_the_update_of_the_head_alone_tells_the_next_word(network: Any) -> None:
     torch.manual_seed(0)
@@ -144,7 +167,7 @@ def test_the_update_of_the_head_alone_tells_the_next_word(network: Any) -> None:
     states = model.base_model(input_ids=ids).last_hidden_state[0].detach()
     head = 0.02 * torch.randn(30, 16)
     head[ids[0, 1:]] = -torch.linalg.pinv(states[:-1]).T
-    plain, told = (DirectionalShift(model, {}, head=own).along(ids[0]) for own in (None, head))
+    plain, told = (DirectionalShift(model, {}, head=own).along([*ids])[0] for own in (None, head))
     assert (told - plain).argmax(-1).tolist() == ids[0, 1:].tolist()
 
 

@@ -18,11 +18,11 @@ TRUE = [[1, 2, 3, 4, 5], [1, 6, 7, 8, 9, 10], [1, 11, 12, 13]]
 class Bigrams:
     """Knows which word follows another in the true sentences."""
 
-    def along(self, line: torch.Tensor) -> torch.Tensor:
+    def along(self, lines: list[torch.Tensor]) -> list[torch.Tensor]:
         table = torch.zeros(20, 20)
         for one in TRUE:
             table[one[:-1], one[1:]] = 4.0
-        return table[line[:-1]]
+        return [table[line[:-1]] for line in lines]
 
 
 def exchanged(lines: list[list[int]], longest: int, job: Job | None = None) -> list[list[int]]:
