@@ -151,7 +151,7 @@ def test_work_counts_the_tokens_of_both_moved_copies() -> None:
 
 
 def test_lines_are_scored_alike_alone_and_together() -> None:
-    model = GPT2LMHeadModel(GPT2Config(**SIZES))
+    model = GPT2LMHeadModel(GPT2Config(**SIZES)).eval()
     shift = DirectionalShift(model, {"transformer.h.0.mlp.c_fc.weight": torch.randn(16, 64)})
     lines = [torch.tensor([3, 5, 7, 11, 9]), torch.tensor([3, 5]), torch.tensor([3, 8, 2])]
     for line, scores in zip(lines, shift.along(lines), strict=True):
