@@ -11,7 +11,8 @@ import torch
 
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
-from tests.apps.cases import Make, merge
+from tests.apps.cases import IMAGES, TEXT, Make, merge
+from tests.contract_cases import Cell
 
 FAKES = Path(__file__).parent / "fakes"
 """A folder that looks like an installed package with attacks of its own."""
@@ -46,3 +47,39 @@ def make_run(tmp_path: Path) -> Make:
         return Run.create(Plan(name=config.name, experiments=(config,)), tmp_path / folder)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
+    """One simulated cell of each kind: two clients, one round, one example each."""
+    from experiments.stages.simulate import Simulator
+
+    found: dict[Cell, Path] = {}
+    image = merge(IMAGES, {"task": {"image_size": 16}})
+    bases: dict[Cell, dict[str, Any]] = {
+        "image": image,
+        "linear": merge(image, {"name": "small-linear", "task": {"model": "mlp"}}),
+        "patches": merge(image, {"name": "small-patches", "task": {"model": "vit"}}),
+        "normalised": merge(
+            image,
+            {
+                "name": "small-normalised",
+                "task": {"model": "resnet20"},
+                "federation": {"train_mode": True},
+            },
+        ),
+        "text": TEXT,
+        "language": merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}}),
+    }
+    for kind, base in bases.items():
+        changes = {
+            "auxiliary": {"split": "public", "rows": 20},
+            "federation": {"rounds": 1, "clients": 2},
+        }
+        config = parse_experiment(merge(base, changes))
+        root = tmp_path_factory.mktemp(kind)
+        run = Run.create(Plan(name=config.name, experiments=(config,)), root / "run")
+        with Simulator() as simulator:
+            simulator.simulate(run.cells[0])
+        found[kind] = run.cells[0].folder
+    return found

@@ -1,15 +1,9 @@
 """What every attack and every defense is tested with."""
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import pytest
+from typing import Literal, NamedTuple
 
 from attacks.scheduling.jobs import JobSpec, plan
-from experiments.plan.config import Plan, parse_experiment
-from experiments.plan.folder import Run
-from experiments.stages.simulate import Simulator
-from tests.apps.cases import IMAGES, TEXT, merge
 
 Cell = Literal["image", "linear", "patches", "normalised", "text", "language"]
 """Classifiers of images by convolutions, linear layers, patches and with batch statistics, of
@@ -78,40 +72,6 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "ats": {},
     "ffa_lora": {},
 }
-
-
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Path]:
-    """One simulated cell of each kind: two clients, one round, one example each."""
-    found: dict[Cell, Path] = {}
-    image = merge(IMAGES, {"task": {"image_size": 16}})
-    bases: dict[Cell, dict[str, Any]] = {
-        "image": image,
-        "linear": merge(image, {"name": "small-linear", "task": {"model": "mlp"}}),
-        "patches": merge(image, {"name": "small-patches", "task": {"model": "vit"}}),
-        "normalised": merge(
-            image,
-            {
-                "name": "small-normalised",
-                "task": {"model": "resnet20"},
-                "federation": {"train_mode": True},
-            },
-        ),
-        "text": TEXT,
-        "language": merge(TEXT, {"name": "small-language", "task": {"model": "tiny-gpt2"}}),
-    }
-    for kind, base in bases.items():
-        changes = {
-            "auxiliary": {"split": "public", "rows": 20},
-            "federation": {"rounds": 1, "clients": 2},
-        }
-        config = parse_experiment(merge(base, changes))
-        root = tmp_path_factory.mktemp(kind)
-        run = Run.create(Plan(name=config.name, experiments=(config,)), root / "run")
-        with Simulator() as simulator:
-            simulator.simulate(run.cells[0])
-        found[kind] = run.cells[0].folder
-    return found
 
 
 def jobs(cell: Path, name: str, guesses: Path, seed: int = 0, **more: object) -> list[JobSpec]:

@@ -26,7 +26,7 @@ from fedsim.tasks import initial_weights, make_task
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
 from tests.attacks.conftest import pictures, victim  # noqa: F401
-from tests.contract_cases import DEFENSE_CASES, RUNS, Cell, cells, jobs  # noqa: F401
+from tests.contract_cases import DEFENSE_CASES, RUNS, Cell, jobs
 from tests.far import FAR, Far, Generators, Watch
 
 
@@ -131,7 +131,7 @@ def test_what_is_solved_waits_seldom(
 def test_an_attack_computes_where_it_is_told(
     name: str,
     kind: Cell,
-    cells: dict[Cell, Path],  # noqa: F811
+    cells: dict[Cell, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
