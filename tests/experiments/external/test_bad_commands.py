@@ -13,8 +13,8 @@ from experiments import cli
 from fedsim.capture import CaptureStore
 from fedsim.files import load_tensors, save_tensors, write_json
 from fedsim.models import TEXT_MODELS, transformer
+from tests.experiments.external.cases import by_name, federate, numbered
 from tests.experiments.external.conftest import Held
-from tests.experiments.external.test_captured import by_name, federate, numbered
 
 GPT2 = "--model tiny-gpt2"
 NET = "--model tests.experiments.external.conftest:Net --image-shape 1,8,8"

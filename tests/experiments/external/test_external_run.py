@@ -16,10 +16,10 @@ from experiments.external.run import open_run
 from experiments.plan.folder import write_experiment
 from fedsim.errors import ConfigError, StoreError
 from tests.experiments.conftest import Said
+from tests.experiments.external.cases import broken, by_name, federate
 from tests.experiments.external.conftest import SENTENCE, Held
 from tests.experiments.external.conftest import Net as Images
 from tests.experiments.external.conftest import loss as image_loss
-from tests.experiments.external.test_captured import broken, by_name, federate
 
 
 @pytest.fixture

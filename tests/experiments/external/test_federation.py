@@ -19,8 +19,8 @@ from fedsim.errors import ConfigError
 from fedsim.models.lora import LoRA, adapt
 from fedsim.tasks import initial_weights, make_task
 from tests.experiments.conftest import Said
+from tests.experiments.external.cases import adapters, by_name, federate
 from tests.experiments.external.conftest import Held
-from tests.experiments.external.test_captured import adapters, by_name, federate
 
 
 @pytest.fixture

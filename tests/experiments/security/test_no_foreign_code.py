@@ -14,8 +14,8 @@ from fedsim.build import registry
 from fedsim.errors import ConfigError
 from fedsim.models import TEXT_MODELS, transformer
 from tests.experiments.conftest import Said
+from tests.experiments.external.cases import federate, numbered
 from tests.experiments.external.conftest import Held, held
-from tests.experiments.external.test_captured import federate, numbered
 
 __all__ = ["held"]
 GROUPS = ("attacks", "defenses", "metrics", "models", "tasks")
