@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.tokens.cuts import CUTS
-from attacks.tokens.subspace import Subspace, span
+from attacks.tokens.subspace import Subspace, rounding, span
 from fedsim.capture import Observation
 from fedsim.models.lora import is_second_factor, second_factor
 
@@ -161,7 +161,5 @@ def _rank(matrix: Tensor) -> int:
 
 def _side(observation: Observation, update: dict[str, Tensor], name: str) -> tuple[Tensor, float]:
     """The gradient ``(width, outputs)`` scaled to norm 1, and the rounding error of an entry."""
-    wire, norm = observation.received[name], update[name].norm()
-    unit = CUTS.mean_rounding * torch.finfo(wire.dtype).eps
-    rounding = unit * wire.double().square().mean().sqrt()
-    return update[name].T / norm, float(rounding.to(norm) / norm)
+    norm = update[name].norm()
+    return update[name].T / norm, rounding(observation.received[name]) / float(norm)

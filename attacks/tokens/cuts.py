@@ -13,7 +13,6 @@ class TokenCuts:
         singular_value: smallest singular value that counts towards a span, as a share of the
             largest; below lies float32 rounding at the client.
         factor_singular_value: the same for the second factor of an adapter.
-        mean_rounding: mean error of a rounded number, in units of its last place.
         rank_fall: a singular value this many times above the next ends a span that rounding blurs.
         lost_dimensions: dimensions that layer normalisation may take from inputs and gradients; a
             span with no more than these to spare is full.
@@ -60,7 +59,6 @@ class TokenCuts:
 
     singular_value: float = 1e-7
     factor_singular_value: float = 1e-6
-    mean_rounding: float = 0.3
     rank_fall: float = 30.0
     lost_dimensions: int = 2
     equal_rank: float = 0.9

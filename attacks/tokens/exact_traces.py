@@ -13,7 +13,7 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.candidates import Candidates, candidates, start_of
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers, Layer
-from attacks.tokens.subspace import Subspace, span
+from attacks.tokens.subspace import Subspace, rounding, span
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.lora import is_adapter, second_factor
@@ -155,11 +155,8 @@ def subspace(model: AttackedModel, layer: Layer) -> Subspace:
     side = model.layers.side(layer, observation.update(names))
     if not side.isfinite().all() or not side.any():
         raise _nothing(layer)
-    # Rounding errs by up to half a unit in the last place, and by about 0.3 of one on average.
     wire = torch.cat([observation.received[name].flatten() for name in names])
-    unit = CUTS.mean_rounding * torch.finfo(wire.dtype).eps
-    noise = unit * float(wire.double().square().mean().sqrt())
-    return span(side.to(model.device), noise)
+    return span(side.to(model.device), rounding(wire))
 
 
 def _nothing(layer: Layer) -> CannotAttack:

@@ -112,3 +112,8 @@ def _fall(values: Tensor) -> int:
     if len(falls) == 0 or float(falls.max()) < CUTS.rank_fall:
         return len(values)
     return int(falls.argmax()) + 1
+
+
+def rounding(wire: Tensor) -> float:
+    """Rms error of an entry that its dtype rounded: uniform over a unit in the last place."""
+    return 12**-0.5 * torch.finfo(wire.dtype).eps * float(wire.double().square().mean().sqrt())

@@ -19,7 +19,6 @@ from fedsim.types import Tensors
 
 _WORDS = 2  # rows of most energy that are looked at, for each place of a sentence
 _NEAR = 6  # and at each of them
-_CLEAR = 5.0  # standard deviations of the energy of noise by which a row stands out
 _FEWEST = 4  # such rows from which sentences are told apart
 
 
@@ -48,9 +47,13 @@ class TableRows:
     @property
     def tells(self) -> bool:
         """Whether the energy of any row is more than that of noise."""
-        rows = torch.cat([self.words, self.places])
-        edge = float(chi2.isf(CUTS.row_level / len(rows), rows.shape[1]))
-        return bool((rows.square().sum(1) > self.noise * edge).any())
+        return bool((torch.cat([self.words, self.places]).square().sum(1) > self.edge).any())
+
+    @property
+    def edge(self) -> float:
+        """Energy that the strongest of all rows of noise exceeds with probability ``row_level``."""
+        rows = len(self.words) + len(self.places)
+        return self.noise * float(chi2.isf(CUTS.row_level / rows, self.words.shape[1]))
 
     def without(self, others: Tensors) -> TableRows:
         """The rows less those of other sentences, as far as they were sent."""
@@ -82,8 +85,8 @@ class TableRows:
         sentences that has another sign if the classes differ, and another size if not.
         """
         rows = self.words[tokens]
-        energy, width = rows.square().sum(1), rows.shape[1]
-        clear = energy > self.noise * (width + _CLEAR * (2 * width) ** 0.5)
+        energy = rows.square().sum(1)
+        clear = energy > self.edge
         if int(clear.sum()) < _FEWEST:
             return []
         unit = normalize(rows, eps=1e-30)
