@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ImageCuts:
-    """Thresholds of ``dlg`` and ``idlg``.
+    """Thresholds of ``dlg`` and ``idlg``."""
 
-    Attributes:
-        progress: share of its objective to which ``patience`` steps must bring a start that is not
-            given up; one that converges does better.
-    """
-
+    # Share of its objective to which ``patience`` steps must bring a start that is not given
+    # up; one that converges does better.
     progress: float = 0.6
 
 

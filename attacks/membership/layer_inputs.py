@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from attacks.observed.calls import inputs_of
 from attacks.tokens.subspace import Subspace, span
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
@@ -23,10 +23,6 @@ _ROWS = 32  # candidates in one pass
 _ROUNDING = 1e-12
 """Energy that float32 leaves in each other direction, as a share of the strongest one's."""
 Layers: TypeAlias = dict[str, nn.Module]
-
-
-class _Reached(Exception):
-    """Ends a forward pass once the last layer has its input."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +138,8 @@ def _spans(seen: Observation, layers: Layers, groups: Sequence[Sequence[str]]) -
 
 
 def _inputs(network: nn.Module, task: Task, layers: Layers, rows: Batch) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-
-    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            found[name] = args[0]
-            if len(found) == len(layers):
-                raise _Reached
-
-        return hook
-
-    with ExitStack() as stack, torch.no_grad(), suppress(_Reached):
-        for name, module in layers.items():
-            stack.callback(module.register_forward_pre_hook(keep(name)).remove)
-        task.loss(network, rows)
-    return found
+    inputs = inputs_of([*layers.values()], lambda: task.loss(network, rows))
+    return dict(zip(layers, inputs, strict=True))
 
 
 def _mean(scores: Tensor, rows: Batch) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 
@@ -33,3 +34,24 @@ def _note(
     calls: list[Call], name: str, layer: nn.Module, args: tuple[Any, ...], output: Tensor
 ) -> None:
     calls.append(Call(name, layer, args[0], output))
+
+
+class _Reached(Exception):
+    """Ends a forward pass once every layer has its input."""
+
+
+def inputs_of(layers: Sequence[nn.Module], run: Callable[[], object]) -> list[Tensor]:
+    """The input of each layer in a run of the network, which ends once all have theirs."""
+    inputs: dict[int, Tensor] = {}
+
+    def note(index: int, layer: nn.Module, args: tuple[Any, ...]) -> None:
+        del layer
+        inputs[index] = args[0]
+        if len(inputs) == len(layers):
+            raise _Reached
+
+    with ExitStack() as stack, torch.no_grad(), suppress(_Reached):
+        for index, layer in enumerate(layers):
+            stack.callback(layer.register_forward_pre_hook(partial(note, index)).remove)
+        run()
+    return [inputs[index] for index in range(len(layers))]

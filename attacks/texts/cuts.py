@@ -7,21 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TextCuts:
-    """Thresholds on what of a gradient is matched, and how.
+    """Thresholds on what of a gradient is matched, and how."""
 
-    Attributes:
-        factor_miss: largest part of a gradient's norm that its factors may miss; rounding of
-            float32 is about 1e-7.
-        denoised_side: rows and columns below which singular values say nothing of the noise.
-        noise_margin: factor on the variance of the declared noise, which is itself measured on a
-            few thousand draws.
-        label_orders: most orders of the labels tried; more than six sentences have more.
-    """
-
+    # Largest part of a gradient's norm that its factors may miss; rounding of float32 is about
+    # 1e-7.
     factor_miss: float = 1e-5
-    denoised_side: int = 32
+    denoised_side: int = 32  # rows and columns below which singular values say nothing of the noise
+    # Factor on the variance of the declared noise, which is itself measured on a few thousand
+    # draws.
     noise_margin: float = 1.1
-    label_orders: int = 720
+    label_orders: int = 720  # most orders of the labels tried; more than six sentences have more
 
 
 CUTS = TextCuts()

@@ -6,13 +6,14 @@ import copy
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attacks.observed.calls import inputs_of
 from fedsim.errors import CannotAttack
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.linear import is_transposed
@@ -23,10 +24,6 @@ _CONTEXT_LAYERS = 3
 """Layers considered behind the first attention: its output and both of the feed-forward part."""
 _LATER_LAYERS = 4
 """Layers considered behind those: the ones of the second block."""
-
-
-class _Reached(Exception):
-    """Ends a forward pass once the last requested layer has its input."""
 
 
 @dataclass(frozen=True)
@@ -196,23 +193,12 @@ class FirstLayers:
     def _run(
         self, layers: Sequence[Layer], ids: Tensor, mask: Tensor | None = None
     ) -> list[Tensor]:
-        inputs: dict[int, Tensor] = {}
-
-        def keep(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-            def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-                inputs[index] = args[0]
-                if len(inputs) == len(layers):
-                    raise _Reached
-
-            return hook
-
         mask = torch.ones_like(ids) if mask is None else mask
-        with ExitStack() as stack, torch.no_grad(), suppress(_Reached):
-            for index, layer in enumerate(layers):
-                module = self.network.get_submodule(layer.modules[0])
-                stack.callback(module.register_forward_pre_hook(keep(index)).remove)
-            self.network(input_ids=ids, attention_mask=mask, **self._arguments)
-        return [inputs[index] for index in range(len(layers))]
+        modules = [self.network.get_submodule(layer.modules[0]) for layer in layers]
+        return inputs_of(
+            modules,
+            lambda: self.network(input_ids=ids, attention_mask=mask, **self._arguments),
+        )
 
     def _trace(self, words: list[int]) -> tuple[list[Layer], list[Tensor]]:
         """All layers in the order of their use, and their inputs ``(token, width)``."""
