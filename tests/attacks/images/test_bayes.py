@@ -99,8 +99,8 @@ def test_recovers_the_images_of_a_batch(victim: Victim, pictures: Pictures) -> N
     "defense",
     [
         {"name": "gaussian_noise", "std": 0.1},
-        {"name": "sign"},
-        {"name": "prune", "fraction": 0.99},
+        pytest.param({"name": "sign"}, marks=pytest.mark.slow),
+        pytest.param({"name": "prune", "fraction": 0.99}, marks=pytest.mark.slow),
     ],
 )
 def test_knowing_the_defense_the_update_is_read_as_by_equations(
@@ -122,7 +122,10 @@ def test_knowing_the_defense_the_update_is_read_as_by_equations(
 
 @pytest.mark.parametrize(
     "defense",
-    [{"name": "sign", "stage": "sample"}, {"name": "prune", "fraction": 0.9, "stage": "sample"}],
+    [
+        {"name": "sign", "stage": "sample"},
+        pytest.param({"name": "prune", "fraction": 0.9, "stage": "sample"}, marks=pytest.mark.slow),
+    ],
 )
 def test_each_example_of_a_batch_is_defended(
     victim: Victim, pictures: Pictures, defense: dict[str, object]

@@ -88,7 +88,9 @@ def test_only_an_adaptive_attack_recovers_from_a_clipped_update(
     assert error(oblivious, batch) > 0.02
 
 
-@pytest.mark.parametrize(("keep", "step_size"), [("largest", None), ("random", 0.5)])
+@pytest.mark.parametrize(
+    ("keep", "step_size"), [("largest", None), pytest.param("random", 0.5, marks=pytest.mark.slow)]
+)
 def test_only_an_adaptive_attack_recovers_from_a_pruned_update(
     victim: Victim, pictures: Pictures, keep: str, step_size: float | None
 ) -> None:
@@ -99,6 +101,7 @@ def test_only_an_adaptive_attack_recovers_from_a_pruned_update(
     assert error(oblivious, batch) > 0.02
 
 
+@pytest.mark.slow
 def test_where_noise_hides_what_was_pruned_the_guess_is_pruned_by_its_own_size(
     victim: Victim, pictures: Pictures
 ) -> None:
@@ -110,6 +113,7 @@ def test_where_noise_hides_what_was_pruned_the_guess_is_pruned_by_its_own_size(
     assert error(adaptive, batch) < 0.1 * error(oblivious, batch)
 
 
+@pytest.mark.slow
 def test_examples_pruned_alone_and_clipped_together(victim: Victim, pictures: Pictures) -> None:
     batch = pictures(2, 6, 3, channels=1)
     task, seen = victim(batch, step_size=0.5, labels=(6, 3))
@@ -151,6 +155,7 @@ def test_objective_is_that_of_the_guess(victim: Victim, pictures: Pictures) -> N
     assert found.objective == objectives[-1]
 
 
+@pytest.mark.slow
 def test_restarts_replace_a_start_that_runs_away(victim: Victim, pictures: Pictures) -> None:
     task, seen = victim(pictures(1, 6, size=32))
     once, more = (

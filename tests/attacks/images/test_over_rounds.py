@@ -182,6 +182,7 @@ def test_after_the_budget_the_last_guess_stays(victim: Victim, pictures: Picture
         assert torch.equal(guess.guess.inputs, found[0].guess.inputs)
 
 
+@pytest.mark.slow
 def test_a_generator_is_searched_over_rounds_too(victim: Victim, pictures: Pictures) -> None:
     task, seen = rounds(victim, pictures(1, 6, size=8), 2, noise=0.01)
     made = GIGIP(latent=4, latent_steps=3, weight_steps=2, over_rounds=True)

@@ -122,9 +122,9 @@ def test_a_changed_update_is_not_certified(victim: Victim, pictures: Pictures) -
     ("defense", "share"),
     [
         ({"name": "gaussian_noise", "std": 0.001}, 0.1),
-        ({"name": "prune", "fraction": 0.99}, 0.5),
+        pytest.param({"name": "prune", "fraction": 0.99}, 0.5, marks=pytest.mark.slow),
         ({"name": "sign", "scale": "mean"}, 0.7),
-        ({"name": "quantize", "kind": "int8"}, 0.1),
+        pytest.param({"name": "quantize", "kind": "int8"}, 0.1, marks=pytest.mark.slow),
         ({"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 0.01}, 0.7),
         ({"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 100.0}, 1.01),
     ],

@@ -130,6 +130,7 @@ def test_batch_is_exact_and_proven(
     assert (guess.steps > 0) == (count > 1)
 
 
+@pytest.mark.slow
 def test_a_large_batch_is_found_through_the_activations(mlp: Victim) -> None:
     seen, truth = mlp.capture(list(range(100, 124)))
     guess = mlp.attack(seen, Spear(samples=1))
@@ -160,6 +161,7 @@ def test_a_coarse_wire_is_no_refusal(fresh: Victim, dtype: torch.dtype) -> None:
         assert certified(guess) == {"certified"}
 
 
+@pytest.mark.slow
 def test_the_number_of_examples_tells_the_rank_under_noise(fresh: Victim) -> None:
     seen, truth = fresh.capture(list(range(70, 78)), {"name": "gaussian_noise", "std": 6e-4})
     guess = fresh.attack(seen, Spear(samples=4096))

@@ -39,7 +39,7 @@ def listed(found: GradientPursuit) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     "defense",
-    [NOISE, *(pytest.param(one, marks=pytest.mark.slow) for one in (SIGNS, TOP)), HALF],
+    [NOISE, *(pytest.param(one, marks=pytest.mark.slow) for one in (SIGNS, TOP, HALF))],
 )
 def test_words_of_a_blurred_update(gpt2: Victim, defense: dict[str, object]) -> None:
     shares, chance = [], []

@@ -56,6 +56,7 @@ def test_words_and_class_of_signs(bert: Victim) -> None:
     assert guess.labels.tolist() == truth.labels.tolist()
 
 
+@pytest.mark.slow
 def test_as_many_sentences_as_the_batch_has(bert: Victim) -> None:
     guess, truth = decoded(bert, [3, 4])
     assert len(guess) == 2
