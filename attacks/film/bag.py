@@ -63,22 +63,22 @@ def read_bag(
     noise = noise_variance(words) if sigma is None else sigma**2
     chosen = ("tied" if tables.tied else "rows") if rule == "auto" else rule
     if chosen == "rows":
-        found = torch.nonzero((words != 0).any(1))[:, 0]
+        ids = torch.nonzero((words != 0).any(1))[:, 0]
     elif chosen == "noise":
         bound = math.sqrt(2 * noise * math.log(words.shape[1]))
-        found = torch.nonzero(words.abs().amax(1) > bound)[:, 0]
+        ids = torch.nonzero(words.abs().amax(1) > bound)[:, 0]
     elif chosen == "energy":
-        found = standing_out(words, noise, threshold)
+        ids = standing_out(words, noise, threshold)
     else:
-        found = _tied(words, positions, observation.knowledge.num_examples)
-    if rule == "auto" and not 0 < len(found) < len(words):
-        found = standing_out(words, noise, threshold)
-    if not len(found):
+        ids = _tied(words, positions, observation.knowledge.num_examples)
+    if rule == "auto" and not 0 < len(ids) < len(words):
+        ids = standing_out(words, noise, threshold)
+    if not len(ids):
         raise CannotAttack(
             f"no row of the word embeddings stands out by bag = {chosen!r}",
             "Choose another rule, or bag = 'none' to search with the language model alone.",
         )
-    return Bag(found, _longest(positions, noise, threshold))
+    return Bag(ids, _longest(positions, noise, threshold))
 
 
 def _tied(words: Tensor, positions: Tensor, count: int | None) -> Tensor:

@@ -54,9 +54,9 @@ class Grammar:
 
     def repeats(self, sequences: Tensor) -> Tensor:
         """Earlier occurrences of the n-gram that each word would complete, ``(beam, word)``."""
-        found = torch.zeros(len(sequences), len(self.words), device=sequences.device)
+        counts = torch.zeros(len(sequences), len(self.words), device=sequences.device)
         if not self.ngram:
-            return found
+            return counts
         context = sequences[:, sequences.shape[1] - self.ngram + 1 :]
         earlier = sequences[:, :0].unsqueeze(-1).expand(-1, -1, self.ngram)
         if sequences.shape[1] >= self.ngram:
@@ -66,7 +66,7 @@ class Grammar:
         last = known[..., -1].contiguous()
         place = torch.searchsorted(self.words, last).clamp(max=len(self.words) - 1)
         same &= self.words[place] == last
-        return found.scatter_add_(1, place, same.float())
+        return counts.scatter_add_(1, place, same.float())
 
     def without(self, sentence: tuple[int, ...]) -> Grammar:
         """The grammar with the n-grams of a sentence banned, except those with special tokens."""
@@ -203,7 +203,7 @@ def search(
             BeamSentence(tuple(beam), score / max(len(beam) - begun, 1))
             for beam, score in zip(beams.tolist(), scores.tolist(), strict=True)
         ]
-    return sorted(done, key=lambda found: -found.score)
+    return sorted(done, key=lambda sentence: -sentence.score)
 
 
 def _credit(body: Any, head: Tensor, words: Tensor) -> Tensor:  # noqa: ANN401

@@ -53,8 +53,8 @@ class SpanEvidence:
     @property
     def words(self) -> Tensor:
         """All candidates, ascending ``(word,)``."""
-        found: Tensor = torch.cat(list(self.tokens)).unique()
-        return found
+        words: Tensor = torch.cat(list(self.tokens)).unique()
+        return words
 
     @property
     def longest(self) -> int:
@@ -110,19 +110,19 @@ class SpanEvidence:
             seen.update({line[:n]: sine[:n] for n in range(1, len(line) + 1)})
         strict = self.limit / CUTS.stricter
         strays = {line: int((seen[line[:-1]] > strict).sum()) for line in ended}
-        found: list[SpanSentence] = []
+        clear: list[SpanSentence] = []
         doubtful: list[SpanSentence] = []
         for line in sorted(ended, key=lambda line: (strays[line], -len(line))):
-            own = seen[line[:-1]]
-            shared = max((_shared(line[:-1], one.ids) for one in found), default=0)
-            in_span = float((own <= self.limit).double().mean())
-            if shared == len(own) or in_span < CUTS.in_span_share:
+            sines_of = seen[line[:-1]]
+            shared = max((_shared(line[:-1], sentence.ids) for sentence in clear), default=0)
+            in_span = float((sines_of <= self.limit).double().mean())
+            if shared == len(sines_of) or in_span < CUTS.in_span_share:
                 continue
-            fits = own[shared:] <= (strict if shared > 1 else self.limit)
+            fits = sines_of[shared:] <= (strict if shared > 1 else self.limit)
             sure = bool(fits[-1]) and float(fits.double().mean()) >= CUTS.in_span_share
-            (found if sure else doubtful).append(SpanSentence(line, float(own.mean()), True))
-        doubtful.sort(key=lambda one: one.sine)
-        return found, doubtful[: CUTS.tried * len(found)]
+            (clear if sure else doubtful).append(SpanSentence(line, float(sines_of.mean()), True))
+        doubtful.sort(key=lambda sentence: sentence.sine)
+        return clear, doubtful[: CUTS.tried * len(clear)]
 
     def _lost(self, line: Line) -> bool:
         """Whether a prefix has so many strays that it is given up."""
@@ -185,7 +185,7 @@ def recover(
         grammar = replace(grammar, may_end=may_end)
     grammar = replace(grammar, ngram=0, banned=grammar.banned[:, :0], cover=False)
     prove = partial(proven, Prover(observation, task, network, evidence.first))
-    found: dict[Line, SpanSentence] = {}
+    sentences: dict[Line, SpanSentence] = {}
     good: list[SpanSentence] = []
     guess: Reconstruction | None = None
     trace, start = [], time.monotonic()
@@ -193,26 +193,26 @@ def recover(
         again = replace(evidence, limit=wider * evidence.limit, strays=set())
         nats = partial(again.of, words=grammar.words)
         ended = search(network, grammar, width, evidence=nats, expired=lambda: job.expired)
-        lines = [one.tokens for one in ended if one.tokens[-1] == grammar.end]
+        lines = [sentence.tokens for sentence in ended if sentence.tokens[-1] == grammar.end]
         new, doubtful = again.accepted(lines)
-        found = {**{one.ids: one for one in new}, **found}
-        if found:
-            tried = prove([*found.values()])
+        sentences = {**{sentence.ids: sentence for sentence in new}, **sentences}
+        if sentences:
+            tried = prove([*sentences.values()])
             if doubtful and not tried.certified:
-                whole = prove([*found.values(), *doubtful])
+                whole = prove([*sentences.values(), *doubtful])
                 tried = whole if whole.certified else tried
             if guess is None or tried.certified:
-                guess, good = tried, [*found.values()]
+                guess, good = tried, [*sentences.values()]
             trace.append((step, time.monotonic() - start, tried.objective or 0.0))
-            job.report(step, tried.objective or 0.0, task.text(next(iter(found))))
+            job.report(step, tried.objective or 0.0, task.text(next(iter(sentences))))
         if job.expired or (guess is not None and guess.certified):
             break
     if guess is None:
         return None
     missing = (observation.knowledge.num_examples or 0) - len(guess.guess)
     if missing > 0 and not job.expired:
-        likely = [one.tokens for one in search(network, grammar, width)]
-        rest = [SpanSentence(line, 1.0, False) for line in likely if line not in found]
+        likely = [sentence.tokens for sentence in search(network, grammar, width)]
+        rest = [SpanSentence(line, 1.0, False) for line in likely if line not in sentences]
         guess = prove([*good, *rest])
     return replace(guess, steps=len(trace), trace=tuple(trace), expired=job.expired)
 

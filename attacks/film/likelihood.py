@@ -55,18 +55,18 @@ class SoftEvidence:
         """
         first = ratios[sentences.shape[1], words]
         gain, few = first.topk(min(CUTS.likely_words, len(words)))
-        found = gain.expand(len(sentences), -1)
+        total = gain.expand(len(sentences), -1)
         for layers in self._telling():
-            kinds = [one.layer for one in layers]
+            kinds = [item.layer for item in layers]
             inputs = self.traces.layers.of_extensions(kinds, sentences, words[few])
-            found = found + total_ratio(layers, inputs)
-        nats = found.new_full((len(sentences), len(words)), -math.inf)
-        nats[:, few] = found
+            total = total + total_ratio(layers, inputs)
+        nats = total.new_full((len(sentences), len(words)), -math.inf)
+        nats[:, few] = total
         return nats
 
     def _telling(self) -> list[list[Evidence]]:
         both = (
-            [one for one in part if one.tells] for part in (self.traces.near, self.traces.later)
+            [item for item in part if item.tells] for part in (self.traces.near, self.traces.later)
         )
         return [part for part in both if part]
 
@@ -77,9 +77,9 @@ def read_likelihood(model: AttackedModel, job: Job, why: str) -> tuple[SoftEvide
     There is none without an end token or time, or if the first layer says nothing. ``why`` is the
     reason that exact spans were not taken.
     """
-    found = None if job.expired else _read(model)
-    how = "Ranked by log-probability alone" if found is None else "Words by their likelihood"
-    return found, f"{how}, since {why}."
+    evidence = None if job.expired else _read(model)
+    how = "Ranked by log-probability alone" if evidence is None else "Words by their likelihood"
+    return evidence, f"{how}, since {why}."
 
 
 def _read(model: AttackedModel) -> SoftEvidence | None:
@@ -135,14 +135,17 @@ def likeliest(
     scored: list[ScoredPrefix] = []
     for step in (1, 2):
         nats = partial(evidence.of, evidence.traces.ratios, words=grammar.words)
-        found = search(
+        sentences = search(
             network, grammar, width, whole=True, evidence=nats, expired=lambda: job.expired
         )
         # The evidence of a whole sentence counts, not that of its mean word.
-        scored += [ScoredPrefix(one.tokens, one.score * (len(one.tokens) - start)) for one in found]
-        scored.sort(key=lambda one: -one.score)
+        scored += [
+            ScoredPrefix(sentence.tokens, sentence.score * (len(sentence.tokens) - start))
+            for sentence in sentences
+        ]
+        scored.sort(key=lambda sentence: -sentence.score)
         # Evidence against the later words ends a sentence early; the whole gradient tells lengths.
-        tried = [one.ids for one in varied(scored, start, count)]
+        tried = [sentence.ids for sentence in varied(scored, start, count)]
         best = choose(match, [torch.tensor(line, device=first.device) for line in tried], count)
         lines = [tuple(line.tolist()) for line in best.lines]
         lines += [line for line in tried if line not in lines][: count - len(lines)]

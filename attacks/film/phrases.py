@@ -199,9 +199,9 @@ class Words:
         return made
 
     def _swap(self, inner: list[int], rng: torch.Generator) -> list[int]:
-        one, other = torch.randperm(len(inner), generator=rng)[:2].tolist()
+        first, second = torch.randperm(len(inner), generator=rng)[:2].tolist()
         new = list(inner)
-        new[one], new[other] = new[other], new[one]
+        new[first], new[second] = new[second], new[first]
         return new
 
     def _delete(self, inner: list[int], rng: torch.Generator) -> list[int]:

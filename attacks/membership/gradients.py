@@ -59,8 +59,8 @@ class Regression:
         unlikely = len(update) * rest.log() + (self.values / ridges[:, None]).log1p().sum(1)
         inverse = 1 / (self.values + ridges[unlikely.argmin()])
         weights = self.vectors @ (inverse * projected)
-        found: Tensor = weights / (self.vectors.square() @ inverse).sqrt()
-        return found
+        t_value: Tensor = weights / (self.vectors.square() @ inverse).sqrt()
+        return t_value
 
 
 @dataclass(frozen=True)
@@ -72,24 +72,24 @@ class Candidates:
     left out where other tensors have coordinates enough, and not even computed.
 
     Attributes:
-        own: the model, with the compared tensors alone for parameters.
+        model: broadcast, with the compared tensors alone for parameters.
         chosen: the compared of their coordinates, one tensor after another, ``(coordinate,)``.
         gradients: ``(candidate, coordinate)``.
     """
 
-    own: Replay
+    model: Replay
     chosen: Tensor
     gradients: Tensor
 
     @classmethod
-    def of(cls, own: Replay, rows: Batch) -> Candidates:
+    def of(cls, model: Replay, rows: Batch) -> Candidates:
         """The gradients of all rows; those of the last call if weights and rows are the same."""
-        pilot = own.gradient(rows[:: -(-len(rows) // _PILOT)])
+        pilot = model.gradient(rows[:: -(-len(rows) // _PILOT)])
         energy = {name: value.detach().square() for name, value in pilot.items()}
         names = [k for k, v in energy.items() if 2 * int(v.count_nonzero()) > v.numel()]
         if sum(energy[name].numel() for name in names) < _COORDINATES:
             names = list(energy)
-        few = replace(own, parameters={name: own.parameters[name] for name in names})
+        few = replace(model, parameters={name: model.parameters[name] for name in names})
         key = _key(few, rows)
         if key not in _last:
             _last.clear()
@@ -101,18 +101,18 @@ class Candidates:
         whole = torch.cat([value.flatten() for value in energy.values()])
         size = min(_COORDINATES, len(whole))
         whole[:: max(1, 2 * len(whole) // size)] = torch.inf
-        found = cls(few, whole.topk(size).indices.sort().values, whole[:0])
-        each = [found.pick(few.gradient(rows[i])) for i in range(len(rows))]
-        return replace(found, gradients=torch.stack(each))
+        compared = cls(few, whole.topk(size).indices.sort().values, whole[:0])
+        each = [compared.pick(few.gradient(rows[i])) for i in range(len(rows))]
+        return replace(compared, gradients=torch.stack(each))
 
     def pick(self, gradient: Tensors) -> Tensor:
         """The compared coordinates of a gradient, float32."""
-        parts = [gradient[k].detach().flatten().to(p) for k, p in self.own.parameters.items()]
+        parts = [gradient[k].detach().flatten().to(p) for k, p in self.model.parameters.items()]
         return torch.cat(parts)[self.chosen]
 
     def seen(self, observation: Observation) -> Tensors:
         """The observed mean gradient of the compared tensors."""
-        received = {name: observation.received[name] for name in self.own.parameters}
+        received = {name: observation.received[name] for name in self.model.parameters}
         return observed_gradient(replace(observation, received=received))
 
     def likelihoods(self, observation: Observation) -> Tensor:
@@ -126,9 +126,9 @@ class Candidates:
         values = self.pick(update)
         if all(read(value).signs for value in update.values() if value.any()):
             return self._shares.t_values(values)
-        alive, kept = (self.gradients != 0).float().mean(0) > 0.5, values != 0
-        if float(kept[alive].float().mean()) < CUTS.full_share:
-            return Regression.on(self.gradients[:, kept]).t_values(values[kept])
+        alive, sent = (self.gradients != 0).float().mean(0) > 0.5, values != 0
+        if float(sent[alive].float().mean()) < CUTS.full_share:
+            return Regression.on(self.gradients[:, sent]).t_values(values[sent])
         return self._whole.t_values(values)
 
     def products(self, updates: Tensor) -> Tensor:
@@ -138,8 +138,8 @@ class Candidates:
             Float64 ``(update, candidate)``.
         """
         norms = self.gradients.norm(dim=1).clamp(min=1e-30)
-        found: Tensor = (updates @ self.gradients.T / norms).double()
-        return found
+        inner: Tensor = (updates @ self.gradients.T / norms).double()
+        return inner
 
     @cached_property
     def _whole(self) -> Regression:
@@ -151,11 +151,11 @@ class Candidates:
         return Regression.on(self.gradients / sizes.clamp(min=1e-6 * float(sizes.max())))
 
 
-def _key(own: Replay, rows: Batch) -> str:
+def _key(model: Replay, rows: Batch) -> str:
     """Hash of the weights, the compared parameters and the rows."""
-    found = hashlib.sha256(repr((own.task.spec, list(own.parameters))).encode())
-    weights = own.network.state_dict()
+    digest = hashlib.sha256(repr((model.task.spec, list(model.parameters))).encode())
+    weights = model.network.state_dict()
     for value in (*weights.values(), rows.inputs, rows.labels):
-        found.update(f"{value.device} {value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(f"{value.device} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

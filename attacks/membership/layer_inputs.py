@@ -89,27 +89,27 @@ def residuals(
         raise CannotAttack("no linear layer was sent", "Choose another statistic.")
     groups = _sharing(_inputs(network, task, chosen, rows[:1]))
     spans = [_spans(seen, chosen, groups) for seen in observations]
-    found: list[list[Tensor]] = [[] for _ in observations]
+    parts_by_update: list[list[Tensor]] = [[] for _ in observations]
     for start in range(0, len(rows), _ROWS):
         some = rows[start : start + _ROWS]
         inputs = _inputs(network, task, chosen, some)
-        for own, parts in zip(spans, found, strict=True):
-            parts.append(torch.stack([_mean(one, some) for one in _scores(own, inputs)]))
+        for spans_of, parts in zip(spans, parts_by_update, strict=True):
+            parts.append(torch.stack([_mean(s, some) for s in _scores(spans_of, inputs)]))
     return [
-        (torch.cat(parts, 1) if _telling(own) else _standard(torch.cat(parts, 1))).mean(0)
-        for own, parts in zip(spans, found, strict=True)
+        (torch.cat(parts, 1) if _telling(spans_of) else _standard(torch.cat(parts, 1))).mean(0)
+        for spans_of, parts in zip(spans, parts_by_update, strict=True)
     ]
 
 
 def _telling(spans: dict[str, _Span]) -> dict[str, _Span]:
-    return {name: one for name, one in spans.items() if one.tells}
+    return {name: layer_span for name, layer_span in spans.items() if layer_span.tells}
 
 
 def _scores(spans: dict[str, _Span], inputs: dict[str, Tensor]) -> list[Tensor]:
     """Nearness in the layers that tell, or lightness in all if none does."""
     if telling := _telling(spans):
-        return [one.nearness(inputs[name]) for name, one in telling.items()]
-    return [one.lightness(inputs[name]) for name, one in spans.items()]
+        return [layer_span.nearness(inputs[name]) for name, layer_span in telling.items()]
+    return [layer_span.lightness(inputs[name]) for name, layer_span in spans.items()]
 
 
 def _standard(scores: Tensor) -> Tensor:

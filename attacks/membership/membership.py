@@ -108,21 +108,21 @@ class Membership(Attack):
         rows: Batch,
     ) -> list[Tensor]:
         """For each update ``(candidate,)``; all updates are of the same weights."""
-        own = replay(observations[0], task, job.device)
+        model = replay(observations[0], task, job.device)
         if self.statistic == "residual":
-            return residuals(own.network, task, observations, rows)
+            return residuals(model.network, task, observations, rows)
         if self.statistic == "loss":
-            return [-_losses(own, own.parameters, rows)] * len(observations)
+            return [-_losses(model, model.parameters, rows)] * len(observations)
         if self.statistic == "loss_change":
-            before = _losses(own, own.parameters, rows)
-            return [before - _losses(own, _moved(own, seen), rows) for seen in observations]
-        known = Candidates.of(own, rows)
+            before = _losses(model, model.parameters, rows)
+            return [before - _losses(model, _moved(model, seen), rows) for seen in observations]
+        known = Candidates.of(model, rows)
         if self.statistic == "likelihood":
             return [known.likelihoods(seen) for seen in observations]
         updates = torch.stack([known.pick(known.seen(seen)) for seen in observations])
         if self.statistic == "shadow":
             triples = zip(observations, updates, rngs, strict=True)
-            return [self._above_shadows(own, known, *each, job) for each in triples]
+            return [self._above_shadows(model, known, *each, job) for each in triples]
         products = known.products(updates)
         if self.statistic == "cosine":
             return list(products / updates.norm(dim=1, keepdim=True).clamp(min=1e-30))
@@ -132,30 +132,30 @@ class Membership(Attack):
 
     def _above_shadows(
         self,
-        own: Replay,
+        model: Replay,
         known: Candidates,
         seen: Observation,
         update: Tensor,
         rng: torch.Generator,
         job: Job,
     ) -> Tensor:
-        made = shadow_updates(own, seen, job.auxiliary(), self.shadows, rng)
-        found = known.products(torch.stack([*map(known.pick, made), update]))
-        out, score = found[:-1], found[-1]
+        shadows = shadow_updates(model, seen, job.auxiliary(), self.shadows, rng)
+        inner = known.products(torch.stack([*map(known.pick, shadows), update]))
+        out, score = inner[:-1], inner[-1]
         deviation: Tensor = (score - out.mean(0)) / out.std(0).clamp(min=1e-30)
         return deviation
 
 
 def summed(observations: Sequence[Observation], scores: Sequence[Tensor]) -> list[Tensor]:
     """Sum of the standardised scores of each round and those before it with the same rows."""
-    found = list(scores)
+    sums = list(scores)
     for group in same_rows(observations):
         total = torch.zeros_like(scores[group[0]])
         for position in group:
-            own = scores[position]
-            total = total + (own - own.mean()) / own.std().clamp(min=1e-30)
-            found[position] = total
-    return found
+            score = scores[position]
+            total = total + (score - score.mean()) / score.std().clamp(min=1e-30)
+            sums[position] = total
+    return sums
 
 
 def _drops(
@@ -163,25 +163,25 @@ def _drops(
 ) -> list[Tensor]:
     """By round, however the observations are ordered."""
     order = sorted(range(len(observations)), key=lambda i: observations[i].key)
-    found, before = {}, None
+    drops, before = {}, None
     for position in order:
-        own = replay(observations[position], task, device)
-        losses = _losses(own, own.parameters, rows)
-        found[position] = torch.zeros_like(losses) if before is None else before - losses
+        model = replay(observations[position], task, device)
+        losses = _losses(model, model.parameters, rows)
+        drops[position] = torch.zeros_like(losses) if before is None else before - losses
         before = losses
-    return [found[position] for position in range(len(observations))]
+    return [drops[position] for position in range(len(observations))]
 
 
-def _moved(own: Replay, seen: Observation) -> Tensors:
+def _moved(model: Replay, seen: Observation) -> Tensors:
     """The parameters after a step along the update."""
     step = (seen.knowledge.learning_rate or _STEP) if seen.kind == "gradient" else 1.0
-    update = seen.update(own.parameters)
-    return {k: p - step * update[k].to(p) for k, p in own.parameters.items()}
+    update = seen.update(model.parameters)
+    return {k: p - step * update[k].to(p) for k, p in model.parameters.items()}
 
 
-def _losses(own: Replay, parameters: Tensors, rows: Batch) -> Tensor:
+def _losses(model: Replay, parameters: Tensors, rows: Batch) -> Tensor:
     with torch.no_grad():
-        found = [
-            own.task.functional_loss(own.network, parameters, rows[i]) for i in range(len(rows))
+        losses = [
+            model.task.functional_loss(model.network, parameters, rows[i]) for i in range(len(rows))
         ]
-    return torch.stack(found)
+    return torch.stack(losses)

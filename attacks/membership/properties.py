@@ -52,8 +52,8 @@ class Properties(Attack):
         by_round = [(observations[i], rngs[i]) for i in order]
         so_far = _classes(by_round, task, job) if self.of == "classes" else _words(by_round, task)
         nothing = Batch(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
-        found = {i: Reconstruction(nothing, scores=s) for i, s in zip(order, so_far, strict=True)}
-        return [found[i] for i in range(len(observations))]
+        guesses = {i: Reconstruction(nothing, scores=s) for i, s in zip(order, so_far, strict=True)}
+        return [guesses[i] for i in range(len(observations))]
 
 
 def _classes(

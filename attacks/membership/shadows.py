@@ -16,7 +16,7 @@ from fedsim.types import Batch, Tensors
 
 
 def shadow_updates(
-    own: Replay, seen: Observation, auxiliary: Batch, count: int, rng: torch.Generator
+    model: Replay, seen: Observation, auxiliary: Batch, count: int, rng: torch.Generator
 ) -> Iterator[Tensors]:
     """Mean gradients of clients that draw as many auxiliary rows as the client used.
 
@@ -34,9 +34,9 @@ def shadow_updates(
         )
     chain = Chain() if seen.knowledge.defense is None else declared(seen)
     for _ in range(count):
-        rows = auxiliary[torch.randperm(len(auxiliary), generator=rng)[:size]].to(_device(own))
+        rows = auxiliary[torch.randperm(len(auxiliary), generator=rng)[:size]].to(_device(model))
         try:
-            yield _sent(own, chain, rows, step_length(seen), rng)
+            yield _sent(model, chain, rows, step_length(seen), rng)
         except ConfigError as error:
             raise CannotAttack(
                 f"the noise of the declared defense is not known ({error})",
@@ -44,26 +44,26 @@ def shadow_updates(
             ) from None
 
 
-def _sent(own: Replay, chain: Chain, rows: Batch, length: float, rng: torch.Generator) -> Tensors:
+def _sent(model: Replay, chain: Chain, rows: Batch, length: float, rng: torch.Generator) -> Tensors:
     rows = chain.on_batch(rows, rng)
     if chain.per_example:
         total: Tensors = {}
         for i in range(len(rows)):
-            one = chain.on_gradient(_gradient(own, rows[i]), rng)
-            total = {name: total[name] + v for name, v in one.items()} if total else one
+            gradient = chain.on_gradient(_gradient(model, rows[i]), rng)
+            total = {name: total[name] + v for name, v in gradient.items()} if total else gradient
         mean = {k: value / len(rows) for k, value in chain.on_sum(total, rng).items()}
     else:
-        mean = _gradient(own, rows)
-    mean = chain.on_step(mean, Step(own.network, rows, own.task.loss), rng)
+        mean = _gradient(model, rows)
+    mean = chain.on_step(mean, Step(model.network, rows, model.task.loss), rng)
     if not chain.changes_update:
         return mean
     update = chain.on_update({name: length * value for name, value in mean.items()}, rng)
     return {name: value / length for name, value in update.items()}
 
 
-def _gradient(own: Replay, rows: Batch) -> Tensors:
-    return {name: value.detach() for name, value in own.gradient(rows).items()}
+def _gradient(model: Replay, rows: Batch) -> Tensors:
+    return {name: value.detach() for name, value in model.gradient(rows).items()}
 
 
-def _device(own: Replay) -> torch.device:
-    return next(iter(own.parameters.values())).device
+def _device(model: Replay) -> torch.device:
+    return next(iter(model.parameters.values())).device

@@ -13,7 +13,7 @@ import attacks
 ROOT = Path(attacks.__file__).parent
 VAGUE = {"found", "told", "one", "own", "left", "kept", "made"}
 MOST = 0.03
-ROOMS = ("proofs", "span", "tokens")
+ROOMS = ("film", "membership", "proofs", "span", "tokens")
 
 
 def bindings(tree: ast.AST) -> Iterator[str]:
@@ -40,6 +40,6 @@ def test_bindings_of_all_kinds_are_counted() -> None:
 def test_few_names_are_vague(room: str) -> None:
     files = sorted((ROOT / room).rglob("*.py"))
     names = [name for path in files for name in bindings(ast.parse(path.read_text("utf-8")))]
-    assert len(names) > 500
+    assert len(names) > 300
     vague = [name for name in names if is_vague(name)]
     assert len(vague) < MOST * len(names), sorted(vague)
