@@ -53,7 +53,7 @@ def truth_mod(
         batches: list[Batch] = []
         with _noted(batches, pixels):
             reply = call_next(message, context)
-        round_ = _round(message)
+        round_ = round_of(message)
         if batches and round_ is not None:
             key = CaptureKey(round=round_, client=context.node_id)
             distinct, steps = _distinct(batches)
@@ -63,7 +63,7 @@ def truth_mod(
     return mod
 
 
-def _round(message: Message) -> int | None:
+def round_of(message: Message) -> int | None:
     """What Flower's strategies state in the configuration of each request, or as its group."""
     for record in message.content.config_records.values():
         if "server-round" in record:

@@ -19,12 +19,15 @@ __version__ = "0.2.0"
 
 _OFFERED = {
     "Attack": "attacks.base",
+    "CanaryRows": "fedsim.canary_rows",
     "Eavesdropper": "server.eavesdropper",
     "Guess": "experiments.external.guess",
     "Reconstruction": "attacks.base",
     "Scores": "experiments.external.scoring",
     "Update": "experiments.external.update",
     "attack": "experiments.external.attacking",
+    "canary_mod": "clients.canary_mod",
+    "canary_update": "fedsim.canaries",
     "captured": "experiments.external.captured",
     "load": "experiments.external.runs",
     "score": "experiments.external.scoring",

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.bounds.canaries import Canaries, Planted, Replaced
+from experiments.bounds.canaries import Planted, Replaced
 from experiments.bounds.one_run import Trial
+from fedsim.canaries import LOUD, Canaries, turn
 from fedsim.defenses.base import Defense, Gaussian
 from fedsim.federation import FederationConfig
 from fedsim.local.client import LocalClient
@@ -27,8 +28,6 @@ from fedsim.types import Rows, Tensors
 
 Sampler: TypeAlias = Callable[[FederationConfig, int, int, int, int], Sequence[Sequence[int]]]
 Shapes: TypeAlias = dict[str, torch.Size]
-_LOUD = 10.0
-"""Norm of a canary in clipping norms: a defense that does not clip each one is found out."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +80,13 @@ class Auditor:
         for round_ in range(1, config.rounds + 1):
             drawn = self.sample(config, trainer.seed, own + len(planted), round_, client)[0]
             real = batch[[position for position in drawn if position < own]]
-            norm = _turn(round_) * _LOUD * self._noise.clip
+            norm = turn(round_) * LOUD * self._noise.clip
             among = [planted[position - own] for position in drawn if position >= own]
             gradients = tuple(canaries.gradient(canary, norm) for canary in among)
             host = Planted(**vars(trainer), canaries=gradients)
             received = host.defend(self.sent(round_), real, [], round_, client).tensors
             products = canaries.products(received) * len(drawn)
-            scores.append(_turn(round_) * products / self._noise.clip)
+            scores.append(turn(round_) * products / self._noise.clip)
         places = (own + np.cumsum(coins) - coins) / size
         rate = size / (own + len(planted))
         return Trial(torch.stack(scores, 1).numpy(), coins, places, rate)
@@ -98,17 +97,12 @@ class Auditor:
         trainer, batch = self.trainer.fit(len(self.rows)), self.trainer.task.encode(self.rows)
         scores = torch.zeros(len(coins), trainer.config.rounds, dtype=torch.float64)
         for round_ in range(1, trainer.config.rounds + 1):
-            norm = _turn(round_) * _LOUD * self._noise.clip
+            norm = turn(round_) * LOUD * self._noise.clip
             sent, up = self.sent(round_), canary.gradient(0, norm)
             down = {name: value * opposite for name, value in up.items()}
             for number, coin in enumerate(coins):
                 client = Replaced(**vars(trainer), canary=up if coin else down)
                 received = client.defend(sent, batch[:1], [], round_, numbers + number).tensors
-                product = _turn(round_) * canary.products(received)[0] / self._noise.clip
+                product = turn(round_) * canary.products(received)[0] / self._noise.clip
                 scores[number, round_ - 1] = (product - opposite) / (1 - opposite)
         return Trial(scores.numpy(), coins, np.zeros(len(coins)))
-
-
-def _turn(round_: int) -> float:
-    """Sign of all canaries in a round: it alternates, so that what rounds share cancels out."""
-    return 1.0 if round_ % 2 else -1.0

@@ -105,6 +105,8 @@ def _distance(trial: Trial, error: float) -> float:
     among, without = total[trial.included], total[~trial.included]
     free = len(total) - 2
     squares = among.var() * len(among) + without.var() * len(without)
+    if not squares:  # no noise at all
+        return math.inf if among.mean() > without.mean() else 0.0
     unit = math.sqrt(1 / len(among) + 1 / len(without))
     t = (among.mean() - without.mean()) / (unit * math.sqrt(squares / free))
     least = t * (1 - 1 / (4 * free)) - norm.isf(error) * math.sqrt(1 + t * t / (2 * free))

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from experiments.commands.captures import captures_of, is_captures
 from experiments.commands.invocation import Invocation
 from experiments.commands.parameters import Json, Target
+from fedsim.errors import ConfigError
 from fedsim.visible import say
+
+
+class Released(Enum):
+    """What the noise of a stranger's client or server covers."""
+
+    REPLIES = "replies"
+    MODELS = "models"
 
 
 def audit(
@@ -18,12 +29,30 @@ def audit(
         int | None,
         typer.Option(help="planted gradients per cell", show_default="what half of epsilon takes"),
     ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(help="foreign clients: epsilon=8, delta=1e-5, and noise=, rate=, releases="),
+    ] = None,
+    planted: Annotated[
+        Path | None, typer.Option(help="foreign captures: folder that canary_mod wrote")
+    ] = None,
+    released: Annotated[
+        Released, typer.Option(help="foreign captures: what is covered by noise")
+    ] = Released.REPLIES,
     as_json: Json = False,
 ) -> None:
     """Measure inferred membership and properties, and epsilon from below by canary gradients.
 
-    Exit code 1 says that a measured lower bound on epsilon exceeds the accountant's upper bound.
+    Exit code 1 says that a measured lower bound on epsilon exceeds the accountant's upper bound, or
+    what is claimed of clients that are not fedsim's.
     """
+    folder = Path(experiment)
+    if is_captures(experiment) or (folder / "canaries.json").exists():
+        raise typer.Exit(_audit_claim(folder, claim, planted, released, as_json))
+    if claim is not None:
+        raise ConfigError(
+            f"--claim: is for captures of other clients, and {experiment!r} is none. Leave it out."
+        )
     run = Invocation(experiment).run(())
     from experiments.analysis.membership import inferred
     from experiments.bounds.audit import audit as plant
@@ -38,11 +67,38 @@ def audit(
         path = run.root / f"{kind}.parquet"
         rows = read_rows(path, ScoreRow) if path.exists() else []
         found[kind] = inferred(rows, labels, configs)
-    planted = plant(run, canaries)
+    measured = plant(run, canaries)
     if as_json:
         told = {kind: [one.model_dump() for one in own] for kind, own in found.items()}
-        say(json.dumps({**told, "epsilon": planted.model_dump(mode="json", exclude={"seal"})}))
+        say(json.dumps({**told, "epsilon": measured.model_dump(mode="json", exclude={"seal"})}))
     else:
         lines = [one.text() for own in found.values() for one in own]
-        say("\n".join([*lines, planted.text()]))
-    raise typer.Exit(1 if planted.refuted else 0)
+        say("\n".join([*lines, measured.text()]))
+    raise typer.Exit(1 if measured.refuted else 0)
+
+
+def _audit_claim(
+    folder: Path, claim: str | None, planted: Path | None, released: Released, as_json: bool
+) -> int:
+    """Hold a claim against canaries in clients that are not fedsim's; the exit status."""
+    from experiments.external.claimed import Stated, judged, trial_of_captures, trial_of_rows
+
+    if claim is None:
+        raise ConfigError(
+            f'{folder}: say what is claimed of its clients: --claim "epsilon=8, delta=1e-5".'
+        )
+    stated = Stated.parse(claim)
+    if (folder / "canaries.json").exists():
+        trial = trial_of_rows(folder)
+        verdict = judged(trial, stated, "steps", "the gradient of every step")
+    else:
+        if planted is None:
+            raise ConfigError(
+                f"{folder}: the canaries are needed. Plant them by fedsim.canary_mod in a test "
+                "federation, and pass its folder: --planted FOLDER."
+            )
+        trial = trial_of_captures(captures_of(folder), planted, released.value)
+        seen = "every reply" if released is Released.REPLIES else "the model after every round"
+        verdict = judged(trial, stated, "rounds", seen)
+    say(json.dumps(verdict.table()) if as_json else verdict.text())
+    return int(verdict.refuted)

@@ -10,9 +10,9 @@ import torch
 
 from clients.train import LocalTrainer
 from experiments.bounds.auditor import Auditor, Sampler
-from experiments.bounds.canaries import Canaries
 from experiments.bounds.claims import Claim
 from experiments.bounds.one_run import Trial, gaussian_bound
+from fedsim.canaries import Canaries
 from fedsim.cell import TaskConfig
 from fedsim.defenses.budget import Budgeted
 from fedsim.defenses.chain import Chain
