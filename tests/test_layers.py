@@ -19,6 +19,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 BORDERS = {
     "flwr": {
         "clients/app.py",
+        "clients/canary_mod.py",
         "clients/truth_mod.py",
         "experiments/stages/simulate.py",
         "fedsim/wire.py",

@@ -89,7 +89,7 @@ def typed() -> list[tuple[str, str]]:
     return found
 
 
-ELSEWHERE = {"captures", "updates"}
+ELSEWHERE = {"captures", "updates", "canary-rows"}
 """Folders of another application."""
 
 
