@@ -13,7 +13,7 @@ from attacks.observed.replay import observed_gradient
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
-from fedsim.tasks.targets import output_slopes
+from fedsim.tasks.targets import last_linear, output_slopes
 from fedsim.types import Batch, Tensors
 
 DUMMIES = 256
@@ -34,14 +34,14 @@ class Head:
 
 
 def find_head(network: nn.Module) -> Head:
-    """The last ``nn.Linear`` in the order of ``named_modules``."""
-    layers = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
-    if not layers:
+    """``last_linear``; the loss does not read those that are marked."""
+    name = last_linear(network)
+    if name is None:
         raise CannotAttack(
             "the model has no linear layer",
             "Grant server_knows.labels.",
         )
-    name, layer = layers[-1]
+    layer = network.get_submodule(name)
     prefix = f"{name}." if name else ""
     return Head(name, f"{prefix}weight", None if layer.bias is None else f"{prefix}bias")
 

@@ -18,7 +18,14 @@ from fedsim.tasks.given_transformer import is_transformer, transformer_task, unw
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.inputs import InputForm, Range
 from fedsim.tasks.promotion import Promotion
-from fedsim.tasks.targets import TargetForm, check_scalar, last_linear, read_targets
+from fedsim.tasks.targets import (
+    TargetForm,
+    check_scalar,
+    last_linear,
+    mark_unread,
+    read_targets,
+    unread,
+)
 from fedsim.types import Batch
 
 Loss: TypeAlias = Callable[[Any, Batch], Tensor]
@@ -36,17 +43,21 @@ class GivenNetwork(ImageClassification):
         objective: scalar mean loss of (network, batch), whose inputs are as the owner describes
             them; a loss that normalises images first makes guesses come out as images.
         takes: the form of its targets.
+        unread: the linear layers on which the objective does not depend, as of an auxiliary head.
         promoted: whether float32 tensors that the loss holds have to be taken for float64.
     """
 
     network: nn.Module = field(repr=False, compare=False)
     objective: Loss = field(repr=False, compare=False)
     takes: TargetForm = field(default_factory=TargetForm)
+    unread: tuple[str, ...] = ()
     promoted: bool = False
 
     def build(self) -> nn.Module:
         """A copy in float32 on the CPU, in eval mode."""
-        return copied(self.network).cpu().float().eval()
+        made = copied(self.network).cpu().float().eval()
+        mark_unread(made, self.unread)
+        return made
 
     def any_labels(self, count: int) -> Tensor:
         """As the form of the targets has them."""
@@ -160,6 +171,8 @@ def _network_task(
     name = type(network).__name__
     own = copied(network).cpu().float().eval()
     pixels = torch.rand(1, *form.pixels, generator=torch.Generator().manual_seed(0))
+    beside = tuple(unread(objective, own, form.given(pixels)))
+    mark_unread(own, beside)
     layer, width = _outputs(own, form.given(pixels), form, objective)
     takes = _targets(objective, own, layer, width, form.given(pixels))
     numbers = takes.kind == "numbers"
@@ -177,7 +190,7 @@ def _network_task(
         low=form.low,
         high=form.high,
     )
-    task = GivenNetwork(spec, network, objective, takes)
+    task = GivenNetwork(spec, network, objective, takes, beside)
     _check_loss(task, own, Batch(pixels, takes.blank(1)))
     return replace(task, promoted=_mixes(task, own.double(), pixels.double()))
 
@@ -250,20 +263,22 @@ def _targets(
     except ConfigError:
         raise
     except Exception as error:  # the loss is foreign code
-        raise ConfigError(
-            f"loss: fails on one example ({_said(error)}). Write a function of (model, batch), "
-            "with batch.inputs and batch.labels."
-        ) from None
+        raise _failing(error) from None
+
+
+def _failing(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"loss: fails on one example ({_said(error)}). Write a function of (model, batch), with "
+        "batch.inputs and batch.labels, of a network in eval mode: what forward returns must not "
+        "depend on self.training."
+    )
 
 
 def _check_loss(task: GivenNetwork, network: nn.Module, batch: Batch) -> None:
     try:
         value = task.loss(network, batch)
     except Exception as error:  # the loss is foreign code
-        raise ConfigError(
-            f"loss: fails on one example ({_said(error)}). Write a function of (model, batch), "
-            "with batch.inputs and batch.labels."
-        ) from None
+        raise _failing(error) from None
     check_scalar(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -70,10 +70,40 @@ class TargetForm:
         return torch.zeros(count, self.size)
 
 
+_UNREAD = "fedsim_unread"
+"""Attribute of a network: the linear layers on which its loss does not depend."""
+
+
 def last_linear(network: nn.Module) -> str | None:
-    """Name of the last ``nn.Linear`` in the order of ``named_modules``; None if there is none."""
-    names = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)]
-    return names[-1] if names else None
+    """The last ``nn.Linear`` in the order of ``named_modules`` that is not ``mark_unread``."""
+    unread = getattr(network, _UNREAD, ())
+    linear = (name for name, part in network.named_modules() if isinstance(part, nn.Linear))
+    return next(reversed([name for name in linear if name not in unread]), None)
+
+
+def mark_unread(network: nn.Module, layers: Sequence[str]) -> None:
+    """Let ``last_linear`` pass over these layers, as of an auxiliary head; copies do so, too."""
+    setattr(network, _UNREAD, tuple(layers))
+
+
+def unread(objective: Objective, network: nn.Module, inputs: Tensor) -> list[str]:
+    """The linear layers of which a loss has no gradient; none where it cannot be computed.
+
+    Args:
+        objective: the loss of (network, batch).
+        network: of any form.
+        inputs: of one example.
+    """
+    layers = {name: part for name, part in network.named_modules() if isinstance(part, nn.Linear)}
+    weights = [part.weight for part in layers.values()]
+    for labels in (torch.zeros(1, dtype=torch.int64), torch.zeros(1), torch.zeros(1, 1)):
+        try:
+            loss = objective(network, Batch(inputs, labels))
+            slopes = torch.autograd.grad(loss, weights, allow_unused=True)
+        except Exception:  # the loss is foreign code, and may want other targets
+            continue
+        return [name for name, slope in zip(layers, slopes, strict=True) if slope is None]
+    return []
 
 
 @contextmanager

@@ -325,3 +325,67 @@ def test_a_target_for_each_pixel_is_refused() -> None:
     network = nn.Conv2d(3, 2, 1)
     with pytest.raises(ConfigError, match=r"one class an image; targets of shape \(8, 8\) are not"):
         fedsim.Update.of(network, gradients=[], loss=loss, image_shape=(3, 8, 8))
+
+
+class TwoHeads(nn.Module):
+    """A network with an auxiliary head, which only some losses read."""
+
+    def __init__(self, aux: nn.Module, *, first: bool = False, always: bool = False) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 24)
+        if first:
+            self.aux = aux
+        self.head, self.always = nn.Linear(24, 4), always
+        if not first:
+            self.aux = aux
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = nn.functional.relu(self.body(x.flatten(1)))
+        if self.always or self.training:
+            return self.head(hidden), self.aux(hidden)
+        return self.head(hidden)
+
+
+def main_loss(model: Any, batch: Any) -> Tensor:
+    made = model(batch.inputs)
+    return cross_entropy(made[0] if isinstance(made, tuple) else made, batch.labels)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: TwoHeads(nn.Linear(24, 7)),
+        lambda: TwoHeads(nn.Linear(24, 7), first=True),
+        lambda: TwoHeads(nn.Linear(24, 7), always=True),
+        lambda: TwoHeads(nn.Sequential(nn.Linear(24, 9), nn.ReLU(), nn.Linear(9, 4)), always=True),
+    ],
+)
+def test_a_head_that_the_loss_does_not_read_tells_no_class(network: Any, *, zeros: bool) -> None:
+    torch.manual_seed(0)
+    model, labels = network(), torch.tensor([1, 3])
+    pictures = torch.rand(2, 1, 8, 8)
+    loss = main_loss(model, Batch(pictures, labels))
+    parts = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    pairs = zip(parts, model.parameters(), strict=True)
+    gradients = [torch.zeros_like(p) if part is None and zeros else part for part, p in pairs]
+    victim = fedsim.Update.of(
+        model, gradients=gradients, loss=main_loss, image_shape=(1, 8, 8), num_examples=2
+    )
+    assert victim.task.spec.num_classes == 4
+    guess = fedsim.attack(victim, "inverting", quiet=True, steps=1, restarts=1)
+    assert sorted(guess.labels) == [1, 3]
+    guess = fedsim.attack(victim, "spear", quiet=True)
+    assert guess.certified == (True, True)
+
+
+def test_a_loss_of_heads_in_training_alone_is_told_why_it_fails() -> None:
+    def both(model: Any, batch: Any) -> Tensor:
+        main, aux = model(batch.inputs)
+        return cross_entropy(main, batch.labels) + 0.3 * cross_entropy(aux, batch.labels)
+
+    ones = [torch.ones_like(value) for value in TwoHeads(nn.Linear(24, 4)).parameters()]
+    with pytest.raises(ConfigError, match=r"must not depend on self\.training"):
+        fedsim.Update.of(
+            TwoHeads(nn.Linear(24, 4)), gradients=ones, loss=both, image_shape=(1, 8, 8)
+        )
