@@ -58,6 +58,7 @@ class FirstLayers:
         everywhere: whether a token has the same input before any attention at all positions, as
             with rotary and relative ones.
         begin: place of a sentence's first token, behind padding on the left.
+        restarts: the token behind which places count from 0 again, as in packed rows; or None.
     """
 
     def __init__(self, network: nn.Module, vocabulary: Sequence[int], length: int) -> None:
@@ -80,6 +81,7 @@ class FirstLayers:
         self._takes_positions = "position_ids" in inspect.signature(network.forward).parameters
         self._arguments: dict[str, Tensor] = {}
         self.begin = 0
+        self.restarts: int | None = None
         a, b, c = vocabulary
         layers, plain = self._trace([a, a, b])
         _, late = self._trace([a, a, c])
@@ -127,14 +129,23 @@ class FirstLayers:
         padded.begin = pads
         return padded
 
+    def restarting(self, end: int) -> FirstLayers:
+        """The same layers for rows of several texts, each with places of its own."""
+        packed = copy.copy(self)
+        packed.restarts = end
+        return packed
+
     def of_length(self, length: int) -> FirstLayers:
         """The same layers for sentences of at most so many tokens, no more than before."""
         shorter = copy.copy(self)
         shorter.places = None if self.places is None else self.places[:length]
         return shorter
 
-    def _shifted(self, size: int) -> Tensor:
-        return self.begin + torch.arange(size, device=self._device)[None]
+    def _places(self, ids: Tensor) -> Tensor:
+        """Where the tokens of each sentence stand ``(1 or sentence, token)``."""
+        if self.restarts is not None:
+            return restarted(ids, self.restarts)
+        return self.begin + torch.arange(ids.shape[1], device=self._device)[None]
 
     def side(self, layer: Layer, update: Tensors) -> Tensor:
         """The layer's weight gradients side by side ``(width, outputs)``."""
@@ -153,8 +164,8 @@ class FirstLayers:
 
     def of_sentences(self, layer: Layer, ids: Tensor, mask: Tensor) -> Tensor:
         """Inputs ``(sentence, token, width)`` of a layer behind the attention."""
-        placed = self._placed(self._shifted(ids.shape[1])) if self.begin else nullcontext()
-        with placed:
+        usual = self.begin == 0 and self.restarts is None
+        with nullcontext() if usual else self._placed(self._places(ids)):
             return self._run([layer], ids, mask)[0]
 
     def of_extensions(
@@ -179,7 +190,8 @@ class FirstLayers:
         mask = torch.zeros(size, size, dtype=dtype, device=self._device)
         mask = mask.masked_fill(~sees, torch.finfo(dtype).min).expand(count, 1, size, size)
         ids = torch.cat([prefixes, tokens.expand(count, more)], 1)
-        with self._placed(self._shifted(size).clamp(max=self.begin + start)):
+        places = self._places(ids[:, : start + 1])
+        with self._placed(torch.cat([places, places[:, -1:].expand(-1, more - 1)], 1)):
             return [inputs[:, start:] for inputs in self._run(layers, ids, mask)]
 
     def of_lines(self, layers: Sequence[Layer], ids: Tensor) -> list[Tensor]:
@@ -252,6 +264,14 @@ class FirstLayers:
             yield
         finally:
             handle.remove()
+
+
+def restarted(ids: Tensor, end: int) -> Tensor:
+    """Places ``(sentence, token)`` that count from 0 behind each token ``end``."""
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    starts = torch.zeros_like(ids)
+    starts[:, 1:] = places[:, 1:].where(ids[:, :-1] == end, 0)
+    return places - starts.cummax(1).values
 
 
 def _first_uses(layers: Sequence[Layer]) -> list[bool]:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from attacks.tokens.first_layers import restarted
+
 Line = Sequence[int]
 _SIZES = (*range(16, 129, 8), 160, 192, 256, 384, 512)
 """Lengths to which applications pad."""
@@ -32,6 +34,8 @@ class Layout:
         silent: whether the label of a padded text's first word is hidden as well.
         trailing: number of pads behind the longest text, where the padding is on the right and its
             labels are not hidden.
+        restarts: token behind which positions count from 0 again, although the texts of a packed
+            row see those before them; None where they do not.
     """
 
     pads: int | None = None
@@ -39,6 +43,7 @@ class Layout:
     fused: bool = False
     silent: bool = False
     trailing: int = 0
+    restarts: int | None = None
 
     def place(self, lines: Sequence[Line], pad: int) -> tuple[Tensor, Tensor]:
         """Token ids and mask ``(text, token)``."""
@@ -65,8 +70,9 @@ class Layout:
     def told(self, network: nn.Module) -> Iterator[None]:
         """Let the network run as the application's."""
         with ExitStack() as stack:
-            if self.counted is not None:
-                hook = _count_from(self.counted)
+            if self.counted is not None or self.restarts is not None:
+                counted, end = self.counted or 0, self.restarts
+                hook = _count_from(counted) if end is None else _restart_behind(end)
                 handle = network.register_forward_pre_hook(hook, with_kwargs=True)
                 stack.callback(handle.remove)
             if self.fused:
@@ -119,5 +125,12 @@ def _count_from(pads: int) -> Callable[..., Any]:
         mask = kwargs["attention_mask"]
         places = (mask.cumsum(1) - 1).masked_fill(mask == 0, pads)
         return args, kwargs | {"position_ids": places}
+
+    return hook
+
+
+def _restart_behind(end: int) -> Callable[..., Any]:
+    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        return args, kwargs | {"position_ids": restarted(kwargs["input_ids"], end)}
 
     return hook

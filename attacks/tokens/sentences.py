@@ -16,13 +16,14 @@ from attacks.tokens.span_membership import SpanTest
 class SpanSentence:
     """A sentence with its mean sine; ``in_span`` if the span singles it out.
 
-    ``place`` is that of its first token.
+    ``place`` is that of its first token; ``restarts`` the token behind which places restart.
     """
 
     ids: tuple[int, ...]
     sine: float
     in_span: bool
     place: int = 0
+    restarts: int | None = None
 
 
 def grow(
@@ -44,7 +45,8 @@ def grow(
         job: ends the growth when its time is up.
         public: whether the first token is known, and need not be in the span.
     """
-    prefixes, place = tokens[0][:, None], test.layers.begin
+    prefixes = tokens[0][:, None]
+    at = test.layers.begin, test.layers.restarts
     total = test.sentences(prefixes, torch.ones_like(prefixes[:, 0]))
     if public:
         total = torch.zeros_like(total)
@@ -64,7 +66,7 @@ def grow(
         ended = ~fits.any(1)
         means = (total / position).tolist()
         for row in torch.nonzero(ended)[:, 0].tolist():
-            done.append(SpanSentence(tuple(prefixes[row].tolist()), means[row], True, place))
+            done.append(SpanSentence(tuple(prefixes[row].tolist()), means[row], True, *at))
         rows, columns = torch.nonzero(fits, as_tuple=True)
         best = sines[rows, columns].argsort()[:beam]
         rows, columns = rows[best], columns[best]
@@ -72,7 +74,7 @@ def grow(
             total = total[rows] + sines[rows, columns]
             prefixes = torch.cat([prefixes[rows], tokens[position][columns][:, None]], 1)
     if job.expired:
-        done += [SpanSentence(tuple(line), 1.0, False, place) for line in prefixes.tolist()]
+        done += [SpanSentence(tuple(line), 1.0, False, *at) for line in prefixes.tolist()]
     return [sentence for sentence in done if _is_text(sentence, test)], job.expired
 
 
@@ -87,4 +89,6 @@ def _only(test: SpanTest, line: Tensor, limit: float) -> SpanSentence:
     fits = (sines <= limit).cumprod(0)
     size = 1 + int(fits.sum())
     mean = float(sines @ fits.to(sines)) / size
-    return SpanSentence(tuple(line[:size].tolist()), mean, True, test.layers.begin)
+    return SpanSentence(
+        tuple(line[:size].tolist()), mean, True, test.layers.begin, test.layers.restarts
+    )

@@ -51,6 +51,10 @@ class SpanTest:
         """The same test of sentences that begin behind padding."""
         return replace(self, layers=self.layers.behind(pads)) if pads else self
 
+    def restarting(self, end: int | None) -> SpanTest:
+        """The same test of rows in which places restart behind ``end``; of others for None."""
+        return self if end is None else replace(self, layers=self.layers.restarting(end))
+
     def tokens(self, ids: Sequence[int]) -> Tensor:
         """The sine of each token of one sentence."""
         return self.subspace.distance(self.inputs(ids))

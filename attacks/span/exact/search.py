@@ -146,7 +146,26 @@ class ExactSearch:
             sentences += more
             if expired or (sentences and self._filled(test, sentences)):
                 break
+            if place == 0 and (rows := self._packed(test, shortlist, limit, sentences)):
+                return rows, self.job.expired
         return sentences, self.job.expired
+
+    def _packed(
+        self, test: SpanTest, shortlist: Candidates, limit: float, found: list[SpanSentence]
+    ) -> list[SpanSentence]:
+        """Rows of texts that see those before them, their positions restarting; none if no such.
+
+        Some collators reset the positions of a packed row and leave its attention as it is.
+        """
+        end = self.model.task.tokenizer.eos_token_id
+        if end is None or not any(end in sentence.ids[1:] for sentence in found):
+            return []
+        words = torch.cat(list(shortlist.tokens)).unique()
+        most = min(self.model.task.most_tokens, test.subspace.rank + 1)
+        tokens = [shortlist.tokens[0], *[words] * (most - 1)]
+        placed = test.restarting(int(end))
+        rows, _ = grow(placed, tokens, limit, self.beam, self.job, public=shortlist.public)
+        return rows if rows and self._filled(test, rows) else []
 
     def _descended(self, test: SpanTest, shortlist: Candidates) -> tuple[list[SpanSentence], bool]:
         """Sentences of an encoder."""
@@ -200,6 +219,8 @@ class ExactSearch:
         So does one on the right whose label is not hidden.
         """
         places = [sentence.place for sentence in sentences]
+        restarts = {sentence.restarts for sentence in sentences} - {None}
+        yield from (Layout(restarts=end) for end in restarts)
         if not any(places):
             yield RIGHT
             if self._one_step:
@@ -216,7 +237,9 @@ class ExactSearch:
 
     def _filled(self, test: SpanTest, sentences: list[SpanSentence]) -> bool:
         """Whether the sentences account for the whole span."""
-        inputs = [test.behind(sentence.place).inputs(sentence.ids) for sentence in sentences]
+        inputs = [
+            test.behind(one.place).restarting(one.restarts).inputs(one.ids) for one in sentences
+        ]
         return test.subspace.filled(torch.cat(inputs))
 
 

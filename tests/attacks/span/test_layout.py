@@ -259,3 +259,17 @@ def test_texts_packed_into_a_row_that_do_not_see_one_another(family: str, *, hid
     assert sorted(guess.texts) == sorted(tokenizer.decode(line[:-1]) for line in lines)
     assert guess.confidence == ("certified",) * 3
     assert "3 texts that do not see one another, packed into 1 row" in guess.note
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_packed_texts_that_see_one_another_while_positions_restart(family: str, count: int) -> None:
+    """As collators that flatten rows leave it where attention is not reset."""
+    lines = [[*encoded(family, row)[:6], END] for row in (A, B, PROMPT)[:count]]
+    ids = [[token for line in lines for token in line]]
+    firsts = [[place for line in lines for place in range(len(line))]]
+    mask = [[1] * len(ids[0])]
+    guess = attacked(family, ids, position_ids=firsts, attention_mask=mask)
+    tokenizer = client(family)[1]
+    assert guess.texts == (tokenizer.decode(ids[0], skip_special_tokens=True),)
+    assert guess.confidence == ("certified",)

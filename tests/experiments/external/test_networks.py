@@ -327,7 +327,7 @@ def test_a_target_for_each_pixel_is_refused() -> None:
         fedsim.Update.of(network, gradients=[], loss=loss, image_shape=(3, 8, 8))
 
 
-class TwoHeads(nn.Module):
+class WithAuxiliary(nn.Module):
     """A network with an auxiliary head, which only some losses read."""
 
     def __init__(self, aux: nn.Module, *, first: bool = False, always: bool = False) -> None:
@@ -355,10 +355,12 @@ def main_loss(model: Any, batch: Any) -> Tensor:
 @pytest.mark.parametrize(
     "network",
     [
-        lambda: TwoHeads(nn.Linear(24, 7)),
-        lambda: TwoHeads(nn.Linear(24, 7), first=True),
-        lambda: TwoHeads(nn.Linear(24, 7), always=True),
-        lambda: TwoHeads(nn.Sequential(nn.Linear(24, 9), nn.ReLU(), nn.Linear(9, 4)), always=True),
+        lambda: WithAuxiliary(nn.Linear(24, 7)),
+        lambda: WithAuxiliary(nn.Linear(24, 7), first=True),
+        lambda: WithAuxiliary(nn.Linear(24, 7), always=True),
+        lambda: WithAuxiliary(
+            nn.Sequential(nn.Linear(24, 9), nn.ReLU(), nn.Linear(9, 4)), always=True
+        ),
     ],
 )
 def test_a_head_that_the_loss_does_not_read_tells_no_class(network: Any, *, zeros: bool) -> None:
@@ -384,8 +386,8 @@ def test_a_loss_of_heads_in_training_alone_is_told_why_it_fails() -> None:
         main, aux = model(batch.inputs)
         return cross_entropy(main, batch.labels) + 0.3 * cross_entropy(aux, batch.labels)
 
-    ones = [torch.ones_like(value) for value in TwoHeads(nn.Linear(24, 4)).parameters()]
+    ones = [torch.ones_like(value) for value in WithAuxiliary(nn.Linear(24, 4)).parameters()]
     with pytest.raises(ConfigError, match=r"must not depend on self\.training"):
         fedsim.Update.of(
-            TwoHeads(nn.Linear(24, 4)), gradients=ones, loss=both, image_shape=(1, 8, 8)
+            WithAuxiliary(nn.Linear(24, 4)), gradients=ones, loss=both, image_shape=(1, 8, 8)
         )
