@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.captures import is_captures
+from experiments.commands.captures import captures_of, is_captures
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
 
 def init(
-    captures: Annotated[Path, typer.Argument(metavar="CAPTURES", help="a folder of captures")],
+    captures: Annotated[Path, typer.Argument(metavar="CAPTURES", help="captures or state dicts")],
     out: Annotated[
         Path, typer.Option(metavar="FILE.toml", help="the experiment file to write")
     ] = Path("federation.toml"),
@@ -29,5 +29,5 @@ def init(
         raise ConfigError(f"{captures}: holds no captures. Name the folder of the eavesdropper.")
     from experiments.external.federation import experiment_of
 
-    lacking = experiment_of(captures, out, model)
+    lacking = experiment_of(captures_of(captures), out, model)
     say(f"{out}: fill in {lacking}; then fedsim show {out}, and fedsim run {out}")
