@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.bounds.budgets import bits_sent, measured
 from experiments.bounds.ceilings import Spectrum, ceiling
-from experiments.bounds.information import Listed, decibels, gaussian_error
+from experiments.bounds.information import Listed, decibels, gaussian_error, most
 from experiments.bounds.noise import least_noise, over_rounds
 from experiments.bounds.records import BudgetLimit, LimitsRecord, RankLimit, Source, SuccessLimit
 from experiments.bounds.success import guesses, mechanism
@@ -127,24 +127,36 @@ def budget_limits(
             known.append((nats, "noise on public gradients"))
     nats, source = min(known)
     whole = over_rounds(cell.config, rows, nats)
-    images: dict[str, Any] = {}
-    if case.setting.task.modality == "image" and (public := _public(cell)) is not None:
+    more: dict[str, Any] = {}
+    public = _public(cell)
+    if public is not None and public.mask is not None:
+        more = {"exact": most(_alike(public), nats)}
+    elif public is not None and len(public.inputs) > public.inputs.shape[1]:
         listed = Listed(public.inputs.flatten(1), public.labels)
         prior = Spectrum.of(public.inputs)
         rate = decibels(gaussian_error(prior.power, nats))
         top = ceiling(cell, found, prior, shared) if found and gaussian else ""
-        images = {
+        more = {
             "images": len(public.inputs),
             "blind": decibels(listed.error(0.0)),
             "proved": decibels(listed.error(nats)),
             "all_proved": decibels(listed.error(whole)),
             "assumed": rate if isinstance(top, str) else min(top, rate),
         }
-    yield BudgetLimit(**{**case.who, "source": source, "nats": nats, "all": whole, **images})
+    yield BudgetLimit(**{**case.who, "source": source, "nats": nats, "all": whole, **more})
 
 
 def _public(cell: Cell) -> Batch | None:
     if not (cell.captures.root / "auxiliary.safetensors").exists():
         return None
-    public = cell.captures.auxiliary()
-    return public if len(public.inputs) > public.inputs.shape[1] else None
+    return cell.captures.auxiliary()
+
+
+def _alike(texts: Batch) -> float:
+    """Share of the commonest text among public ones.
+
+    Tell the attacker a list of public texts, one of them the truth: that can only help, and no
+    blind guess is right more often than the commonest is there.
+    """
+    counts = texts.inputs.unique(dim=0, return_counts=True)[1]
+    return float(counts.max()) / len(texts.inputs)

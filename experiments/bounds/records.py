@@ -61,12 +61,14 @@ class BudgetLimit(Limit):
             are drawn like the public ones; infinite where this says nothing.
         all_proved: the same of the replies of all rounds.
         assumed: of one reply, were images Gaussian with the spectrum of the public ones.
-        images: number of public images; 0 for texts, which have no such bound.
+        exact: share of texts that any attack returns exactly, at most, on the same condition.
+        images: number of public images; 0 for texts, which have no bounds in dB.
     """
 
     source: Source
     nats: float
     all: float
+    exact: float | None = None
     images: int = 0
     blind: float | None = None
     proved: float | None = None

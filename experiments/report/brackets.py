@@ -41,6 +41,7 @@ class Bracket:
         blind: mean of the best blind guess that was made.
         most: mean that no attack exceeds; None if the bound says nothing.
         assumed: the same, were images Gaussian.
+        exact: share of texts that any attack returns exactly, at most; None if nothing is known.
         holds: whether no attack can gain more than the smallest effect over a blind guess.
     """
 
@@ -50,6 +51,7 @@ class Bracket:
     blind: Number | None
     most: Number | None
     assumed: Number | None
+    exact: Number | None
     holds: bool
 
     @property
@@ -63,7 +65,9 @@ class Bracket:
         elif self.assumed is not None:
             parts.append(f"at most {self.assumed}{after} were images Gaussian")
         else:
-            parts.append("no bound")
+            parts.append("no bound on the mean" if self.exact else "no bound")
+        if self.exact is not None:
+            parts.append(f"exactly in at most {100 * self.exact.value:.0f} %")
         return ", ".join(parts)
 
     @property
@@ -132,6 +136,7 @@ def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]
         blind=None if guess is None else Number(guess, unit),
         most=_most(limit, guess, text=text),
         assumed=_inside(limit.assumed, _EXACT),
+        exact=_inside(limit.exact, _ALL, "1"),
         holds=holds(limit, section.modality, VerdictRule()),
     )
 
@@ -147,6 +152,7 @@ def unscored(limit: BudgetLimit) -> Bracket:
         None,
         proved,
         assumed,
+        _inside(limit.exact, _ALL, "1"),
         holds(limit, "image" if image else "text", VerdictRule()),
     )
 
@@ -169,9 +175,8 @@ def _surely(reached: Leakage, *, text: bool) -> float:
 def _most(limit: BudgetLimit, blind: float | None, *, text: bool) -> Number | None:
     if not text:
         return _inside(limit.proved, _EXACT)
-    found = _inside(most(blind, limit.nats), _ALL) if blind else None
-    return None if found is None else Number(found.value, "1")
+    return _inside(most(blind, limit.nats), _ALL, "1") if blind else None
 
 
-def _inside(value: float | None, end: float) -> Number | None:
-    return Number(value, "dB") if value is not None and value < end else None
+def _inside(value: float | None, end: float, unit: str = "dB") -> Number | None:
+    return Number(value, unit) if value is not None and value < end else None

@@ -88,10 +88,13 @@ def budget_table(found: Iterable[Bracket], labels: SettingNames) -> Table:
         "is the mean of the best blind guess. Images are measured by the PSNR of their mean "
         "squared error; at most: if private images are drawn like the public ones; if Gaussian: "
         "were they Gaussian with the spectrum of these. All else is given to the attacker: the "
-        "weights, the class, the other examples and clients. Empty where a bound says nothing.",
+        "weights, the class, the other examples and clients. Exactly: share of texts that "
+        "any attack returns exactly, at most, drawn like the public ones. Empty where a bound says "
+        "nothing.",
         (
             *(*WHO, "nats of a reply", "nats of all rounds", "bounded by"),
-            *("blind guess", "at least", "by", "at most", "at most if Gaussian", "holds by bound"),
+            *("blind guess", "at least", "by", "at most", "at most if Gaussian", "exactly"),
+            "holds by bound",
         ),
         tuple(
             (
@@ -99,7 +102,7 @@ def budget_table(found: Iterable[Bracket], labels: SettingNames) -> Table:
                 Number(one.limit.nats),
                 Number(one.limit.all),
                 one.limit.source,
-                *(one.blind, one.least, one.attack, one.most, one.assumed),
+                *(one.blind, one.least, one.attack, one.most, one.assumed, one.exact),
                 "yes" if one.holds else "no",
             )
             for one in found

@@ -1,0 +1,89 @@
+"""From ``fedsim limits`` to a file of ``docs/results``: ``python -m docs.bracketed RUN``.
+
+The run has been attacked and reported before, so that both sides of each bracket are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from statistics import median
+
+from docs.measured import Columns, Result, Row
+from docs.recorded import UNTIMED, write
+from experiments.analysis.findings import Findings, TaskFindings
+from experiments.plan.config import find
+from experiments.plan.folder import Run
+from experiments.preview.catalog import opening
+from experiments.report.brackets import Bracket, brackets, budgets
+from experiments.report.tables import Number
+from experiments.wording.defense_names import defense_name
+from fedsim.files import read_json, read_record
+
+
+def record(root: Path) -> Result:
+    """The result file of a run with ``limits.json`` and ``summary.json``."""
+    run = Run.open(root)
+    known = budgets(root, {cell.name: cell.config for cell in run.cells})
+    sections = read_record(root / "summary.json", Findings).sections
+    pairs = [(section, one) for section in sections for one in brackets(section, known).values()]
+    provenance = read_json(root / "provenance.json")
+    return Result(
+        title=opening(find(run.plan.name)).rstrip("."),
+        paper="",
+        command=f"fedsim run {run.plan.name}, fedsim limits and fedsim report runs/{run.plan.name}",
+        commit=str(provenance["commits"]["simulate"])[:7],
+        date=str(provenance["started"])[:10],
+        seed=min(run.plan.experiments[0].seeds),
+        machine=f"{provenance['cpus']} CPU cores, no GPU",
+        cpu_seconds=None,
+        cpu_seconds_reason=UNTIMED,
+        columns=Columns(lines=("defense",), digits={"nats of a reply": 1}),
+        rows=tuple(row for section, one in pairs for row in _rows(section, one)),
+        notes=tuple(_gap([one for _, one in pairs])),
+    )
+
+
+def _rows(section: TaskFindings, one: Bracket) -> list[Row]:
+    setting = {"defense": defense_name(one.limit.defense, one.limit.defense_options)}
+    victims = {result.n for result in section.results if not result.is_control}
+    values = {
+        "nats of a reply": Number(one.limit.nats, "nats"),
+        "blind guess": one.blind,
+        "at least": one.least,
+        "at most": one.most,
+        "at most if Gaussian": one.assumed,
+        "exactly at most": one.exact,
+    }
+    numbers = [
+        Row(setting=setting, measure=name, n=max(victims), mean=value.value, unit=value.unit)
+        for name, value in values.items()
+        if value is not None
+    ]
+    words = {"by": one.attack, "bounded by": one.limit.source, "leaks": one.said}
+    return [
+        *numbers,
+        *(Row(setting=setting, measure=name, outcome=said) for name, said in words.items()),
+    ]
+
+
+def _gap(every: list[Bracket]) -> list[str]:
+    """How far apart both sides are, under Gaussian noise without clipping."""
+    gaps = [
+        min(end.value for end in (one.most, one.assumed) if end) - one.least.value
+        for one in every
+        if one.limit.defense == "gaussian_noise" and one.least and (one.most or one.assumed)
+    ]
+    return [f"Median gap under Gaussian noise: {median(gaps):.1f} dB."] if gaps else []
+
+
+def main() -> None:
+    """Record the brackets of the run that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="its folder")
+    root = parser.parse_args().run
+    print(write(record(root), Run.open(root).plan.name))
+
+
+if __name__ == "__main__":
+    main()
