@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from experiments.dossier.record import EvidenceRecord
+from experiments.dossier.record import EvidenceRecord, WorstPerson
 from experiments.report.templates import render
 from experiments.wording.names import show
 from experiments.wording.threat import ATTACKER
@@ -93,6 +93,23 @@ def _render(record: EvidenceRecord) -> str:
         "evidence.html.j2",
         record=record,
         attacker=ATTACKER,
+        persons=_persons(record),
         show=show,
         dump=json.dumps,
     )
+
+
+def _persons(record: EvidenceRecord) -> list[tuple[str, WorstPerson]]:
+    """Exact returns, the highest share of clients first; defenses with equal counts together."""
+    groups: dict[tuple[int, int], list[WorstPerson]] = {}
+    for one in record.persons:
+        if one.kind == "verbatim":
+            groups.setdefault((one.hit, one.of), []).append(one)
+    ordered = sorted(groups.values(), key=lambda group: -group[0].high)
+    return [(_listed(group), group[0]) for group in ordered]
+
+
+def _listed(group: list[WorstPerson]) -> str:
+    """``no defense``, or how many share the numbers; settings are told apart in the table."""
+    known = list(dict.fromkeys(one.defense for one in group))
+    return known[0] if len(known) == 1 else f"{known[0]} and {len(known) - 1} more, each"

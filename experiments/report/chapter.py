@@ -17,6 +17,7 @@ from experiments.report.brackets import Bracket, brackets
 from experiments.report.curves import curves
 from experiments.report.defense_table import defense_table
 from experiments.report.figures import Figure
+from experiments.report.first_screen import changes, worst
 from experiments.report.gallery import Strip, strips
 from experiments.report.heatmap import heatmaps
 from experiments.report.limit_tables import budget_table
@@ -54,6 +55,8 @@ class Chapter:
         extras: by heading.
         told: by setting and defense, where more than rows was inferred or epsilon was audited.
         brackets: what attacks reached and what none can, where the latter is known.
+        worst: the victim of whom most came back; empty where no example may be named.
+        changes: what would change the answer.
     """
 
     anchor: str
@@ -72,6 +75,8 @@ class Chapter:
     unions: list[Figure]
     told: list[Told]
     brackets: dict[DefenseInSetting, Bracket]
+    worst: str
+    changes: list[str]
 
     @property
     def heading(self) -> str:
@@ -177,6 +182,8 @@ def chapter(
         unions=union_figures(section, recovered, f"{stem}-coverage"),
         told=told,
         brackets=known,
+        worst=worst(section, examples),
+        changes=list(changes(section, known)),
     )
 
 

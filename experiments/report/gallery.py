@@ -47,7 +47,7 @@ def strips(section: TaskFindings, examples: Sequence[Shown]) -> list[Strip]:
         setting, defense, options = section.places[number]
         found.append(
             Strip(
-                attack=_attack(section, attack, given),
+                attack=attack_of(section, attack, given),
                 defense=defense_name(defense, options) + (f", {setting}" if setting else ""),
                 metric=section.main,
                 total=group[0].total,
@@ -60,7 +60,7 @@ def strips(section: TaskFindings, examples: Sequence[Shown]) -> list[Strip]:
     return found
 
 
-def _attack(section: TaskFindings, attack: str, options: str) -> str:
+def attack_of(section: TaskFindings, attack: str, options: str) -> str:
     """As the tables call it; by its bare name where no row has these options."""
     given = json.loads(options)
     for result in section.results:

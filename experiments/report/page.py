@@ -73,9 +73,10 @@ def render(
     """
     templates, classes = environment(), metric_classes()
     common, own = simulated(chapters)
+    front = next((picture for one in chapters for picture in one.pictures), None)
     part = templates.get_template("chapter.html.j2")
     body = "\n".join(
-        part.render(chapter=one, simulated=own[i], full=full, redact=redact)
+        part.render(chapter=one, front=front, simulated=own[i], full=full, redact=redact)
         for i, one in enumerate(chapters)
     )
     sections = [one.section for one in chapters]
@@ -94,6 +95,7 @@ def render(
     said = CATALOGS["attacks"]()
     attacked = dict.fromkeys(row.attack for row in rows if row.attack != PRIOR_ONLY)
     return templates.get_template("report.html.j2").render(
+        front=front,
         body=Markup(body),  # rendered with escaping above
         chapters=chapters,
         costing=[(heading, said) for heading, said in costing if said],

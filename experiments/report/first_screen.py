@@ -1,0 +1,109 @@
+"""The first screen of a page beside its answer: the worst victim, and what would change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from experiments.analysis.evidence import Kind, Verdict
+from experiments.analysis.findings import TaskFindings
+from experiments.analysis.keys import DefenseInSetting
+from experiments.report.answers import names
+from experiments.report.brackets import Bracket
+from experiments.report.gallery import attack_of
+from experiments.report.naming import unit_of_main
+from experiments.stages.gallery import Shown
+from experiments.wording.defense_names import defense_name
+from experiments.wording.names import show, title
+
+_OPEN = ("no leak found", "not decided", "not attacked")
+_ADVICE: Mapping[Kind, str] = {
+    "no_adaptive": "an attack adapted to {who}",
+    "no_control": "an attack on {who} that is shown to work without a defense",
+    "hardly_tested": "an attack that does not refuse most victims under {who}",
+    "no_null": "a blind guess to compare with under {who}: the attack prior_only",
+    "failed": "the jobs under {who} that failed",
+    "unfinished": "the jobs under {who} that the clock ended",
+    "interrupted": "the jobs under {who} that were interrupted: fedsim attack runs them again",
+    "beats_one": "a better attack on {who}: one reads something of the update already",
+    "recovered": "more clients under {who}: single ones are recovered",
+}
+"""Reason that a verdict is open -> what would decide it."""
+
+
+def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
+    """The example that came back best, and the best under the defense that leaks least."""
+    by_place: dict[DefenseInSetting, Shown] = {}
+    for one in examples:
+        place = section.by_cell.get(one.cell)
+        if place is None or one.value is None:
+            continue
+        before = by_place.get(place)
+        if before is None or before.value is None or one.value > before.value:
+            by_place[place] = one
+    if not by_place:
+        return ""
+    most = max(by_place, key=lambda place: _value(by_place[place]))
+    said = _said(section, most, by_place[most])
+    defended = [place for place in by_place if place.defense != "none"]
+    least = min(defended, key=lambda place: _value(by_place[place]), default=most)
+    if least != most:
+        said += f"; where least leaks, {_said(section, least, by_place[least])}"
+    return said[:1].upper() + said[1:]
+
+
+def _value(one: Shown) -> float:
+    return -math.inf if one.value is None else one.value
+
+
+def _said(section: TaskFindings, place: DefenseInSetting, one: Shown) -> str:
+    unit = unit_of_main(section)
+    after = f" {unit}" if unit != "1" else ""
+    where = "without a defense"
+    if place.defense != "none":
+        where = f"under {defense_name(place.defense, place.defense_options)}"
+    metric = "" if unit != "1" else f"{title(section.main)} "
+    proof = ", certified" if one.certified else ""
+    return (
+        f"{where}, client {one.client} in round {one.round}: {metric}{show(one.value, unit)}"
+        f"{after} by {attack_of(section, one.attack, one.attack_options)}{proof}"
+    )
+
+
+def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket]) -> Iterator[str]:
+    """What would decide what is open, and how far a stronger attack could get at most."""
+    open_ = [one for one in section.evidence.verdicts if one.rows in _OPEN]
+    for kind, advice in _ADVICE.items():
+        who = [one for one in open_ if any(reason.kind == kind for reason in one.reasons)]
+        if who:
+            yield advice.format(who=_names(who))
+    needed = {id(one): _clients(one) for one in open_}
+    few = [one for one in open_ if needed[id(one)]]
+    if few:
+        most = max(needed[id(one)] for one in few)
+        yield f"about {most:,} clients under {_names(few)}, instead of {_range(few)}"
+    if (untried := [one for one in open_ if one.word == "not attacked"]) and not brackets:
+        yield f"an attack that can run under {_names(untried)}"
+    known = [(brackets[one.place], one) for one in open_ if one.place in brackets]
+    for both, one in known[:3]:
+        if both.least is not None and (both.most or both.assumed or both.exact):
+            yield f"a stronger attack on {_names([one])}: {both.said}"
+
+
+def _clients(verdict: Verdict) -> int:
+    """How many clients would decide; 0 where their number is not what is missing."""
+    known = [one.numbers.get("needed", 0.0) for one in verdict.reasons]
+    return round(max((one for one in known if math.isfinite(one)), default=0.0))
+
+
+def _names(verdicts: Iterable[Verdict]) -> str:
+    found = dict.fromkeys(
+        "no defense" if one.defense == "none" else defense_name(one.defense, one.defense_options)
+        for one in verdicts
+    )
+    return names(list(found))
+
+
+def _range(verdicts: Collection[Verdict]) -> str:
+    counts = sorted({one.clients for one in verdicts})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
