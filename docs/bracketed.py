@@ -16,9 +16,11 @@ from experiments.plan.config import find
 from experiments.plan.folder import Run
 from experiments.preview.catalog import opening
 from experiments.report.brackets import Bracket, brackets, budgets
-from experiments.report.tables import Number
 from experiments.wording.defense_names import defense_name
+from experiments.wording.names import show
 from fedsim.files import read_json, read_record
+
+_BOUNDS = ("blind guess", "reached", "at least", "at most", "at most if Gaussian")
 
 
 def record(root: Path) -> Result:
@@ -31,50 +33,71 @@ def record(root: Path) -> Result:
     return Result(
         title=opening(find(run.plan.name)).rstrip("."),
         paper="",
-        command=f"fedsim run {run.plan.name}, fedsim limits and fedsim report runs/{run.plan.name}",
+        command=f"fedsim run {run.plan.name}; fedsim limits runs/{run.plan.name}",
         commit=str(provenance["commits"]["simulate"])[:7],
         date=str(provenance["started"])[:10],
         seed=min(run.plan.experiments[0].seeds),
         machine=f"{provenance['cpus']} CPU cores, no GPU",
         cpu_seconds=None,
         cpu_seconds_reason=UNTIMED,
-        columns=Columns(lines=("defense",), digits={"nats of a reply": 1}),
+        columns=Columns(lines=("defense",), digits=dict.fromkeys(_BOUNDS, _digits(pairs))),
         rows=tuple(row for section, one in pairs for row in _rows(section, one)),
         notes=tuple(_gap([one for _, one in pairs])),
     )
+
+
+def _digits(pairs: list[tuple[TaskFindings, Bracket]]) -> int:
+    """One for decibels, two for shares."""
+    return 1 if all(section.modality == "image" for section, _ in pairs) else 2
 
 
 def _rows(section: TaskFindings, one: Bracket) -> list[Row]:
     setting = {"defense": defense_name(one.limit.defense, one.limit.defense_options)}
     victims = {result.n for result in section.results if not result.is_control}
     values = {
-        "nats of a reply": Number(one.limit.nats, "nats"),
         "blind guess": one.blind,
+        "reached": one.reached,
         "at least": one.least,
         "at most": one.most,
         "at most if Gaussian": one.assumed,
         "exactly at most": one.exact,
     }
     numbers = [
-        Row(setting=setting, measure=name, n=max(victims), mean=value.value, unit=value.unit)
+        Row(
+            setting=setting,
+            measure=name,
+            n=max(victims),
+            mean=value.value,
+            low=value.low,
+            high=value.high,
+            unit=value.unit,
+        )
         for name, value in values.items()
         if value is not None
     ]
-    words = {"by": one.attack, "bounded by": one.limit.source, "leaks": one.said}
+    words = {
+        "nats of a reply": show(one.limit.nats),
+        "bounded by": one.limit.source,
+        "strongest": one.attack,
+    }
     return [
-        *numbers,
         *(Row(setting=setting, measure=name, outcome=said) for name, said in words.items()),
+        *numbers,
     ]
 
 
 def _gap(every: list[Bracket]) -> list[str]:
     """How far apart both sides are, under Gaussian noise without clipping."""
     gaps = [
-        min(end.value for end in (one.most, one.assumed) if end) - one.least.value
+        min(end.value for end in (one.most, one.assumed) if end) - one.reached.value
         for one in every
-        if one.limit.defense == "gaussian_noise" and one.least and (one.most or one.assumed)
+        if one.limit.defense == "gaussian_noise" and one.reached and (one.most or one.assumed)
     ]
-    return [f"Median gap under Gaussian noise: {median(gaps):.1f} dB."] if gaps else []
+    return (
+        [f"Under Gaussian noise the median of at most less reached is {median(gaps):.1f} dB."]
+        if gaps
+        else []
+    )
 
 
 def main() -> None:

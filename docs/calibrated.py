@@ -24,6 +24,9 @@ from experiments.wording.defense_names import compact
 from fedsim.errors import ConfigError
 from fedsim.files import read_json, read_record
 
+_DEPTH = 4
+"""Of ``fedsim calibrate``, unless another is asked for."""
+
 
 def full_grid(answer: Answer, root: Path) -> list[list[Tried]]:
     """Every strength on every client, in a copy of the run folder; finished jobs are kept.
@@ -64,10 +67,12 @@ def record(root: Path) -> Result:
     rows = [row for found, whole in pairs for row in _rows(found, whole, answer)]
     hold = " ".join(f"--hold {target}" for target in answer.question.hold)
     lose = "".join(f" --lose {name}={share:g}" for name, share in answer.question.lose.items())
+    depth = answer.question.strengths.bit_length()
+    grain = "" if depth == _DEPTH else f" --depth {depth}"
     return Result(
         title=opening(find(answer.name)).rstrip("."),
         paper="",
-        command=f"fedsim calibrate {answer.name} {hold}{lose}",
+        command=f"fedsim calibrate {answer.name} {hold}{lose}{grain}",
         commit=str(provenance["commits"]["simulate"])[:7],
         date=str(provenance["started"])[:10],
         seed=min(run.plan.experiments[0].seeds),

@@ -46,6 +46,8 @@ class Reached(Data):
         low: surely at least, by any attack; a bound of ``leaks``.
         high: surely at most, by every attack; a bound of ``holds``.
         blind: mean of the guess that sees no update, on the clients that were attacked.
+        bound: mean that no attack exceeds, by the nats of clipping and noise, if no blind guess is
+            better than that; None where this says nothing.
     """
 
     target: str
@@ -55,6 +57,7 @@ class Reached(Data):
     low: float
     high: float
     blind: float | None
+    bound: float | None = None
 
 
 class Tried(Data):

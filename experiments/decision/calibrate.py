@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from attacks.scheduling.ledger import Ledger
+from experiments.bounds.noise import least_noise
 from experiments.console import Console
 from experiments.decision import plan as planned
 from experiments.decision.answer import (
@@ -35,6 +36,7 @@ from experiments.plan.config import ExperimentConfig, Plan
 from experiments.plan.entries import entries
 from experiments.plan.folder import Run
 from experiments.stages.attack import attackers
+from experiments.stages.privacy import owned
 from experiments.stages.victims import Victims
 from fedsim.files import remove_temporaries
 from fedsim.records import PRIOR_ONLY
@@ -132,7 +134,7 @@ class Calibration:
             word=found.word,
             attack=found.attack,
             target=found.target,
-            reached=tuple(_reached(target, found, trial) for target in self.targets),
+            reached=tuple(_reached(target, found, trial, _nats(cells)) for target in self.targets),
             utility=at_end(cells[0]) if self._to_the_end else {},
             clients=found.clients,
             available=len(clients),
@@ -246,7 +248,13 @@ class Calibration:
         check_clients(self.targets, self.errors.holds, clients)
 
 
-def _reached(target: Target, found: Decision, trial: CellTrial) -> Reached:
+def _nats(cells: Sequence[Cell]) -> float:
+    """The most that a reply tells of an example, by clipping and noise; infinite without them."""
+    found = [least_noise(cell.config, owned(cell)) for cell in cells]
+    return max((one.clipped if one else math.inf for one in found), default=math.inf)
+
+
+def _reached(target: Target, found: Decision, trial: CellTrial, nats: float) -> Reached:
     """The worst of the attacks by one target, in its own units."""
     bounds = {attack: by_target[target.name] for attack, by_target in found.bounds.items()}
     worst = max(bounds, key=lambda attack: (bounds[attack].high, bounds[attack].mean))
@@ -259,6 +267,7 @@ def _reached(target: Target, found: Decision, trial: CellTrial) -> Reached:
         low=target.shown(max(one.low for one in bounds.values())),
         high=target.shown(bounds[worst].high),
         blind=target.shown(fmean(blind)) if blind else None,
+        bound=target.bound(fmean(blind), nats) if blind else None,
     )
 
 

@@ -167,8 +167,12 @@ def text(answer: Answer, files: str) -> str:
 
 
 def leakage(tried: Tried) -> str:
-    """The upper bound by each target."""
-    return ", ".join(f"{one.target} {_within(one, one.high)}" for one in tried.reached)
+    """The upper bound by each target: of these attacks, and of any where that is known."""
+    return ", ".join(
+        f"{one.target} {_within(one, one.high)}"
+        + ("" if one.bound is None else f" (any attack: {_within(one, one.bound)})")
+        for one in tried.reached
+    )
 
 
 def _percent(share: float) -> str:

@@ -36,7 +36,8 @@ class Bracket:
 
     Attributes:
         limit: the information that the bound follows from.
-        attack: label of the attack that leaks most; empty without one.
+        attack: label of the attack, or blind guess, that surely leaks most; empty without one.
+        reached: its mean, with its interval if it has one.
         least: mean that it surely reaches, or just its mean without an interval.
         blind: mean of the best blind guess that was made.
         most: mean that no attack exceeds; None if the bound says nothing.
@@ -47,6 +48,7 @@ class Bracket:
 
     limit: BudgetLimit
     attack: str
+    reached: Number | None
     least: Number | None
     blind: Number | None
     most: Number | None
@@ -124,14 +126,16 @@ def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]
     metric = section.main if text else _ERROR
     known = [(one, one.leakage[metric]) for one in results if metric in one.leakage]
     blind = next((found for one, found in known if one.attack == PRIOR_ONLY), None)
-    attacks = [pair for pair in known if pair[0].attack != PRIOR_ONLY]
-    sign = 1 if text else -1
-    best, reached = max(attacks, key=lambda pair: sign * pair[1].mean, default=(None, None))
+    tried = any(one.attack != PRIOR_ONLY for one, _ in known)
+    best, reached = max(
+        known if tried else (), key=lambda pair: _surely(pair[1], text=text), default=(None, None)
+    )
     guess = None if blind is None else blind.mean if text else decibels(blind.mean)
     unit = "1" if text else "dB"
     return Bracket(
         limit=limit,
         attack=attack_label(section, best.attacker) if best else "",
+        reached=_mean(reached, text=text) if reached else None,
         least=Number(_surely(reached, text=text), unit) if reached else None,
         blind=None if guess is None else Number(guess, unit),
         most=_most(limit, guess, text=text),
@@ -150,6 +154,7 @@ def unscored(limit: BudgetLimit) -> Bracket:
         "",
         None,
         None,
+        None,
         proved,
         assumed,
         _inside(limit.exact, _ALL, "1"),
@@ -164,6 +169,14 @@ def holds(limit: BudgetLimit, modality: Modality, rule: VerdictRule) -> bool:
     if limit.all_proved is None or limit.blind is None:
         return False
     return limit.all_proved - limit.blind <= rule.psnr
+
+
+def _mean(reached: Leakage, *, text: bool) -> Number:
+    if text:
+        return Number(reached.mean, "1", reached.low, reached.high)
+    if reached.low is None or reached.high is None:
+        return Number(decibels(reached.mean), "dB")
+    return Number(decibels(reached.mean), "dB", decibels(reached.high), decibels(reached.low))
 
 
 def _surely(reached: Leakage, *, text: bool) -> float:

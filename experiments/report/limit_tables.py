@@ -93,7 +93,15 @@ def budget_table(found: Iterable[Bracket], labels: SettingNames) -> Table:
         "nothing.",
         (
             *(*WHO, "nats of a reply", "nats of all rounds", "bounded by"),
-            *("blind guess", "at least", "by", "at most", "at most if Gaussian", "exactly"),
+            *(
+                "blind guess",
+                "reached",
+                "by",
+                "at least",
+                "at most",
+                "at most if Gaussian",
+                "exactly",
+            ),
             "holds by bound",
         ),
         tuple(
@@ -102,7 +110,7 @@ def budget_table(found: Iterable[Bracket], labels: SettingNames) -> Table:
                 Number(one.limit.nats),
                 Number(one.limit.all),
                 one.limit.source,
-                *(one.blind, one.least, one.attack, one.most, one.assumed, one.exact),
+                *(one.blind, one.reached, one.attack, one.least, one.most, one.assumed, one.exact),
                 "yes" if one.holds else "no",
             )
             for one in found

@@ -1,5 +1,6 @@
 """Searches on simulated defenses whose leakage is known."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -186,3 +187,23 @@ def test_bisection_finds_each_place_in_few_looks(strengths: int) -> None:
         assert bisect(strengths, word) == (place if place < strengths else None)
         assert len(tried) <= looks(strengths)
         assert len(set(tried)) == len(tried)
+
+
+@pytest.mark.parametrize(
+    ("target", "blind", "nats", "bound"),
+    [
+        (Target("rouge1", 0.2), 0.1, 0.0, 0.1),
+        (Target("rouge1", 0.2), 0.1, math.inf, None),
+        (Target("rouge1", 0.2), 0.1, 3.0, None),  # more than -log .1: any mean is possible
+        (Target("verbatim", 0.0), 0.0, 0.1, None),  # what a blind guess never hits has no mean
+        (Target("psnr", 18.0, 0.0, 25.0), 0.5, 0.02, 14.98),
+        (Target("mse", 0.01, 1.0, 0.0), 0.95, 0.001, 0.0406),
+    ],
+)
+def test_a_target_is_bounded_by_information(
+    target: Target, blind: float, nats: float, bound: float | None
+) -> None:
+    found = target.bound(blind, nats)
+    assert (found is None) == (bound is None)
+    if found is not None:
+        assert found == pytest.approx(bound, rel=2e-3)
