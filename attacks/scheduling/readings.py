@@ -136,11 +136,11 @@ def _readings(chosen: Attack, reply: Reply) -> Iterator[tuple[Reply, str]]:
         yield from _counted(chosen, reply)
         return
     other = Reply(reply.mirrored, reply.claimed)
-    for (one, assumed), (two, _) in zip(
+    for (reading, assumed), (mirrored, _) in zip(
         _counted(chosen, reply), _counted(chosen, other), strict=True
     ):
-        yield one, assumed
-        yield two, "; ".join(filter(None, (assumed, "the reply was read as a difference")))
+        yield reading, assumed
+        yield mirrored, "; ".join(filter(None, (assumed, "the reply was read as a difference")))
 
 
 def _counted(chosen: Attack, reply: Reply) -> Iterator[tuple[Reply, str]]:

@@ -42,18 +42,20 @@ class Campaign:
     @property
     def guesses(self) -> dict[tuple[str, str], Guess]:
         """Those that there are."""
-        return {k: one.guess for k, one in self.outcomes.items() if one.guess is not None}
+        return {
+            k: outcome.guess for k, outcome in self.outcomes.items() if outcome.guess is not None
+        }
 
     @property
     def refusals(self) -> dict[tuple[str, str], str]:
         """Why there is no guess."""
-        return {k: one.refusal for k, one in self.outcomes.items() if one.guess is None}
+        return {k: outcome.refusal for k, outcome in self.outcomes.items() if outcome.guess is None}
 
     def line(self) -> str:
         """The answer in one line."""
         sure = Counter({name: 0 for _, name in self.outcomes})
-        for (_, name), one in self.outcomes.items():
-            sure[name] += one.certified
+        for (_, name), outcome in self.outcomes.items():
+            sure[name] += outcome.certified
         total = len({key for key, _ in self.outcomes})
         said = ", ".join(f"{name} {count}" for name, count in sure.most_common())
         page = self.run.root / "report" / "index.html"
@@ -65,15 +67,15 @@ class Campaign:
             {
                 "capture": key,
                 "attack": name,
-                "texts": one.guess.texts,
-                "confidence": one.guess.confidence,
-                "objective": one.guess.objective,
-                "cosines": one.fit,
-                "note": one.guess.note,
+                "texts": outcome.guess.texts,
+                "confidence": outcome.guess.confidence,
+                "objective": outcome.guess.objective,
+                "cosines": outcome.fit,
+                "note": outcome.guess.note,
             }
-            if one.guess
-            else {"capture": key, "attack": name, "refused": one.refusal}
-            for (key, name), one in self.outcomes.items()
+            if outcome.guess
+            else {"capture": key, "attack": name, "refused": outcome.refusal}
+            for (key, name), outcome in self.outcomes.items()
         ]
         return json.dumps({"run": str(self.run.root), "rows": rows})
 

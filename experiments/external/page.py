@@ -67,31 +67,33 @@ class _Shown:
 
 
 def write_page(run: Run, task: Task) -> Path:
-    """Write what attacks made of the captures, its owner's alone.
+    """Write what attacks results of the captures, its owner's alone.
 
     It is the report itself, or lies beside it once the run is scored.
     """
-    made, given = list(outcomes(run, task)), read_disclosures(run.cells[0].folder)
+    results, given = list(outcomes(run, task)), read_disclosures(run.cells[0].folder)
     provenance = read_provenance(run.root)
-    guesses = [_shown(one) for one in made if one.guess is not None]
-    refused = _refused(made)
+    guesses = [_shown(outcome) for outcome in results if outcome.guess is not None]
+    refused = _refused(results)
     body = (
         environment()
         .get_template("external.html.j2")
         .render(
             name=run.root.resolve().parent.name,
             cover=cover(provenance),
-            answers=list(_answers(made)),
-            switches=list(_switches(made, given)),
+            answers=list(_answers(results)),
+            switches=list(_switches(results, given)),
             who=_who(given, task),
             sure=_WITH_TRUTH if is_scored(run) else _WITHOUT_TRUTH,
-            attacks=_attacks(made),
+            attacks=_attacks(results),
             updates=_updates(given),
             statistics=_statistics(given),
             guesses=guesses,
             refused=refused,
-            known=sorted({fact for one in given for fact in one.known}),
-            withheld=[fact for fact in FACTS if not any(fact in one.known for one in given)],
+            known=sorted({fact for disclosure in given for fact in disclosure.known}),
+            withheld=[
+                fact for fact in FACTS if not any(fact in disclosure.known for disclosure in given)
+            ],
             levels=LEVELS,
             cost=cost(provenance),
             provenance=provenance_lines(provenance, full=False),
@@ -105,32 +107,34 @@ def write_page(run: Run, task: Task) -> Path:
     return page
 
 
-def _answers(made: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
+def _answers(results: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
     """The shade and the sentence of each attack."""
-    for name in dict.fromkeys(one.record.attack for one in made):
-        mine = [one for one in made if one.record.attack == name]
-        guessed = [one for one in mine if one.guess is not None]
-        proven = sum(one.certified for one in guessed)
+    for name in dict.fromkeys(outcome.record.attack for outcome in results):
+        those = [outcome for outcome in results if outcome.record.attack == name]
+        guessed = [outcome for outcome in those if outcome.guess is not None]
+        proven = sum(outcome.certified for outcome in guessed)
         if not guessed:
             yield (
                 "not-decided",
-                f"{_upper(title(name))} could attack none of {_captures(len(mine))}.",
+                f"{_upper(title(name))} could attack none of {_captures(len(those))}.",
             )
             continue
-        examples = sum(len(one.guess.examples.batch) for one in guessed if one.guess)
+        examples = sum(len(outcome.guess.examples.batch) for outcome in guessed if outcome.guess)
         what = f"{_upper(title(name))} guessed {examples} examples from {_captures(len(guessed))}"
         if proven:
             yield "verbatim", f"{what}: {proven} are certified, and came back exactly."
         else:
-            fits = [one.fit for one in guessed if one.fit and one.fit.other is not None]
+            fits = [
+                outcome.fit for outcome in guessed if outcome.fit and outcome.fit.other is not None
+            ]
             ahead = sum(fit.own > (fit.other or 0.0) for fit in fits)
             more = f", though {ahead} of {len(fits)} fit their update better than another's"
             yield "not-decided", f"{what}: none is certified{more if fits else ''}. Not decided."
 
 
-def _switches(made: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterator[str]:
+def _switches(results: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterator[str]:
     """What to switch on: a defense where something leaks, a fact where attacks lack it."""
-    if any(one.certified for one in made):
+    if any(outcome.certified for outcome in results):
         yield (
             "Examples are certified: larger batches and more local steps alone do not hide them. "
             "Simulate this federation with defenses by fedsim init, and compare what each costs."
@@ -140,24 +144,24 @@ def _switches(made: Sequence[Outcome], given: Sequence[Disclosure]) -> Iterator[
             "No example is certified, which proves nothing: fedsim init writes this federation as "
             "an experiment, in which attacks are scored and defenses compared."
         )
-    if any(one.labels for one in given):
+    if any(disclosure.labels for disclosure in given):
         yield (
             "The class counts stand in the last layer's bias: secure aggregation hides whose they "
             "are, and noise on each client's update blurs them."
         )
-    if any(one.layers for one in given):
+    if any(disclosure.layers for disclosure in given):
         yield (
             "Batch normalisation sends mean and variance of every batch: keep the statistics on "
             "the clients, as FedBN does, or choose group normalisation."
         )
-    if not any("num_examples" in one.known for one in given):
+    if not any("num_examples" in disclosure.known for disclosure in given):
         yield "More attacks run if they know the number of examples: --knows num_examples=N."
 
 
 def _who(given: Sequence[Disclosure], task: Task) -> str:
-    known = sorted({fact.replace("_", " ") for one in given for fact in one.known})
-    told = f"It knows {', '.join(known)}." if known else "It was told nothing else."
-    return f"The server that aggregates, with the model ({task.spec.model}) and each reply. {told}"
+    known = sorted({fact.replace("_", " ") for disclosure in given for fact in disclosure.known})
+    facts = f"It knows {', '.join(known)}." if known else "It was told nothing else."
+    return f"The server that aggregates, with the model ({task.spec.model}) and each reply. {facts}"
 
 
 def _upper(text: str) -> str:
@@ -168,23 +172,23 @@ def _captures(count: int) -> str:
     return f"{count} capture{'s' * (count != 1)}"
 
 
-def _attacks(made: Sequence[Outcome]) -> Table:
+def _attacks(results: Sequence[Outcome]) -> Table:
     columns = ("attack", "captures", "guesses", "certified", "objective", "cosine", "null")
     lines = []
-    for name in dict.fromkeys(one.record.attack for one in made):
-        mine = [one for one in made if one.record.attack == name]
-        fits = [one.fit for one in mine if one.fit]
+    for name in dict.fromkeys(outcome.record.attack for outcome in results):
+        those = [outcome for outcome in results if outcome.record.attack == name]
+        fits = [outcome.fit for outcome in those if outcome.fit]
         line: tuple[Any, ...] = (
             title(name),
-            len(mine),
-            sum(one.guess is not None for one in mine),
-            sum(one.certified for one in mine),
-            _mean([one.record.objective for one in mine]),
+            len(those),
+            sum(outcome.guess is not None for outcome in those),
+            sum(outcome.certified for outcome in those),
+            _mean([outcome.record.objective for outcome in those]),
             _mean([fit.own for fit in fits]),
             _mean([fit.other for fit in fits]),
         )
         lines.append(line)
-    return Table("attacks", "What each attack made of the captures", columns, tuple(lines))
+    return Table("attacks", "What each attack results of the captures", columns, tuple(lines))
 
 
 def _mean(values: Sequence[float | None]) -> str:
@@ -196,20 +200,21 @@ def _updates(given: Sequence[Disclosure]) -> Table:
     columns = ("round", "client", "claims", "batches", "classes", "reply")
     rows = tuple(
         (
-            one.key.round,
-            str(one.key.client),
-            _NONE if one.claimed is None else one.claimed,
-            _NONE if one.batches is None else one.batches,
-            ", ".join(f"{name}: {n}" for name, n in one.labels.items()) or one.no_labels,
-            one.match,
+            disclosure.key.round,
+            str(disclosure.key.client),
+            _NONE if disclosure.claimed is None else disclosure.claimed,
+            _NONE if disclosure.batches is None else disclosure.batches,
+            ", ".join(f"{name}: {n}" for name, n in disclosure.labels.items())
+            or disclosure.no_labels,
+            disclosure.match,
         )
-        for one in given
+        for disclosure in given
     )
     return Table("updates", "What each update says by itself", columns, rows)
 
 
 def _statistics(given: Sequence[Disclosure]) -> str:
-    layers = max((one.layers for one in given), default=0)
+    layers = max((disclosure.layers for disclosure in given), default=0)
     if not layers:
         return "No running statistics are sent."
     who = (
@@ -219,19 +224,19 @@ def _statistics(given: Sequence[Disclosure]) -> str:
     return f"{who}{whose} running statistics: mean and variance of the batches of a client."
 
 
-def _refused(made: Sequence[Outcome]) -> Table:
+def _refused(results: Sequence[Outcome]) -> Table:
     counts: dict[tuple[str, str, str], int] = {}
-    for one in made:
-        if one.guess is None:
-            reason, _, advice = one.refusal.partition(". ")
-            key = (title(one.record.attack), reason, advice or _NONE)
+    for outcome in results:
+        if outcome.guess is None:
+            reason, _, advice = outcome.refusal.partition(". ")
+            key = (title(outcome.record.attack), reason, advice or _NONE)
             counts[key] = counts.get(key, 0) + 1
     rows = tuple((*key, count) for key, count in counts.items())
     return Table("refused", "What was refused", ("attack", "why", "what helps", "captures"), rows)
 
 
-def _shown(one: Outcome) -> _Shown:
-    guess = one.guess
+def _shown(outcome: Outcome) -> _Shown:
+    guess = outcome.guess
     assert guess is not None
     batch = guess.examples.batch
     levels = guess.confidence or ("guess",) * len(batch)
@@ -246,9 +251,9 @@ def _shown(one: Outcome) -> _Shown:
                 image=None if guess.texts else png(_square(batch.inputs[i])),
             )
         )
-    fit, key = one.fit, one.record.key
+    fit, key = outcome.fit, outcome.record.key
     return _Shown(
-        heading=f"{title(one.record.attack)}, round {key.round}, client {key.client}",
+        heading=f"{title(outcome.record.attack)}, round {key.round}, client {key.client}",
         line=guess.line,
         fit="" if fit is None else str(fit),
         borne_out=fit is not None and fit.own > (fit.other or 0.0),

@@ -76,16 +76,16 @@ class Manifest(ConfigSection):
         if unknown := [name for name in table if name not in cls.model_fields]:
             raise ConfigError(f"{path}: {unknown[0]}: no such entry. {suggest(unknown[0], known)}")
         try:
-            made = cls.model_validate_json(json.dumps({**table, "knows": facts}, default=str))
+            manifest = cls.model_validate_json(json.dumps({**table, "knows": facts}, default=str))
         except ValidationError as error:
             raise ConfigError(f"{path}: {explain(error, '')}") from None
         for name in ("model", "loss"):
-            if is_named(value := getattr(made, name)):
+            if is_named(value := getattr(manifest, name)):
                 raise ConfigError(
                     f"{path}: {name} = {value!r} is code, and no code that a file names is run. "
                     f"Name it yourself: --{name} {value}."
                 )
-        return made
+        return manifest
 
 
 def is_pairs(folder: Path) -> bool:
@@ -148,8 +148,8 @@ def _round_numbers(folder: Path, places: Sequence[Path]) -> dict[Path, int]:
 def _files(folder: Path) -> list[Path]:
     """Files of tensors in the folder and one level below, but for its captures."""
     below = [path for path in folder.glob("*/*") if path.parent.name != "captures"]
-    found = [path for path in (*folder.glob("*"), *below) if path.suffix in SUFFIXES]
-    return sorted(path for path in found if path.is_file())
+    files = [path for path in (*folder.glob("*"), *below) if path.suffix in SUFFIXES]
+    return sorted(path for path in files if path.is_file())
 
 
 def _numbers(names: Sequence[str], first: int = 0) -> dict[str, int]:
@@ -169,7 +169,7 @@ def _save(
     kind: Kind | None,
     broadcasts: dict[str, str],
 ) -> None:
-    arrays = [{k: v.float().numpy() for k, v in one.items()} for one in (sent, reply)]
+    arrays = [{k: v.float().numpy() for k, v in tensors.items()} for tensors in (sent, reply)]
     read = kind or kind_of(*arrays)
     record = CaptureRecord(
         key=key,

@@ -119,7 +119,7 @@ def _experiment(captures: Captured, budget: float) -> ExperimentConfig:
         "kind": captures.kind,
         "base": captures.base is not None,
         "budget": budget,
-        "seen": [(str(one.key), one.sha256, one.sent_sha256) for one in records],
+        "seen": [(str(record.key), record.sha256, record.sent_sha256) for record in records],
     }
     text = json.dumps(known, sort_keys=True, default=str)
     facts = records[0].knowledge.model_copy(update=captures.knows)

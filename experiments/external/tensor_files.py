@@ -42,7 +42,7 @@ def read_state_dict(path: Path) -> Tensors:
             return load(content)
         if content[:2] == b"PK":
             _check_archive(path, content)
-        made = _numpy(content) if path.suffix == ".npz" else _torch(content)
+        loaded = _numpy(content) if path.suffix == ".npz" else _torch(content)
     except ConfigError:
         raise
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def read_state_dict(path: Path) -> Tensors:
             ) from None
         fault = " ".join(str(error).split())[:120] or type(error).__name__
         raise ConfigError(f"{path}: cannot be read ({fault}). Write it again.") from None
-    return _plain(path, made)
+    return _plain(path, loaded)
 
 
 def _numpy(content: bytes) -> object:
@@ -65,13 +65,13 @@ def _numpy(content: bytes) -> object:
 
 def _torch(content: bytes) -> object:
     with warnings.catch_warnings(action="ignore"):  # of what is then refused
-        made: object = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    while isinstance(made, Mapping) and not any(isinstance(v, Tensor) for v in made.values()):
-        inside = [made[name] for name in _INSIDE if isinstance(made.get(name), Mapping)]
+        loaded: object = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    while isinstance(loaded, Mapping) and not any(isinstance(v, Tensor) for v in loaded.values()):
+        inside = [loaded[name] for name in _INSIDE if isinstance(loaded.get(name), Mapping)]
         if not inside:
             break
-        made = inside[0]
-    return made
+        loaded = inside[0]
+    return loaded
 
 
 def _check_archive(path: Path, content: bytes) -> None:
@@ -84,14 +84,14 @@ def _check_archive(path: Path, content: bytes) -> None:
         )
 
 
-def _plain(path: Path, made: object) -> Tensors:
+def _plain(path: Path, loaded: object) -> Tensors:
     """Named dense tensors, each with its own memory."""
-    if not isinstance(made, Mapping) or not made:
+    if not isinstance(loaded, Mapping) or not loaded:
         raise ConfigError(
-            f"{path}: holds {type(made).__name__}, and no state dict. Save model.state_dict()."
+            f"{path}: holds {type(loaded).__name__}, and no state dict. Save model.state_dict()."
         )
     tensors: Tensors = {}
-    for name, value in made.items():
+    for name, value in loaded.items():
         dense = isinstance(value, Tensor) and value.layout == torch.strided
         if not isinstance(name, str) or not dense or value.is_quantized or value.is_meta:
             raise ConfigError(
