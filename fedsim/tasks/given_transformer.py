@@ -179,8 +179,9 @@ def _kind(model: nn.Module | str, task: str) -> TaskKind:
         if other and not any(f"For{other[1]}" == ending for ending in _HEADS):
             what = re.sub(r"(?<!^)(?=[A-Z])", " ", other[1]).lower()
             raise ConfigError(
-                f"model: {type(model).__name__} is for {what}, which is not supported. Pass a "
-                "language model, a masked one, or a classifier of whole texts."
+                f"model: {type(model).__name__} is for {what}, which is not supported. Its encoder "
+                "tells the texts all the same: pass its tensors alone, with its "
+                "ForSequenceClassification."
             )
     known: dict[str, TaskKind] = {"classification": "text-classification"}
     known |= {kind: kind for kind in _CLASSES}

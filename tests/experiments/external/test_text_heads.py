@@ -102,6 +102,36 @@ def test_heads_that_are_not_supported(head: str, what: str, task: str) -> None:
     assert len(str(error.value)) < 200
 
 
+ONE, TWO = torch.tensor([1]), torch.tensor([2])
+OTHER_HEADS: dict[str, Any] = {
+    "TokenClassification": lambda model, ids: model(input_ids=ids, labels=ids % 2).loss,
+    "QuestionAnswering": lambda model, ids: (
+        model(input_ids=ids, start_positions=ONE, end_positions=TWO).loss
+    ),
+    "NextSentencePrediction": lambda model, ids: model(input_ids=ids, labels=ONE).loss,
+    "MultipleChoice": lambda model, ids: model(input_ids=ids[:, None]).logits.square().sum(),
+}
+
+
+@pytest.mark.parametrize("head", OTHER_HEADS)
+def test_the_encoder_alone_tells_the_texts_of_such_heads(head: str) -> None:
+    """As their refusal says."""
+    model = bert(head)
+    loss = OTHER_HEADS[head](model, TOKENIZER([TEXTS[1]], return_tensors="pt").input_ids)
+    names = [name for name, _ in model.named_parameters()]
+    whole = dict(zip(names, gradients(model, loss), strict=True))
+    other = bert("SequenceClassification", num_labels=2)
+    other.load_state_dict(
+        {k: v for k, v in model.state_dict().items() if k.startswith("bert.")}, strict=False
+    )
+    encoder = {name: value for name, value in whole.items() if name.startswith("bert.")}
+    victim = Update.of(other, gradients=encoder, tokenizer=TOKENIZER, num_examples=1)
+    guess = fedsim.attack(victim, "span", budget=60, quiet=True)
+    right = TOKENIZER(TEXTS[1], add_special_tokens=False).input_ids
+    assert guess.texts == (TOKENIZER.decode(right),)
+    assert guess.confidence == ("in_span",)
+
+
 def test_a_loss_of_a_text_model_is_refused() -> None:
     model = bert("SequenceClassification")
     ones = [torch.ones_like(value) for value in model.parameters()]
