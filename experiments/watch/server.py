@@ -126,6 +126,8 @@ class Handler(BaseHTTPRequestHandler):
             if feed.watcher.ended():
                 self._answer(feed.watcher.page.read_bytes(), _FRAMES)  # its own policy is inside
             else:
+                if feed.ended or not feed.page:  # a run that had ended goes on
+                    feed.refresh()
                 self._answer(feed.page.encode(), POLICY)
         elif secrets.compare_digest(self.path.encode(), f"{root}events".encode()):
             self._stream()

@@ -235,4 +235,4 @@ class Watcher:
 
 
 def _failed(row: LedgerRow) -> bool:
-    return row.state in STATUSES and row.state != "done"
+    return row.state in STATUSES and row.state not in {"done", "skipped"}

@@ -177,6 +177,14 @@ def test_changes_come_as_events_and_the_end_as_the_report(copied: Path) -> None:
         assert ask(server)[1] == (copied / "report" / "index.html").read_bytes()
 
 
+def test_a_run_that_had_ended_goes_on(copied: Path) -> None:
+    with served(Watcher(Run.open(copied))) as server:
+        assert b"what the updates leaked</title>" in ask(server)[1]
+        with Ledger(copied / "jobs.sqlite"):
+            assert b"while it runs</title>" in ask(server)[1]
+            assert not server.feed.ended
+
+
 def test_a_glance_at_the_lock_keeps_nobody_out(tmp_path: Path) -> None:
     path = tmp_path / "jobs.sqlite"
     assert not locked(path)
