@@ -1,0 +1,79 @@
+"""The worst victim, and what would change the answer."""
+
+from experiments.analysis.evidence import Reason
+from experiments.bounds.records import BudgetLimit
+from experiments.report.answers import answers, overall
+from experiments.report.brackets import Bracket
+from experiments.report.first_screen import changes, worst
+from experiments.report.tables import Number
+from experiments.stages.gallery import Shown
+from tests.experiments.report.cases import NOISE, section, verdict
+
+
+def test_what_is_open_says_what_would_decide_it() -> None:
+    wide = Reason(kind="wide", numbers={"needed": 40.0, "mean": 1.0, "low": -1.0, "high": 3.0})
+    never = Reason(kind="wide", numbers={"needed": float("inf")})
+    open_ = verdict(
+        "not decided", "gaussian_noise", NOISE, reasons=(Reason(kind="no_adaptive"), wide, never)
+    )
+    found = section(verdict("leaks"), open_)
+    limit = BudgetLimit(
+        run="r",
+        cell="c",
+        defense="gaussian_noise",
+        defense_options=NOISE,
+        source="clipping and noise",
+        nats=2.0,
+        all=2.0,
+    )
+    low, high = Number(12.0, "dB"), Number(18.6, "dB")
+    both = Bracket(limit, "DLG", low, low, low, high, None, None, False)
+    assert list(changes(found, {open_.place: both})) == [
+        "an attack adapted to Gaussian noise (std=0.01)",
+        "about 40 clients under Gaussian noise (std=0.01), instead of 8",
+        "a stronger attack on Gaussian noise (std=0.01): at least 12.0 dB, at most 18.6 dB",
+    ]
+    assert list(changes(section(verdict("leaks")), {})) == []
+
+
+def test_a_bound_holds_whatever_the_attack() -> None:
+    held = verdict("holds by bound", "gaussian_noise", NOISE)
+    (answer,) = answers(section(verdict("leaks"), held))
+    assert answer.short.endswith("Gaussian noise (std=0.01) hides the images from any attack")
+    assert answer.statements[1].lead == (
+        "Gaussian noise (std=0.01) holds by bound: no attack can, on average, come closer than the "
+        "best blind guess by more than 1 dB."
+    )
+    assert overall([section(verdict("leaks"), held)]).startswith(
+        "Gaussian noise (std=0.01) holds by bound, whatever the attack."
+    )
+    assert list(changes(section(held), {})) == []
+
+
+def test_the_worst_victim_is_the_one_of_whom_most_came_back() -> None:
+    found = section(verdict("leaks"), verdict("leaks", "gaussian_noise", NOISE))
+    named = [one.model_copy(update={"cells": (one.defense,)}) for one in found.results]
+    found = found.model_copy(update={"results": tuple(named)})
+
+    def shown(defense: str, client: int, value: float) -> Shown:
+        return Shown(
+            cell=defense,
+            attack="dlg",
+            attack_options="{}",
+            round=1,
+            client=client,
+            example=0,
+            rank=1,
+            total=8,
+            value=value,
+            certified=None,
+            original=b"",
+            guess=None,
+        )
+
+    examples = [shown("none", 3, 30.0), shown("none", 5, 31.0), shown("gaussian_noise", 2, 14.0)]
+    assert worst(found, examples) == (
+        "Without a defense, client 5 in round 1: 31.0 dB by DLG; where least leaks, under Gaussian "
+        "noise (std=0.01), client 2 in round 1: 14.0 dB by DLG"
+    )
+    assert worst(found, []) == ""
