@@ -90,6 +90,7 @@ def test_zeros_of_rounding_count_and_signs_are_averaged() -> None:
     assert mean(*signs).tolist() == [[1.0, 0.0, 0.0]]
 
 
+@pytest.mark.slow
 def test_noise_averages_out(gpt2: Victim) -> None:
     seen, truth = rounds(gpt2, 5, 8, 2e-3)
     (alone,) = Span().reconstruct(seen[:1], gpt2.task, [rng()], Job())

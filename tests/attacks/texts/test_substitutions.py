@@ -48,6 +48,7 @@ def test_a_prior_proposes_words_as_well(victim: Victim, tmp_path: Path) -> None:
     assert mean(attack(victim, lamp, seen), truths) == 1.0
 
 
+@pytest.mark.slow
 def test_find_the_sentences_of_a_batch(victim: Victim) -> None:
     seen, truths = several(victim, [[0, 5]])
     (before,), (after,) = (

@@ -123,6 +123,7 @@ def test_two_sentences_whose_labels_and_lengths_are_not_paired(
             assert tokens(guess.guess) <= tokens(truth)
 
 
+@pytest.mark.slow
 def test_labels_are_tried_or_searched_for(bert: Victim) -> None:
     seen, truths = several(bert, SINGLE[:2])
     searches = (
@@ -157,6 +158,7 @@ def test_several_local_steps(bert: Victim) -> None:
     assert [row[2] for row in first] != [row[2] for row in other]
 
 
+@pytest.mark.slow
 def test_targets_of_a_masked_language_model(masked: Victim) -> None:
     seen, truths = several(masked, [[0], [1], [3], [25]])
     schedule: dict[str, Any] = {"steps": 150, "decay_every": 15, "discrete_every": 30}
