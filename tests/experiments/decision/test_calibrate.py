@@ -214,6 +214,7 @@ def test_a_range_of_a_defense_without_strength(tmp_path: Path, said: Said) -> No
     assert "has no strength to search" in error
 
 
+@pytest.mark.slow
 def test_nothing_holds_and_everything_holds(tmp_path: Path, said: Said) -> None:
     file = write(tmp_path)
     for ends, outcome in (("1e-9:1e-7", "leaks"), ("10:1000", "holds")):
