@@ -75,6 +75,7 @@ def test_an_image_drawn_from_the_prior_has_its_spectrum() -> None:
     assert float(prior.power.sum()) == pytest.approx(float(exact.trace()), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_less_noise_raises_the_ceiling(make_run: Make) -> None:
     run = make_run(IMAGES, **SMALL)
     simulate(run)
