@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -250,8 +250,11 @@ def trial_of_captures(captures: Path, folder: Path, released: Released) -> Trial
             "the same run."
         )
     places = [numbers[client] for client in whole]
-    releases = _replies if released == "replies" else _models
-    scores = np.array(list(releases(store, planting, rounds, whole, places))).T
+    if released == "replies":
+        releases = _replies(store, planting, rounds, whole, places, by_mod=not names)
+    else:
+        releases = _models(store, planting, rounds, whole, places)
+    scores = np.array(list(releases)).T
     if not scores.size:
         raise ConfigError(
             f"{captures}: the models of a single round tell no change. Capture one round more."
@@ -260,13 +263,22 @@ def trial_of_captures(captures: Path, folder: Path, released: Released) -> Trial
 
 
 def _replies(
-    store: CaptureStore, planting: Planting, rounds: list[int], whole: list[int], places: list[int]
+    store: CaptureStore,
+    planting: Planting,
+    rounds: list[int],
+    whole: list[int],
+    places: list[int],
+    *,
+    by_mod: bool,
 ) -> Iterator[list[float]]:
+    """Of each client's reply; those of ``canary_mod`` are weights."""
     for round_ in rounds:
-        updates = (store.load(CaptureKey(round=round_, client=client)).update() for client in whole)
         scores = []
-        for update, place in zip(updates, places, strict=True):
-            scores.append(-turn(round_) * float(products_of(planting, update)[place]))
+        for client, place in zip(whole, places, strict=True):
+            seen = store.load(CaptureKey(round=round_, client=client))
+            if by_mod:  # loud canaries look like no weights, which they are all the same
+                seen = replace(seen, kind="weights")
+            scores.append(-turn(round_) * float(products_of(planting, seen.update())[place]))
         yield scores
 
 

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from safetensors.torch import save_file
 from scipy.stats import binom
 
@@ -17,6 +21,8 @@ import fedsim
 from experiments.external.claimed import Stated, judged
 from fedsim.canaries import Planting, canary_update
 from fedsim.errors import ConfigError
+from server.grids.in_process import InProcessGrid
+from server.grids.local import run_server
 from tests.experiments.conftest import Said
 from tests.experiments.external.audited_clients import (
     ALL_ROWS,
@@ -150,3 +156,37 @@ def test_rows_fetched_elsewhere_are_refused(tmp_path: Path) -> None:
     assert len(planted) == 8 + sum(planted._planting.plan.coins)
     with pytest.raises(ConfigError, match="holds other canaries"):
         fedsim.CanaryRows(rows, tmp_path / "rows", clip=2.0, count=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "code"), [(1.0, 0), (0.3, 1)])
+def test_a_flower_app_with_noise_on_the_server_is_audited(
+    scale: float, code: int, tmp_path: Path, said: Said
+) -> None:
+    """Its replies have no noise; the models of the next rounds have."""
+    np.random.seed(3)
+    clients = 40
+    client = ClientApp(mods=[fedsim.canary_mod(tmp_path / "canaries", CLIP, clients)])
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = next(iter(message.content.array_records.values()))
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        plain = FedAvg(fraction_evaluate=0.0, min_available_nodes=clients)
+        private = DifferentialPrivacyServerSideFixedClipping(plain, scale * NOISE, CLIP, clients)
+        strategy = fedsim.Eavesdropper(private, tmp_path / "captures")
+        strategy.start(grid, ArrayRecord({"w": torch.zeros(30, 10)}), num_rounds=3)
+
+    run_server(app, InProcessGrid(client, clients, {}), {})
+    claim = f"epsilon={EPSILON}, delta={DELTA}, noise={NOISE}, releases=1"
+    words = ["audit", tmp_path / "captures", "--planted", tmp_path / "canaries", "--claim", claim]
+    found, text, _ = said(*words, "--released", "models")
+    assert (found, "40 canaries" in text) == (code, True), text
+    found, text, _ = said(*words)
+    assert (found, "REFUTED" in text) == (1, True)
