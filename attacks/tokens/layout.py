@@ -76,9 +76,8 @@ class Layout:
                 handle = network.register_forward_pre_hook(hook, with_kwargs=True)
                 stack.callback(handle.remove)
             if self.fused:
-                switch: Callable[[str], None] = network.set_attn_implementation  # type: ignore[assignment]
-                switch("sdpa")
-                stack.callback(switch, "eager")
+                _attend(network, "sdpa")
+                stack.callback(_attend, network, "eager")
             yield
 
 
@@ -118,6 +117,13 @@ def trailing_layouts(longest: int, places: int, most: int, *, learned: bool) -> 
     for size in dict.fromkeys((places + 1, *more)):
         if places < size <= most:
             yield Layout(trailing=size - longest)
+
+
+def _attend(network: Any, kind: str) -> None:  # noqa: ANN401
+    if hasattr(network, "set_attn_implementation"):
+        network.set_attn_implementation(kind)
+    else:  # transformers 4.53
+        network.config._attn_implementation = kind
 
 
 def _count_from(pads: int) -> Callable[..., Any]:

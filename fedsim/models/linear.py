@@ -6,5 +6,7 @@ from torch import nn
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """True for GPT-2's linear layer, whose weight is ``(in, out)``."""
-    return type(module).__name__ == "Conv1D"  # importing the class would import transformers
+    """True for GPT-2's linear layer, whose weight is ``(in, out)``, also as peft 0.6 adapts it."""
+    adapted = getattr(module, "fan_in_fan_out", False) and "weight" in vars(module)["_parameters"]
+    # Importing the class would import transformers.
+    return type(module).__name__ == "Conv1D" or bool(adapted)
