@@ -11,6 +11,7 @@ So a sum over clients tells no more than the client's own reply, and
 
 What follows the noise in a chain is post-processing. Rounds add up: the example is in the captured
 one, and in each of the others with the chance of any row, which multiplies what that round tells.
+Gradients of public rows bound their own round alone.
 """
 
 from __future__ import annotations

@@ -126,7 +126,10 @@ def budget_limits(
         if isinstance(nats := measured(cell, found), float):
             known.append((nats, "noise on public gradients"))
     nats, source = min(known)
-    whole = over_rounds(cell.config, rows, nats)
+    # Gradients were measured at the weights of one round, and say nothing of others.
+    single = cell.config.federation.rounds == 1
+    lasting = [one for one, what in known if single or what != "noise on public gradients"]
+    whole = over_rounds(cell.config, rows, min(lasting))
     more: dict[str, Any] = {}
     public = _public(cell)
     if public is not None and public.mask is not None:

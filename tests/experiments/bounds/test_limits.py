@@ -177,6 +177,19 @@ def test_a_page_bounds_what_options_alone_tell(make_run: Make) -> None:
     assert [one.holds for one in both.values()] == [False, True]
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_public_gradients_say_nothing_of_other_rounds(
+    rounds: int, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = {"name": "gaussian_noise", "std": 0.1}
+    run = make_run(TEXT, federation={"rounds": rounds}, defenses=[noise])
+    simulate(run)
+    monkeypatch.setattr("experiments.bounds.limits.measured", lambda *_: 0.001)
+    (found,) = limits(run, gaussian=False).budgets
+    assert (found.nats, found.source) == (0.001, "noise on public gradients")
+    assert found.all == pytest.approx(0.001) if rounds == 1 else found.all > 100
+
+
 def test_show_tells_limits_and_time() -> None:
     config = parse_experiment(merge(IMAGES, {"attacks": [{"name": "inverting", "steps": 1000}]}))
     shown = describe(Plan(name=config.name, experiments=(config,)))
