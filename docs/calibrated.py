@@ -69,6 +69,9 @@ def record(root: Path) -> Result:
     lose = "".join(f" --lose {name}={share:g}" for name, share in answer.question.lose.items())
     depth = answer.question.strengths.bit_length()
     grain = "" if depth == _DEPTH else f" --depth {depth}"
+    grain += "".join(
+        f" --range {name}={low:g}:{high:g}" for name, (low, high) in answer.question.ranges.items()
+    )
     return Result(
         title=opening(find(answer.name)).rstrip("."),
         paper="",

@@ -64,7 +64,8 @@ def test_a_folder_of_state_dicts_with_and_without_the_filter(tmp_path: Path, sai
 @pytest.mark.slow
 def test_the_same_as_a_flower_app(tmp_path: Path, said: Said) -> None:
     capture(tmp_path / "captures", filtered)
-    shape = ["--image-shape", "1,8,8", "--knows", "learning_rate=0.1"]
-    _, text, _ = said("attack", tmp_path / "captures", *OPTIONS, *shape)
+    facts = ["--image-shape", "1,8,8", "--knows", "learning_rate=0.1"]
+    facts += ["--knows", "num_examples=1"]
+    _, text, _ = said("attack", tmp_path / "captures", *OPTIONS, *facts)
     assert text.count("closed_form: ") == CLIENTS
     assert "1 certified" not in text
