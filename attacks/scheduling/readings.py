@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import get_args
 
 from attacks.base import Attack, Job, Reconstruction
 from fedsim.capture import CaptureKey, CaptureStore, Observation
@@ -27,7 +28,7 @@ _SHARE = 0.5
 """Of the time left, what one of several numbers of examples gets."""
 _TRIALS = 2
 """Numbers of examples by which it is judged whether an attack refuses."""
-_LEVELS: tuple[Certificate, ...] = ("guess", "in_span", "consistent", "certified")
+_LEVELS: tuple[Certificate, ...] = get_args(Certificate)[::-1]  # the strongest last
 _GRANT = re.compile(r"Grant (it under \[server_knows\]|server_knows\.\w+)")
 """What an experiment file is told to do."""
 _SET = re.compile(r"Set federation\.\w+ = \w+, or choose")
@@ -203,6 +204,6 @@ def _check_count(guess: Reconstruction, reading: Reply, task: Task) -> None:
 def _fit(guess: Reconstruction) -> tuple[float, float, float]:
     """How much the update speaks for a guess: share of certified examples, levels, objective."""
     levels = [_LEVELS.index(level) for level in guess.confidence or ()]
-    certified = sum(level == 3 for level in levels) / len(levels) if levels else 0.0
+    certified = sum(level == len(_LEVELS) - 1 for level in levels) / max(1, len(levels))
     mean = sum(levels) / len(levels) if levels else 0.0
     return certified, mean, -float("inf") if guess.objective is None else -guess.objective

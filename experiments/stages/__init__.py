@@ -8,7 +8,8 @@ attack     reads ``<cell>/captures``, ``<cell>/simulation.json``
 score      reads ``<cell>/captures``, ``<cell>/simulation.json``, ``<cell>/truth``,
            ``<cell>/guesses``
            writes ``*.parquet``, ``gallery``
-report     reads ``<cell>/cell.json``, ``*.parquet``, ``gallery``, ``limits.json``
+report     reads ``<cell>/cell.json``, ``<cell>/simulation.json``, ``*.parquet``, ``gallery``,
+           ``limits.json``
            writes ``summary.json``, ``report``
 =========  =============================================================================
 

@@ -94,15 +94,21 @@ def unread(objective: Objective, network: nn.Module, inputs: Tensor) -> list[str
         network: of any form.
         inputs: of one example.
     """
-    layers = {name: part for name, part in network.named_modules() if isinstance(part, nn.Linear)}
-    weights = [part.weight for part in layers.values()]
+    # Of its parameters, as a weight that is computed from others is another tensor at each look.
+    owned = [
+        (name, value)
+        for name, part in network.named_modules()
+        if isinstance(part, nn.Linear)
+        for value in part.parameters()
+    ]
     for labels in (torch.zeros(1, dtype=torch.int64), torch.zeros(1), torch.zeros(1, 1)):
         try:
             loss = objective(network, Batch(inputs, labels))
-            slopes = torch.autograd.grad(loss, weights, allow_unused=True)
+            slopes = torch.autograd.grad(loss, [value for _, value in owned], allow_unused=True)
         except Exception:  # the loss is foreign code, and may want other targets
             continue
-        return [name for name, slope in zip(layers, slopes, strict=True) if slope is None]
+        read = {name for (name, _), slope in zip(owned, slopes, strict=True) if slope is not None}
+        return [name for name in dict.fromkeys(name for name, _ in owned) if name not in read]
     return []
 
 

@@ -164,6 +164,7 @@ def test_a_plugin_harms_its_own_job_alone(
         assert rows([record for record in records if record.attack in NEIGHBOURS]) == alone
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_plugins_harm_their_own_jobs_alone_on_ray(
     captured: Path, alone: Rows, tmp_path: Path, ray_cluster: None
