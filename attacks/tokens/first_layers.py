@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -182,7 +183,13 @@ class FirstLayers:
             tokens: ``(token,)`` for all prefixes, or ``(prefix, token)``.
         """
         (count, start), more = prefixes.shape, tokens.shape[-1]
-        size = start + more
+        size, most = start + more, self._longest
+        if size > most > start:
+            parts = [
+                self.of_extensions(layers, prefixes, some)
+                for some in tokens.split(most - start, -1)
+            ]
+            return [torch.cat(inputs, 1) for inputs in zip(*parts, strict=True)]
         sees = torch.eye(size, dtype=torch.bool, device=self._device)
         sees[:, :start] = True
         sees[:start, :start] = sees[:start, :start].tril()
@@ -201,6 +208,14 @@ class FirstLayers:
     @property
     def _device(self) -> torch.device:
         return next(self.network.parameters()).device
+
+    @property
+    def _longest(self) -> int:
+        """Longest run: GPT-2 of transformers 4 keeps a causal mask of so many places."""
+        masks = (
+            value for name, value in self.network.named_buffers() if name.endswith("attn.bias")
+        )
+        return min((mask.shape[-1] for mask in masks), default=sys.maxsize)
 
     def _run(
         self, layers: Sequence[Layer], ids: Tensor, mask: Tensor | None = None

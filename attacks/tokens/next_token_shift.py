@@ -101,7 +101,12 @@ class DirectionalShift:
                 past_key_values=cache,
                 use_cache=True,
             )
-            self._caches[index] = out.past_key_values
+            made = out.past_key_values
+            if isinstance(made, tuple):  # of GPT-2 in transformers 4
+                from transformers import DynamicCache
+
+                made = DynamicCache.from_legacy_cache(made)
+            self._caches[index] = made
             states.append(out.last_hidden_state[:, -1])
         self._prefixes = prefixes
         trust = 1.0 if prefixes.shape[1] > 1 else _START_TRUST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import time
 from collections import Counter
@@ -311,6 +312,19 @@ def test_extensions_run_side_by_side(gpt2: Victim) -> None:
                 ids = torch.cat([prefix, tokens[j : j + 1]])[None]
                 alone = layers.of_sentences(layer, ids, torch.ones_like(ids))[0, -1]
                 torch.testing.assert_close(beside[i, j], alone, atol=1e-5, rtol=1e-4)
+
+
+def test_a_network_with_a_causal_mask_of_few_places_runs_in_parts(gpt2: Victim) -> None:
+    network = gpt2.task.model(gpt2.sent)
+    layers, short = (FirstLayers(copy.deepcopy(network), [7, 8, 9], 32) for _ in range(2))
+    short.network.get_submodule("transformer.h.0.attn").register_buffer(
+        "bias", torch.ones(1, 1, 5, 5)
+    )
+    prefixes, tokens = torch.tensor([[0, 30, 41], [0, 52, 60]]), torch.arange(70, 77)
+    for each in (tokens, torch.stack([tokens, tokens + 7])):
+        whole = layers.of_extensions(layers.contexts, prefixes, each)
+        parts = short.of_extensions(short.contexts, prefixes, each)
+        torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.slow
