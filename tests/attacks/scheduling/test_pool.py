@@ -224,6 +224,7 @@ def test_written_but_not_reported(run: Run, jobs: Jobs, runs: Callable[[], int])
     assert runs() == 2
 
 
+@pytest.mark.slow
 def test_half_a_gpu_each(run: Run, jobs: Jobs, tmp_path: Path) -> None:
     run(jobs(round=1, pause=8.0, demand=Demand(cpus=0.5, gpus=0.5))[:2])
     words = (tmp_path / "spans").read_text().split()
@@ -311,6 +312,7 @@ def test_ray_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
         start_ray()
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_see_the_run_folder(
     run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]
 ) -> None:

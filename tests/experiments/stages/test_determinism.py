@@ -38,7 +38,11 @@ def test_dropout_and_noise_repeat_too(make_run: Make) -> None:
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("base", "protocol"), [(TEXT, "fedsgd"), (IMAGES, "fedavg")], ids=["text", "images"]
+    ("base", "protocol"),
+    [
+        pytest.param(TEXT, "fedsgd", id="text"),
+        pytest.param(IMAGES, "fedavg", id="images", marks=pytest.mark.slow),
+    ],
 )
 def test_engines_give_the_same_bits(
     base: dict[str, Any], protocol: str, make_run: Make, ray_cluster: None
