@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from docs.measured import Columns, Result, Row
-from docs.recorded import UNTIMED, write
+from docs.recorded import origin, write
 from experiments.analysis.findings import Findings, TaskFindings
 from experiments.plan.config import find
 from experiments.plan.folder import Run
@@ -34,12 +34,7 @@ def record(root: Path) -> Result:
         title=opening(find(run.plan.name)).rstrip("."),
         paper="",
         command=f"fedsim run {run.plan.name}; fedsim limits runs/{run.plan.name}",
-        commit=str(provenance["commits"]["simulate"])[:7],
-        date=str(provenance["started"])[:10],
-        seed=min(run.plan.experiments[0].seeds),
-        machine=f"{provenance['cpus']} CPU cores, no GPU",
-        cpu_seconds=None,
-        cpu_seconds_reason=UNTIMED,
+        **origin(provenance),
         columns=Columns(lines=("defense",), digits=dict.fromkeys(_BOUNDS, _digits(pairs))),
         rows=tuple(row for section, one in pairs for row in _rows(section, one)),
         notes=tuple(_gap([one for _, one in pairs])),

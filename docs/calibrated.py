@@ -11,14 +11,13 @@ import shutil
 from pathlib import Path
 
 from docs.measured import Columns, Result, Row
-from docs.recorded import UNTIMED, write
+from docs.recorded import origin, write
 from experiments.console import Console
 from experiments.decision.answer import Answer, FamilyAnswer, Tried
 from experiments.decision.calibrate import Calibration
 from experiments.decision.question import FOLDER, ask, begin
 from experiments.decision.wording import bracket, measured
 from experiments.plan.config import find, load_plan
-from experiments.plan.folder import Run
 from experiments.preview.catalog import opening
 from experiments.wording.defense_names import compact
 from fedsim.errors import ConfigError
@@ -61,7 +60,6 @@ def record(root: Path) -> Result:
     """The result file of a calibration and of the full grid beside it."""
     answer = read_record(root / FOLDER / "answer.json", Answer)
     grid = full_grid(answer, root)
-    run = Run.open(root)
     provenance = read_json(root / "provenance.json")
     pairs = zip(answer.families, grid, strict=True)
     rows = [row for found, whole in pairs for row in _rows(found, whole, answer)]
@@ -76,12 +74,7 @@ def record(root: Path) -> Result:
         title=opening(find(answer.name)).rstrip("."),
         paper="",
         command=f"fedsim calibrate {answer.name} {hold}{lose}{grain}",
-        commit=str(provenance["commits"]["simulate"])[:7],
-        date=str(provenance["started"])[:10],
-        seed=min(run.plan.experiments[0].seeds),
-        machine=f"{provenance['cpus']} CPU cores, no GPU",
-        cpu_seconds=None,
-        cpu_seconds_reason=UNTIMED,
+        **origin(provenance),
         columns=Columns(lines=("search",), digits={"jobs": 0, "victims": 0}),
         rows=tuple(rows),
         notes=(

@@ -59,16 +59,23 @@ def record(run: Run, name: str, cpu_seconds: float | None) -> Result:
         title=old.title if old else _title(run.plan.name),
         paper=old.paper if old else "",
         command=_command(run, provenance),
-        commit=next(iter(provenance["commits"].values()))[:7],
-        date=provenance["started"][:10],
-        seed=min(provenance["seeds"]),
-        machine=_machine(provenance),
-        cpu_seconds=cpu_seconds,
-        cpu_seconds_reason=UNTIMED if cpu_seconds is None else "",
+        **origin(provenance, cpu_seconds),
         columns=columns,
         rows=tuple(rows),
         notes=tuple(notes),
     )
+
+
+def origin(provenance: dict[str, Any], cpu_seconds: float | None = None) -> dict[str, Any]:
+    """The fields of a result that tell when, of what and on what it was made."""
+    return {
+        "commit": next(iter(provenance["commits"].values()))[:7],
+        "date": provenance["started"][:10],
+        "seed": min(provenance["seeds"]),
+        "machine": _machine(provenance),
+        "cpu_seconds": cpu_seconds,
+        "cpu_seconds_reason": UNTIMED if cpu_seconds is None else "",
+    }
 
 
 def write(result: Result, name: str) -> Path:
@@ -120,8 +127,8 @@ def _renewed(row: Row, known: Sequence[Sequence[Value]], name: str) -> Row:
             return row
         raise ConfigError(f"{name}.json: {row.setting} has a value and no source. Name its source.")
     fitting: list[Value] = []
-    for some in known:
-        fitting = fitting or [value for value in some if value.matches(row.source)]
+    for values_of_run in known:
+        fitting = fitting or [value for value in values_of_run if value.matches(row.source)]
     if len(fitting) != 1:
         near = (fitting or known[0])[0]
         raise ConfigError(

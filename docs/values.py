@@ -93,8 +93,9 @@ def _paired(side: Side, metric: str) -> Iterator[Value]:
     """
     section = side.findings
     for one, other in permutations(attacks_of(side.scores, metric), 2):
-        between = difference(one.values, other.values)
-        if one.place == other.place and between is not None:
+        if one.place != other.place:
+            continue
+        if between := difference(one.values, other.values):
             first, second = (attack_label(section, each.attacker) for each in (one, other))
             labels = _labels(section, one.place, f"{first} less {second}")
             unit = unit_of(section, metric)

@@ -101,12 +101,12 @@ class DirectionalShift:
                 past_key_values=cache,
                 use_cache=True,
             )
-            made = out.past_key_values
-            if isinstance(made, tuple):  # of GPT-2 in transformers 4
+            cache = out.past_key_values
+            if isinstance(cache, tuple):  # of GPT-2 in transformers 4
                 from transformers import DynamicCache
 
-                made = DynamicCache.from_legacy_cache(made)
-            self._caches[index] = made
+                cache = DynamicCache.from_legacy_cache(cache)
+            self._caches[index] = cache
             states.append(out.last_hidden_state[:, -1])
         self._prefixes = prefixes
         trust = 1.0 if prefixes.shape[1] > 1 else _START_TRUST
@@ -136,8 +136,8 @@ class DirectionalShift:
         for index, line in enumerate(lines):
             trust = states[0].new_ones(len(line) - 1, 1)
             trust[0] = _START_TRUST
-            mine = [state[index, : len(line) - 1] for state in states]
-            scores.append(self._scores(mine, trust))
+            places = [state[index, : len(line) - 1] for state in states]
+            scores.append(self._scores(places, trust))
         return scores
 
     def _scores(self, states: list[Tensor], trust: Tensor) -> Tensor:

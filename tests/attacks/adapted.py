@@ -13,9 +13,8 @@ from fedsim.capture import Observation
 from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.tasks import initial_weights, make_task
-from fedsim.tasks.base import state
 from fedsim.types import Batch
-from tests.attacks.victims import Victim, lines
+from tests.attacks.victims import Victim, lines, taught
 
 
 def adapted(model: str, rank: int, steps: int, **options: Any) -> Victim:
@@ -24,14 +23,7 @@ def adapted(model: str, rank: int, steps: int, **options: Any) -> Victim:
     config = TaskConfig(model=model, dataset="sentences", lora_rank=rank, **options)
     task = make_task(config, rows)
     network = task.model(initial_weights(task, config, 0))
-    learned = [own for own in network.parameters() if own.requires_grad]
-    optimizer = torch.optim.Adam(learned, lr=0.005)
-    for step in range(steps):
-        optimizer.zero_grad()
-        batch = task.encode(rows.take([(step * 8 + i) % len(rows) for i in range(8)]))
-        task.loss(network, batch).backward()
-        optimizer.step()
-    return Victim(task, rows, state(network))
+    return taught(task, rows, network, steps, lr=0.005)
 
 
 def run(victim: Victim, seen: Observation, attack: Any = None) -> Reconstruction:

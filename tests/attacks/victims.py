@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from attacks.base import Job, Reconstruction
 from attacks.solved.embedding_rows import EmbeddingRows
@@ -67,7 +68,13 @@ def trained(model: str, steps: int) -> Victim:
     config = TaskConfig(model=model, dataset="sentences")
     task = make_task(config, rows)
     network = task.model(initial_weights(task, config, 0))
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.001)
+    return taught(task, rows, network, steps, lr=0.001)
+
+
+def taught(task: Task, rows: Rows, network: nn.Module, steps: int, lr: float) -> Victim:
+    """After steps of Adam on eight sentences each, of the weights that are trained."""
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    optimizer = torch.optim.Adam(weights, lr=lr)
     for step in range(steps):
         optimizer.zero_grad()
         batch = task.encode(rows.take([(step * 8 + i) % len(rows) for i in range(8)]))
