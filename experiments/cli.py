@@ -17,6 +17,7 @@ from experiments.commands.diff import diff
 from experiments.commands.doctor import doctor
 from experiments.commands.evidence import evidence
 from experiments.commands.export import export
+from experiments.commands.grade import grade
 from experiments.commands.help_page import Chapters
 from experiments.commands.init import init
 from experiments.commands.limits import limits
@@ -29,7 +30,9 @@ from experiments.commands.prior import prior
 from experiments.commands.rm import rm
 from experiments.commands.run import command
 from experiments.commands.schema import schema
+from experiments.commands.seal import seal
 from experiments.commands.show import show
+from experiments.commands.submit import submit
 from experiments.commands.watch import watch
 from experiments.origin import check_origin
 from fedsim import __version__
@@ -76,6 +79,7 @@ for _stage, _sentence in (
 for _command in (
     *(show, watch, prepare, prior, init),
     *(calibrate, check, diff, doctor, limits, audit, evidence),
+    *(seal, submit, grade),
     *(ls, rm, export),
     *(describe, schema, new),
 ):

@@ -27,8 +27,11 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
-def check_hashes(folder: Path, known: Mapping[str, str]) -> None:
-    """Compare the files of a folder with their hashes.
+_REMEDY = "Restore it, or delete simulation.json of its cell and simulate again."
+
+
+def check_hashes(folder: Path, known: Mapping[str, str], remedy: str = _REMEDY) -> None:
+    """Compare the files of a folder with their hashes; ``remedy`` ends the message of a fault.
 
     Raises:
         StoreError: a file is missing, altered, or not among them.
@@ -36,11 +39,10 @@ def check_hashes(folder: Path, known: Mapping[str, str]) -> None:
     found = hashes(folder)
     for name, sha256 in known.items():
         if name not in found:
-            raise StoreError(f"{folder / name}: the file is missing. {_REMEDY}")
+            raise StoreError(f"{folder / name}: the file is missing. {remedy}")
         if found[name] != sha256:
-            raise StoreError(f"{folder / name}: the file is cut or altered. {_REMEDY}")
+            raise StoreError(f"{folder / name}: the file is cut or altered. {remedy}")
     if added := sorted(found.keys() - known.keys()):
-        raise StoreError(f"{folder / added[0]}: the simulation did not write it. Remove it.")
-
-
-_REMEDY = "Restore it, or delete simulation.json of its cell and simulate again."
+        raise StoreError(
+            f"{folder / added[0]}: it was not there when the hashes were taken. Remove it."
+        )

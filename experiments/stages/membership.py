@@ -49,7 +49,7 @@ class MembershipScorer:
     def rows(self) -> Iterator[ScoreRow]:
         """By attack, capture, control, member and metric; none without candidates."""
         victims = self.scorer.victims
-        chosen = [e for e in entries(victims.cell.experiment) if e.infers == "membership"]
+        chosen = self.scorer.that_infer("membership")
         others = controls(victims) if chosen else {}
         for entry in chosen:
             left = lru_cache(None)(partial(read_scores, victims))

@@ -77,11 +77,13 @@ class Scorer:
     Attributes:
         on_scored: called after each attack on a capture.
         metrics: the names of those to compute; if empty, those of the experiment.
+        guesses: whose guesses to score; None for the attacks of the experiment.
     """
 
     victims: Victims
     on_scored: Callable[[str], object] = lambda note: None
     metrics: tuple[str, ...] = ()
+    guesses: tuple[Entry, ...] | None = None
 
     @property
     def comparisons(self) -> int:
@@ -110,7 +112,13 @@ class Scorer:
 
     @property
     def _chosen(self) -> list[Entry]:
-        return [e for e in entries(self.victims.cell.experiment) if e.infers == "rows"]
+        return self.that_infer("rows")
+
+    def that_infer(self, what: str) -> list[Entry]:
+        """The scored attacks that infer rows, or membership."""
+        known = self.guesses
+        known = entries(self.victims.cell.experiment) if known is None else known
+        return [entry for entry in known if entry.infers == what]
 
     def _compare(
         self, entry: Entry, key: CaptureKey, guess: Guess, truth: Examples, control: str

@@ -76,15 +76,24 @@ class Shapes(Builtin):
     modality: ClassVar[Literal["image", "text"]] = "image"
     class_names: ClassVar[tuple[str, ...]] = tuple(SHAPES)
     sizes: ClassVar[dict[str, int]] = {"train": 2000, "test": 500, "public": 2000}
+    drawn: ClassVar[int] = 2000
 
     def read(self, split: str, numbers: range) -> tuple[Tensor, Tensor]:
         """Images uint8 ``(row, 3, 32, 32)`` and their classes."""
-        rngs = [seeds.numpy_generator(0, "shapes", split, number) for number in numbers]
-        labels = [int(rng.integers(len(SHAPES))) for rng in rngs]
-        shapes = list(SHAPES.values())
-        drawn = [_draw(shapes[label], rng) for label, rng in zip(labels, rngs, strict=True)]
-        pixels = torch.from_numpy(np.stack(drawn)).permute(0, 3, 1, 2).contiguous()
-        return pixels, torch.tensor(labels, dtype=torch.int64)
+        return _rows([seeds.numpy_generator(0, "shapes", split, number) for number in numbers])
+
+    def draw(self, key: int, numbers: range) -> tuple[Tensor, Tensor]:
+        """As ``read``, of the rows of a key."""
+        return _rows([seeds.numpy_generator(key, "shapes", number) for number in numbers])
+
+
+def _rows(rngs: list[np.random.Generator]) -> tuple[Tensor, Tensor]:
+    """An image and its class from each generator."""
+    labels = [int(rng.integers(len(SHAPES))) for rng in rngs]
+    shapes = list(SHAPES.values())
+    drawn = [_draw(shapes[label], rng) for label, rng in zip(labels, rngs, strict=True)]
+    pixels = torch.from_numpy(np.stack(drawn)).permute(0, 3, 1, 2).contiguous()
+    return pixels, torch.tensor(labels, dtype=torch.int64)
 
 
 def _draw(shape: Callable[[Plane, Plane], Plane], rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -77,7 +77,7 @@ Spoil = Callable[[Path], None]
         (f"captures/{FIRST}", digit, "the file is cut or altered"),
         (f"captures/{FIRST}", swap, "the file is cut or altered"),
         (f"captures/{FIRST}", Path.unlink, "the file is missing"),
-        (f"captures/{FIRST}", double, "the simulation did not write it"),
+        (f"captures/{FIRST}", double, "it was not there when the hashes were taken"),
         (TRUTH, digit, "the file is cut or altered"),
         (TRUTH, swap, "the file is cut or altered"),
         (TRUTH, Path.unlink, "the file is missing"),
