@@ -1,15 +1,14 @@
 """Guesses as participants hand them in, held to the track's rules before anything reads them.
 
 A file has for each capture ``<capture>/inputs``, ``<capture>/labels`` and, for texts,
-``<capture>/mask``, or ``<capture>/scores`` where membership is asked: ``.safetensors``, or an
-``.npz`` without pickles. A ``.json`` table of texts, ``{"round-0001-client-0000": ["..."]}``, is
+``<capture>/mask``, or ``<capture>/scores`` where membership is asked: ``.safetensors``, ``.npz`` or
+``.pt``, none with pickles. A ``.json`` table of texts, ``{"round-0001-client-0000": ["..."]}``, is
 put through the track's tokenizer.
 """
 
 from __future__ import annotations
 
 import json
-import zipfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,47 +17,28 @@ import torch
 from torch import Tensor
 
 from experiments.arena.records import Rules
+from experiments.external.tensor_files import read_state_dict
 from fedsim.errors import ConfigError
-from fedsim.files import load_tensors, read_bytes, read_json
-from fedsim.plain_files import open_plain
+from fedsim.files import read_json
 from fedsim.tasks.base import Task
 from fedsim.tasks.text import TextTask
 from fedsim.types import Rows, Tensors
-
-_KINDS = (".safetensors", ".npz", ".json")
 
 
 def read_answers(path: Path, task: Task) -> dict[str, Tensors]:
     """The guesses in a participant's file, by capture, to be put to ``check_answer``.
 
     Raises:
-        ConfigError: the file is of another kind.
+        ConfigError: the file holds something else.
         StoreError: it is missing or broken.
     """
-    if path.suffix not in _KINDS:
-        raise ConfigError(f"{path}: guesses are read from {', '.join(_KINDS)}. Write one of these.")
     if path.suffix == ".json":
         return {name: _of_texts(name, texts, task) for name, texts in read_json(path).items()}
     found: dict[str, Tensors] = defaultdict(dict)
-    for name, tensor in _tensors(path).items():
+    for name, tensor in read_state_dict(path).items():
         capture, _, part = name.rpartition("/")
         found[capture][part] = tensor
     return {name: _completed(tensors) for name, tensors in found.items()}
-
-
-def _tensors(path: Path) -> Tensors:
-    if path.suffix == ".safetensors":
-        return load_tensors(path)
-    import numpy as np
-
-    read_bytes(path)  # refuses links and pipes, and says what is missing
-    try:
-        with open_plain(path) as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except (ValueError, OSError, TypeError, zipfile.BadZipFile) as error:
-        raise ConfigError(
-            f"{path}: not a file of plain arrays ({error}). Write it again."
-        ) from None
 
 
 def _completed(tensors: Tensors) -> Tensors:

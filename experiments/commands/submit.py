@@ -23,7 +23,8 @@ def submit(
         typer.Option("--set", metavar="KEY=VALUE", help="an option of the attack: steps=100"),
     ] = None,
     guesses: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=".safetensors, .npz or, of texts, .json")
+        Path | None,
+        typer.Option(metavar="FILE", help=".safetensors, .npz, .pt or, of texts, .json"),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="with --guesses: name of the attack that made them")

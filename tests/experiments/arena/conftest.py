@@ -3,59 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from experiments.arena.sealing import Sealed, seal, secret_settings
-from experiments.pipeline import execute
-from experiments.plan.config import Plan, parse_experiment
-from experiments.plan.folder import Run
-from experiments.plan.overrides import override
-from tests.apps.cases import merge
-
-FEDERATION = {"engine": "in-process", "clients": 6, "batch_size": 1}
-TEXTS: dict[str, Any] = {
-    "name": "toy-texts",
-    "task": {
-        "model": "tiny-gpt2",
-        "dataset": "sentences",
-        "split": "drawn@1[:60]",
-        "heldout_rows": 4,
-    },
-    "auxiliary": {"split": "public", "rows": 20},
-    "federation": FEDERATION,
-}
-IMAGES: dict[str, Any] = {
-    "name": "toy-images",
-    "task": {
-        "model": "mlp",
-        "dataset": "shapes",
-        "split": "drawn@1[:12]",
-        "image_size": 8,
-        "heldout_rows": 4,
-    },
-    "federation": FEDERATION,
-}
-MEMBERS = merge(
-    IMAGES,
-    {
-        "name": "toy-members",
-        "task": {"heldout_rows": 60},
-        "federation": {"batch_size": 2},
-        "candidates": {"fresh": 20},
-    },
-)
-
-
-def sealed_track(table: dict[str, Any], root: Path) -> Sealed:
-    """Simulate under a secret seed, and seal."""
-    plan = Plan(name=table["name"], experiments=(parse_experiment(table),))
-    config = parse_experiment(override(merge(table, {}), secret_settings(plan)))
-    run = Run.create(Plan(name=config.name, experiments=(config,)), root / "run")
-    execute(run, ("simulate",), quiet=True)
-    return seal(run, root)
+from experiments.arena.sealing import Sealed
+from tests.experiments.arena.cases import IMAGES, MEMBERS, TEXTS, sealed_track
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,17 @@ import torch
 from experiments.arena.bundle import open_bundle
 from experiments.arena.grading import grade
 from experiments.arena.records import GRADE, SUBMISSION, Grade, Submission
-from experiments.arena.sealing import Sealed, seal
+from experiments.arena.sealing import SEED_BITS, Sealed, seal, secret_settings
 from experiments.arena.submitting import submit_attack, submit_guesses
+from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.folder import Run
+from fedsim.data.splits import Split
 from fedsim.errors import StoreError
 from fedsim.files import read_record, save_tensors, write_json
 from fedsim.manifest import hashes
 from fedsim.types import Tensors
 from tests.apps.cases import TEXT, Make, files_of, simulate
+from tests.experiments.arena.cases import TEXTS
 
 Refused = Callable[..., str]
 FIRST = "round-0001-client-0000"
@@ -231,6 +234,18 @@ def test_what_would_give_rows_away_is_not_sealed(
     simulate(run)
     assert "seeds: 0 can be guessed" in refused("seal", run.root, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_seed_and_a_key_are_drawn_anew_each_time() -> None:
+    plan = Plan(name="toy", experiments=(parse_experiment(TEXTS),))
+    first, second = secret_settings(plan), secret_settings(plan)
+    for one, other in zip(first, second, strict=True):
+        assert one != other
+    seed, split = first
+    assert int(seed[7:-1]).bit_length() == SEED_BITS
+    assert (key := Split.parse(split.removeprefix("task.split="), "sentences").key) is not None
+    assert key.bit_length() == SEED_BITS
+    assert split.endswith("[:60]")
 
 
 def test_nothing_is_sealed_over(texts: Sealed) -> None:
