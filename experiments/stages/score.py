@@ -116,8 +116,8 @@ class Scorer:
 
     def that_infer(self, what: str) -> list[Entry]:
         """The scored attacks that infer rows, or membership."""
-        known = self.guesses
-        known = entries(self.victims.cell.experiment) if known is None else known
+        given = self.guesses
+        known = entries(self.victims.cell.experiment) if given is None else given
         return [entry for entry in known if entry.infers == what]
 
     def _compare(
