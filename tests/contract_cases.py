@@ -70,6 +70,9 @@ DEFENSE_CASES: dict[str, dict[str, object]] = {
     "censor": {},
     "pfgd": {},
     "ats": {},
+    "optimal_noise": {},
+    "dual_prune": {},
+    "withhold": {"tensors": ["*bias"]},
     "ffa_lora": {},
 }
 
@@ -132,6 +135,7 @@ DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image"}
 # Model -> a data set and the task that `auto` stands for.
 MODEL_CASES = {
     "lenet": ("shapes", "image-classification"),
+    "lenet-group-norm": ("shapes", "image-classification"),
     "resnet20": ("shapes", "image-classification"),
     "mlp": ("shapes", "image-classification"),
     "vit": ("shapes", "image-classification"),

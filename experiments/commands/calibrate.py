@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from experiments.plan.gpus import check_gpus
 from fedsim.errors import ConfigError
 from fedsim.visible import say
 
+if TYPE_CHECKING:
+    from experiments.decision.question import Task
+
 
 def calibrate(
     experiment: Target,
@@ -33,7 +36,8 @@ def calibrate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=VALUE",
-            help="required: verbatim=0, recognisable=0, or a mean, as rouge1=.2 or psnr=18",
+            help="verbatim=0, recognisable=0, or a mean, as rouge1=.2 or psnr=18; without any, "
+            "the strongest that --lose allows is found",
         ),
     ] = None,
     lose: Annotated[
@@ -80,6 +84,9 @@ def calibrate(
     bisection. At a strength clients are attacked in groups until it is sure that it leaks or holds;
     utility is trained where it holds. The same command goes on where it was stopped. Exit code 1
     says that no defense was shown to hold at that cost.
+
+    With --lose alone nothing is attacked: the strongest strength of each defense that loses no more
+    is found, so that defenses can be compared at equal utility.
     """
     given = Invocation(experiment, sets or [], None, seed, workers, engine, gpus, address)
     if given.opened() is not None:
@@ -101,11 +108,14 @@ def calibrate(
         description = describe(task.most())
         say(json.dumps(description.table()) if as_json else f"{description.text()}\n# at most")
         return
-    check_gpus(task.experiment, training=True, attacking=True)
+    check_gpus(task.experiment, training=True, attacking=bool(task.targets))
     if out is not None and is_url(out):
         raise ConfigError(f"--out {out}: a search works in a folder of this machine. Name one.")
     root = Path(out) if out else Path("runs") / f"{task.experiment.name}-calibrated"
     begin(task, root)
+    if not task.targets:
+        _afford(task, root, quiet=quiet, as_json=as_json)
+        return
     from experiments.console import Console
     from experiments.decision.calibrate import Calibration
     from experiments.decision.page import write_answer
@@ -122,3 +132,17 @@ def calibrate(
         files += f"; the chosen defense: fedsim run {page.parent / 'chosen.toml'}"
     say(json.dumps(answer.model_dump(mode="json")) if as_json else text(answer, files))
     raise typer.Exit(0 if answer.chosen is not None else 1)
+
+
+def _afford(task: Task, root: Path, *, quiet: bool, as_json: bool) -> None:
+    """Find the strongest affordable strengths; exit code 1 where no family has one."""
+    from experiments.console import Console
+    from experiments.decision.affordable import Affordable, lines, write_afforded
+
+    with Console(quiet or as_json) as console:
+        answer = Affordable(task, root, console).answer()
+    path = write_afforded(answer, task.experiment, root)
+    said = "\n".join([*lines(answer), f"all of them beside none: fedsim run {path}"])
+    say(json.dumps(answer.model_dump(mode="json")) if as_json else said)
+    if all(one.defense is None for one in answer.families):
+        raise typer.Exit(1)

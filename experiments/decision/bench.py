@@ -39,18 +39,7 @@ class Bench:
             ConfigError: the defense does not fit the task.
             StoreError: captures of an earlier command were altered.
         """
-        pending = [cell for cell in cells if not cell.simulated]
-        for cell in cells:
-            if cell.simulated:
-                check_captures(cell)
-        started = time.monotonic()
-        rehearse(pending)
-        self.console.expect("simulate", len(pending))
-        with Simulator() as simulator:  # whose clients would keep the attacks' CPUs on Ray
-            for cell in pending:
-                simulator.simulate(cell)
-                self.console.advance("simulate", cell.name)
-        self.seconds += time.monotonic() - started
+        self.seconds += train(cells, self.console)
 
     def jobs(self, cells: Sequence[Cell]) -> int:
         """How many jobs on these cells have ended."""
@@ -66,3 +55,24 @@ class Bench:
         """Record where the run came from."""
         note_provenance(run, "simulate", self.seconds)
         note_provenance(run, "attack", 0.0, self.team.devices)
+
+
+def train(cells: Sequence[Cell], console: Console) -> float:
+    """Train what is not trained yet, after a rehearsal; the seconds that it took.
+
+    Raises:
+        ConfigError: a defense does not fit the task.
+        StoreError: captures of an earlier command were altered.
+    """
+    pending = [cell for cell in cells if not cell.simulated]
+    for cell in cells:
+        if cell.simulated:
+            check_captures(cell)
+    started = time.monotonic()
+    rehearse(pending)
+    console.expect("simulate", len(pending))
+    with Simulator() as simulator:  # whose clients would keep the attacks' CPUs on Ray
+        for cell in pending:
+            simulator.simulate(cell)
+            console.advance("simulate", cell.name)
+    return time.monotonic() - started

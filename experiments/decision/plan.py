@@ -74,14 +74,19 @@ def trained(
     experiment: ExperimentConfig, families: Sequence[Family], defenses: Iterable[Mapping[str, Any]]
 ) -> ExperimentConfig | None:
     """What remains to be trained for the utility, without captures; None if nothing does."""
+    seeds = utility_seeds(experiment)
+    if last_round(experiment, families) < experiment.federation.rounds:
+        seeds = (*experiment.seeds, *seeds)
+    return unattacked(experiment, seeds, defenses) if seeds else None
+
+
+def unattacked(
+    experiment: ExperimentConfig, seeds: Sequence[int], defenses: Iterable[Mapping[str, Any]]
+) -> ExperimentConfig:
+    """The experiment with these seeds, and the defenses beside none, trained for utility alone."""
     table = experiment.model_dump(mode="json", exclude_none=True)
     table["name"] = f"{experiment.name}-utility"
-    seeds = list(utility_seeds(experiment))
-    if last_round(experiment, families) < experiment.federation.rounds:
-        seeds = [*experiment.seeds, *seeds]
-    if not seeds:
-        return None
-    table["seeds"], table["utility_seeds"] = seeds, []
+    table["seeds"], table["utility_seeds"] = list(seeds), []
     table["capture"]["enabled"] = False
     table["attacks"] = []
     table["defenses"] = [dict(UNDEFENDED), *map(dict, defenses)]

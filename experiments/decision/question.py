@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from experiments.decision.answer import Question
 from experiments.decision.families import Family, families, parse_ranges
-from experiments.decision.plan import attacked, only_experiment
+from experiments.decision.plan import attacked, only_experiment, unattacked, utility_seeds
 from experiments.decision.search import looks, strengths_tried
 from experiments.decision.targets import Target, check_clients, parse_costs, parse_targets
 from experiments.plan.config import ExperimentConfig, Plan
@@ -42,8 +43,20 @@ class Task:
             for family in self.families
             for index in range(looks(len(family.values)))
         ]
-        whole = attacked(self.experiment, self.families, tried)
-        return Plan(name=self.experiment.name, experiments=(whole,))
+        return self.plan(tried)
+
+    def plan(self, defenses: Sequence[Mapping[str, Any]]) -> Plan:
+        """The plan with these defenses beside none; without targets nothing is attacked."""
+        if self.targets:
+            part = attacked(self.experiment, self.families, defenses)
+        else:
+            part = unattacked(self.experiment, self.seeds, defenses)
+        return Plan(name=self.experiment.name, experiments=(part,))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All under which utility is trained."""
+        return tuple(sorted({*self.experiment.seeds, *utility_seeds(self.experiment)}))
 
 
 def ask(
@@ -60,7 +73,7 @@ def ask(
 
     Args:
         plan: of one experiment.
-        hold: targets, ``name=value``.
+        hold: targets, ``name=value``; none searches for the strongest that is affordable.
         lose: limits of the cost, ``measure=share``.
         ranges: ``defense=weakest:strongest``.
         depth: most strengths tried in a family; 2^depth - 1 of them are told apart.
@@ -71,7 +84,7 @@ def ask(
         ConfigError: one of them does not fit.
     """
     experiment = only_experiment(plan)
-    targets = parse_targets(hold)
+    targets = parse_targets(hold) if hold or not lose else ()
     own = parse_ranges(ranges)
     found = families(experiment, own, 2**depth - 1)
     strengths = strengths_tried(len(family.values) for family in found)
@@ -104,8 +117,7 @@ def begin(task: Task, root: Path) -> None:
         return
     if any(root.glob("*/simulation.json")):
         raise ConfigError(f"--out {root}: the folder holds a run without a search. Name another.")
-    undefended = attacked(task.experiment, task.families, ())
-    Run.create(Plan(name=undefended.name, experiments=(undefended,)), root)
+    Run.create(task.plan(()), root)
     write_json(path, task.question)
 
 

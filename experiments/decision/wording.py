@@ -202,10 +202,11 @@ def _value(found: FamilyAnswer, index: int) -> str:
 
 
 def _lost(found: FamilyAnswer) -> str:
-    return ", ".join(_share(one) for one in found.costs)
+    return ", ".join(share_lost(one) for one in found.costs)
 
 
-def _share(one: Cost) -> str:
+def share_lost(one: Cost) -> str:
+    """The lost share with its interval over seeds: ``2.1 [1.0, 3.2] % of accuracy``."""
     low, high = (None if end is None else 100 * end for end in (one.lost.low, one.lost.high))
     return f"{Number(100 * one.lost.mean, 'points', low, high)} % of {one.measure}"
 

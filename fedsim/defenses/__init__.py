@@ -14,12 +14,14 @@ from fedsim.defenses.dp_client import DpClient
 from fedsim.defenses.dp_server import DpServer
 from fedsim.defenses.dp_sgd import DpSgd
 from fedsim.defenses.dropout import Dropout
+from fedsim.defenses.dual_prune import DualPrune
 from fedsim.defenses.error_feedback import ErrorFeedback
 from fedsim.defenses.ffa_lora import FfaLora
 from fedsim.defenses.freeze_embeddings import FreezeEmbeddings
 from fedsim.defenses.gaussian_noise import GaussianNoise
 from fedsim.defenses.local_dp import LocalDp
 from fedsim.defenses.none import NoDefense
+from fedsim.defenses.optimal_noise import OptimalNoise
 from fedsim.defenses.percentile_privacy import PercentilePrivacy
 from fedsim.defenses.pfgd import Pfgd
 from fedsim.defenses.prune import Prune
@@ -27,6 +29,7 @@ from fedsim.defenses.quantize import Quantize
 from fedsim.defenses.sign import Sign
 from fedsim.defenses.soteria import Soteria
 from fedsim.defenses.svt_privacy import SvtPrivacy
+from fedsim.defenses.withhold import Withhold
 from fedsim.errors import ConfigError
 
 DEFENSES: dict[str, type[Defense]] = {
@@ -49,6 +52,9 @@ DEFENSES: dict[str, type[Defense]] = {
     "censor": Censor,
     "pfgd": Pfgd,
     "ats": Ats,
+    "optimal_noise": OptimalNoise,
+    "dual_prune": DualPrune,
+    "withhold": Withhold,
     "ffa_lora": FfaLora,
 }
 

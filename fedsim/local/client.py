@@ -136,7 +136,8 @@ class LocalClient:
             for name, value in update.items()
         }
         sent = self.chain.on_update(whole, rng)
-        return sent, {name: (value - sent[name]).cpu() for name, value in whole.items()}
+        kept = {k: value - sent[k] if k in sent else value for k, value in whole.items()}
+        return sent, {name: value.cpu() for name, value in kept.items()}
 
     def gradient(
         self, model: nn.Module, batch: Batch, rng: torch.Generator

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedsim.build import registry
 from fedsim.models.convnext import ConvNeXt
-from fedsim.models.lenet import LeNet
+from fedsim.models.lenet import GroupNormLeNet, LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
 from fedsim.models.preact_resnet20 import PreActResNet20
@@ -20,6 +20,7 @@ from fedsim.named_code import classifier, is_named
 
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "lenet": LeNet,
+    "lenet-group-norm": GroupNormLeNet,
     "resnet20": ResNet20,
     "resnet20-group-norm": GroupNormResNet20,
     "resnet20-norm-free": NormFreeResNet20,

@@ -1,4 +1,4 @@
-"""The LeNet with sigmoids that Deep Leakage from Gradients attacks (Zhu et al. 2019)."""
+"""The LeNet that Deep Leakage from Gradients attacks (Zhu et al. 2019), and one that learns."""
 
 from __future__ import annotations
 
@@ -40,3 +40,27 @@ class LeNet(ImageNetwork):
         """Logits ``(batch, class)``."""
         logits: Tensor = self.fc(self.body(images))
         return logits
+
+
+class GroupNormLeNet(LeNet):
+    """LeNet's layers with group normalisation (Wu and He 2018) and tanh in place of sigmoids.
+
+    Four channels form a group. It learns by plain SGD within some tens of rounds, which the LeNet
+    of DLG does not, and is as smooth for attackers that differentiate twice.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        layers: list[nn.Module] = []
+        for layer in self.body:
+            smooth = isinstance(layer, nn.Sigmoid)
+            layers += [nn.GroupNorm(3, 12), nn.Tanh()] if smooth else [layer]
+        self.body = nn.Sequential(*layers)
+
+    def initialise(self, rng: torch.Generator) -> None:
+        """Weights and biases uniform within ``1 / sqrt(fan_in)``, as torch draws them."""
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                bound = layer.weight[0].numel() ** -0.5
+                for parameter in layer.parameters():
+                    nn.init.uniform_(parameter, -bound, bound, generator=rng)

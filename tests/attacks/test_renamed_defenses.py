@@ -37,7 +37,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
 }
 del VARIANTS["none"]
 del VARIANTS["ffa_lora"]  # of adapters, which no model here has
-UNFIT = {"image": {"dropout", "freeze_embeddings"}, "text": {"soteria", "ats"}}
+UNFIT = {"image": {"dropout", "freeze_embeddings"}, "text": {"soteria", "ats", "optimal_noise"}}
 UNFIT["single"] = UNFIT["image"]
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -19,9 +19,12 @@ from fedsim.defenses import build_chain
 from fedsim.defenses.ats import Ats, brighten, sharpen, shift_x, shift_y
 from fedsim.defenses.base import Step
 from fedsim.defenses.censor import Censor
+from fedsim.defenses.dual_prune import DualPrune
 from fedsim.defenses.ffa_lora import FfaLora
+from fedsim.defenses.optimal_noise import OptimalNoise
 from fedsim.defenses.pfgd import Pfgd, cosines
 from fedsim.defenses.soteria import Soteria
+from fedsim.defenses.withhold import Withhold
 from fedsim.errors import ConfigError
 from fedsim.tasks.base import Task, load_state
 from fedsim.types import Batch, Tensors
@@ -206,6 +209,7 @@ def test_the_truth_fits_what_an_adaptive_attacker_expects(
     sent: list[tuple[dict[str, object], Tensors]] = [
         ({"name": "soteria"}, Soteria().on_step(gradient, one, rng())),
         ({"name": "pfgd", "fraction": 0.2}, Pfgd(fraction=0.2).on_update(gradient, rng())),
+        ({"name": "dual_prune"}, DualPrune().on_update(gradient, rng())),
         ({"name": "censor"}, censored),
     ]
     for table, received in sent:
@@ -224,3 +228,57 @@ def test_censor_is_read_where_it_sends_the_truth(victim: Victim, pictures: Pictu
     (found,) = Bayes(steps=200, adaptive=True).reconstruct([seen], task, [rng()], Job())
     grey: Tensor = (batch.inputs - 0.5).square().mean()
     assert float((found.guess.inputs - batch.inputs).square().mean()) < 0.2 * float(grey)
+
+
+def test_optimal_noise_is_as_large_as_a_coordinate_tells(
+    step: Callable[[int], tuple[Step, Tensors]],
+) -> None:
+    one, gradient = step(1)
+
+    def bias(inputs: Tensor) -> Tensor:
+        loss = one.loss(one.model, Batch(inputs, one.batch.labels))
+        (slope,) = torch.autograd.grad(
+            loss, [one.model.get_parameter("fc.bias")], create_graph=True
+        )
+        return slope
+
+    rows = torch.autograd.functional.jacobian(bias, one.batch.inputs)
+    lengths = OptimalNoise(samples=400).lengths(gradient, one, rng())
+    torch.testing.assert_close(lengths["fc.bias"], rows.flatten(1).norm(dim=1), rtol=0.15, atol=0)
+    # Of two draws' difference, the noise alone: its mean square is 2 std^2.
+    first, second = (OptimalNoise(std=0.3).on_step(gradient, one, rng(s)) for s in (1, 2))
+    apart = torch.cat([(first[name] - second[name]).flatten() for name in gradient])
+    assert float(apart.square().mean().sqrt()) == pytest.approx(0.3 * math.sqrt(2), rel=0.1)
+    tokens = Batch(torch.tensor([[1]]), torch.zeros(1))
+    with pytest.raises(ConfigError, match="Choose images"):
+        OptimalNoise().on_step(gradient, Step(one.model, tokens, one.loss), rng())
+
+
+def test_dual_pruning_leaves_out_the_largest_and_the_smallest() -> None:
+    values = torch.tensor([[4.0, -1.0, 0.5, -8.0], [2.0, 3.0, 0.1, -6.0]])
+    sent = DualPrune(largest=0.25, smallest=0.5).on_update({"a": values}, rng())["a"]
+    assert sent.tolist() == [[4.0, 0.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0]]
+    assert torch.equal(DualPrune(largest=0, smallest=0).surrogate({"a": values})["a"], values)
+    with pytest.raises(ValueError, match="nothing to send"):
+        DualPrune(largest=0.3, smallest=0.7)
+
+
+def test_what_is_withheld_is_not_sent_and_the_rest_is_as_it_was(
+    victim: Victim, pictures: Pictures, step: Callable[[int], tuple[Step, Tensors]]
+) -> None:
+    one, gradient = step(1)
+    head = Withhold(tensors=("fc.*",), others=True)
+    head.on_model(one.model)
+    sent = head.on_update(gradient, rng())
+    assert [*sent] == ["fc.weight", "fc.bias"]
+    assert all(sent[name] is gradient[name] for name in sent)
+    assert [*Withhold(tensors=("fc.*",)).surrogate(gradient)] == [*gradient][:-2]
+    for patterns, said in ((("body.*", "*"), "nothing would be sent"), (("f.*",), "fits no")):
+        with pytest.raises(ConfigError, match=said):
+            Withhold(tensors=patterns).on_model(one.model)
+    batch = pictures(1, 0)
+    table = {"name": "withhold", "tensors": ["fc.*"], "others": True}
+    task, seen = victim(batch, defense=(table,))
+    model = replay(replace(seen, received=sent), task, CPU)
+    loss = matching_loss(model, seen, adaptive=True)(batch.inputs, batch.labels, sent)
+    assert float(loss.detach()) < 1e-6

@@ -1,0 +1,81 @@
+"""Dual pruning: the largest coordinates of the update are left out beside the smallest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from fedsim.defenses.base import Defense, DefenseFamily, Distortion
+from fedsim.defenses.encoding import Encoding
+from fedsim.defenses.prune import largest
+from fedsim.defenses.strength import Strength
+from fedsim.types import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualPrune(Defense):
+    """Zeroes the largest and the smallest magnitudes of each tensor (Xue et al. 2024, "DGP").
+
+    Of a tensor of m coordinates the ``round(m * largest)`` of greatest magnitude are set to 0, and
+    of the others the ``round(m * smallest)`` of least. The largest tell most of an image and are
+    what pruning keeps. The authors carry what was left out over to the next round: put
+    ``error_feedback`` before it for that. Written from their abstract: how they rank, and which
+    shares they choose, was not at hand, and the defaults are fedsim's.
+
+    The zeros are in plain sight, and an adaptive attacker leaves out no more than them. That no
+    value sent is above those that were left out is not used.
+
+    Attributes:
+        largest: share of the coordinates that is left out at the top.
+        smallest: share that is left out at the bottom.
+    """
+
+    title: ClassVar[str] = "dual pruning"
+    family: ClassVar[DefenseFamily] = "published"
+    run_by: ClassVar[str] = "the client"
+    known: ClassVar[str] = "The zeros, which are left out of the comparison."
+
+    largest: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    smallest: Annotated[float, Field(ge=0, lt=1)] = 0.75
+
+    def __post_init__(self) -> None:
+        if self.largest + self.smallest >= 1:
+            raise ValueError("largest and smallest leave nothing to send; lower one of them")
+
+    def on_update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The pruned update; ``rng`` is not used."""
+        del rng
+        return self.surrogate(update)
+
+    def surrogate(self, update: Tensors) -> Tensors:
+        """The same pruning, with a mask constant under differentiation."""
+        return {
+            name: value * self._kept(value) if value.is_floating_point() else value
+            for name, value in update.items()
+        }
+
+    def _kept(self, value: torch.Tensor) -> torch.Tensor:
+        flat, count = value.flatten(), value.numel()
+        top = round(count * self.largest)
+        kept = largest(flat, count - round(count * self.smallest))
+        if top:
+            kept = kept & ~largest(flat, top)
+        return kept.view_as(value)
+
+    def encode(self, packed: Encoding) -> Encoding:
+        """Zeros are left out; the others come with indices."""
+        return replace(packed, sparse=True)
+
+    @property
+    def strength(self) -> Strength:
+        """The share at the bottom."""
+        return Strength("smallest", 0.1, 0.94, "rest", end=1 - self.largest)
+
+    @property
+    def distortions(self) -> frozenset[Distortion]:
+        """Zeros."""
+        return frozenset({"sparsity"})
