@@ -103,11 +103,12 @@ def _parametrised(network: nn.Module, layer: str) -> bool:
 
 
 def range_note(images: Tensor, task: Task) -> str:
-    """What range solved images have, if it is not [0, 1]; else empty."""
+    """What range solved pixels have, if they leave [0, 1]; else empty."""
     low, high = float(images.min()), float(images.max())
     if low >= -_BEYOND and high <= 1 + _BEYOND:
         return ""
     form = getattr(task, "form", None)
-    if form is not None and not form.plain:
-        return "its values leave input_range"
-    return f"its values run from {low:.3g} to {high:.3g}; attacks that search need input_range"
+    if form is None or form.plain:
+        return f"its values run from {low:.3g} to {high:.3g}; attacks that search need input_range"
+    given = form.given(images)
+    return f"its values run from {given.min():.3g} to {given.max():.3g}, beyond input_range"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.observed.calls import inputs_of
 from attacks.observed.labels import Head, find_head, infer_label
 from attacks.observed.replay import Replay, observed_gradient
 from fedsim.capture import Observation
@@ -73,7 +74,8 @@ def single_target(
     Args:
         network: as broadcast, in float64.
         task: whose loss is asked for its slopes.
-        gradient: observed, of the head's weight and bias at least.
+        gradient: observed, of the head's weight and bias at least; of the weight alone where the
+            image is known, which tells the layer's input.
         head: the last linear layer, whose outputs the loss is a function of.
         image: ``(1, channel, height, width)``, if it is known, for losses of other outputs, too.
 
@@ -82,16 +84,22 @@ def single_target(
     """
     if task.spec.target == "none":
         return SingleTarget(task.any_labels(1), 1.0, 0.0)
-    if head.bias is None or head.bias not in gradient or head.weight not in gradient:
+    has_bias = head.bias in gradient
+    if head.weight not in gradient or not (has_bias or image is not None):
         return SingleTarget(torch.tensor([infer_label(gradient, head)]), 1.0, 1.0)
-    bias = gradient[head.bias]
-    with torch.no_grad():
-        features = gradient[head.weight].T @ bias / bias.square().sum()
-        layer = network.get_submodule(head.layer)
-        outputs = layer(features[None])
+    layer, weight = network.get_submodule(head.layer), gradient[head.weight]
     if image is None:
         image = torch.full((1, *task.spec.input_shape), 0.5)
-    image = image.to(bias)
+    image = image.to(weight)
+    with torch.no_grad():
+        if has_bias:
+            bias = gradient[str(head.bias)]
+            features = weight.T @ bias / bias.square().sum()
+        else:
+            batch = Batch(image, task.any_labels(1).to(image.device))
+            features = inputs_of([layer], lambda: task.loss(network, batch))[0][0]
+            bias = weight @ features / features.square().sum()
+        outputs = layer(features[None])
 
     def slopes(target: Tensor) -> Tensor:
         batch = Batch(image, target.to(bias.device))

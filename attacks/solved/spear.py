@@ -229,7 +229,7 @@ class Spear(Attack):
             inputs = layer.pixels(factors.inputs(slope))
         if not proof.holds and range_note(layer.pixels(values), task):
             other = explained(layer.pixels(values).nan_to_num(0.5))
-            if other.proof.holds:
+            if other.proof.holds or other.proof.error < proof.error / 2:
                 images, labels, times, proof = other.images, other.labels, other.times, other.proof
         size = max(1.0, float(values.abs().max())) if proof.holds else 1.0
         agreed = signs.agreement(columns)

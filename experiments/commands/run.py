@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from experiments.commands.parameters import (
     Seed,
     Sets,
     Target,
+    Watch,
     Workers,
 )
 from experiments.commands.show import show
@@ -63,6 +65,7 @@ def _command(
         redact: Redact = False,
         retry_failed: Retry = False,
         dry_run: DryRun = False,
+        watch: Watch = False,
         as_json: Json = False,
         **described: Any,  # noqa: ANN401
     ) -> None:
@@ -86,20 +89,21 @@ def _command(
             run = given.run(stages)
             from experiments.pipeline import execute
 
-            outcome = execute(
-                run,
-                stages,
-                quiet=quiet or as_json,
-                full=full,
-                redact=redact,
-                retry_failed=retry_failed,
-            )
+            with _watched(run.root) if watch else nullcontext():
+                outcome = execute(
+                    run,
+                    stages,
+                    quiet=quiet or as_json,
+                    full=full,
+                    redact=redact,
+                    retry_failed=retry_failed,
+                )
         say(json.dumps(outcome.table()) if as_json else outcome.line())
         raise typer.Exit(1 if outcome.failed else 0)
 
     of_stage = {"full": "report", "retry_failed": "attack"}
     unfit = {"described", *(name for name, stage in of_stage.items() if stage not in stages)}
-    unfit |= set() if stages == STAGES else {"dry_run"}
+    unfit |= set() if stages == STAGES else {"dry_run", "watch"}
     unfit |= set() if stages == ("report",) else {"redact"}
     unfit |= set() if {"simulate", "attack"} & {*stages} else {"address"}
     own = signature(command, eval_str=True).parameters.items()
@@ -109,3 +113,9 @@ def _command(
         kept += [one for one in more if one.kind is Parameter.KEYWORD_ONLY]
     vars(command)["__signature__"] = Signature(kept)
     return command
+
+
+def _watched(root: Path) -> AbstractContextManager[None]:
+    from experiments.watch.serving import watched
+
+    return watched(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any, get_args
 
 from torch import nn
 
+from attacks.observed.input_range import FoundRange, find_range
 from experiments.external.facts import facts_of
 from experiments.external.update import Update, update_of
 from fedsim.build import suggest
@@ -25,6 +27,9 @@ from fedsim.tasks.given import Model, task_of
 from fedsim.tensor_names import Given
 from fedsim.types import Tensors
 from fedsim.visible import say
+
+_SHOWING = 3
+"""Captures that are asked for the range of their inputs; an odd number."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,22 @@ def captured(
     told = facts_of(task, knows or {})
     added = {fact: getattr(told, fact) for fact in told.model_fields_set}
     named = all(isinstance(one, str | None) for one in (model, description.get("loss")))
-    return Captured(store, task, base, added, kind, named, task.build())
+    read = Captured(store, task, base, added, kind, named, task.build())
+    return read if description.get("input_range") else _ranged(read)
+
+
+def _ranged(captures: Captured) -> Captured:
+    """With the range of inputs that most of the first captures show, if it is not [0, 1]."""
+    shown = Counter[FoundRange | None]()
+    for key in captures.store.keys()[:_SHOWING]:
+        with suppress(ConfigError):  # said of each where all are read
+            update = captures.update(key)
+            shown[find_range(update.observation, update.task)] += 1
+    found = max(shown, key=shown.__getitem__, default=None)
+    if found is None:
+        return captures
+    say(f"{found}; pass input_range if they do not", error=True)
+    return replace(captures, task=found.of(captures.task))
 
 
 def _task(

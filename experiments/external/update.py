@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from attacks.observed.input_range import find_range
 from attacks.scheduling.readings import Reply
 from experiments.external.facts import facts_of
 from fedsim.capture import CaptureKey, Kind, Observation
@@ -100,7 +101,7 @@ class Update:
             input_shape: of rows of a table, ``(column,)``, or windows of sensors, ``(channel,
                 time)``, instead of ``image_shape``.
             input_range: smallest and largest value of an input, or of each channel, which attacks
-                that search need; [0, 1] if not given.
+                that search need; if not given, the usual one that the first layers show, or [0, 1].
             max_length: longest text in tokens that attacks look for; 64 if 0.
             base: the weights that are in neither ``before`` nor ``after``, such as those under
                 adapters; those of ``model`` if that is a network.
@@ -127,7 +128,7 @@ class Update:
         facts = facts_of(made, knows if lr is None else {**knows, "learning_rate": lr})
         if gradients is not None:
             facts = facts.model_copy(update={"local_steps": 1})
-        return update_of(
+        update = update_of(
             made,
             sent,
             gradients if after is None else after,
@@ -135,6 +136,10 @@ class Update:
             base=base if base is not None or not isinstance(model, nn.Module) else model,
             knowledge=facts,
         )
+        found = None if input_range else find_range(update.observation, made)
+        if found is None:
+            return update
+        return replace(update, task=found.of(made), match=f"{update.match}; {found}")
 
     @property
     def reply(self) -> Reply:

@@ -132,6 +132,13 @@ def transformers_vit(**options: Any) -> nn.Module:
     return network
 
 
+def without_a_head_bias() -> nn.Module:
+    """As the projections of CLIP."""
+    network = transformers_vit()
+    network.classifier = nn.Linear(32, 5, bias=False)
+    return network
+
+
 def transformers_loss(model: Any, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch.inputs).logits, batch.labels)
 
@@ -148,8 +155,9 @@ def normalised(model: Any, batch: Any) -> Tensor:
         (lambda: Positioned(1, overlap=True), loss),
         (TwoHeads, loss),
         (transformers_vit, transformers_loss),
+        (without_a_head_bias, transformers_loss),
     ],
-    ids=["no token", "normalised", "overlap", "two heads", "transformers"],
+    ids=["no token", "normalised", "overlap", "two heads", "transformers", "no bias"],
 )
 def test_patch_rows_of_any_vision_transformer(network: Any, objective: Any) -> None:
     guess = fedsim.attack(victim_of(network(), objective), "patch_rows", quiet=True)

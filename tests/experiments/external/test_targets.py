@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedsim
+from attacks.observed.pixel_prior import PixelPrior
 from fedsim.errors import CannotAttack, ConfigError
+from fedsim.tasks.inputs import InputForm
 from fedsim.types import Batch
 from tests.experiments.external.conftest import loss as cross_entropy
 
@@ -184,8 +186,56 @@ def test_solved_inputs_are_not_cut(low: float, high: float, said: bool) -> None:
     knows: dict[str, Any] = {"input_range": (low, high)} if said else {}
     victim = victim_of(net, cross_entropy, [2], inputs, **knows)
     guess = solved(victim, inputs)
-    assert ("its values run from" in guess.note) == (not said)
+    shown = "inputs lie in" in victim.match or "its values run from" in guess.note
+    assert shown == (not said)
     assert fedsim.score(guess, inputs).mean("psnr") > 60
+
+
+@pytest.mark.parametrize(("low", "high"), [((-1.0,), (1.0,)), ((0.0,), (255.0,)), ((0.0,), (1.0,))])
+@pytest.mark.parametrize("shown_by", ["statistics", "gradient"])
+def test_the_range_of_images_is_found(
+    low: tuple[float, ...], high: tuple[float, ...], shown_by: str
+) -> None:
+    """Images by the law of natural ones, of which a search needs the range."""
+    prior = PixelPrior.of(None, (3, 16, 16))
+    none, rng = torch.zeros(0, dtype=torch.int64), torch.Generator().manual_seed(9)
+    pixels = (prior.mean + prior.draw(4, none, rng)).clamp(0, 1).float()
+    form = InputForm((3, 16, 16), low, high)
+    torch.manual_seed(3)
+    middle = [nn.BatchNorm2d(16)] if shown_by == "statistics" else []
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 1, 1), *middle, nn.ReLU(), nn.Flatten(), nn.Linear(16 * 256, 5)
+    )
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    optimizer = torch.optim.SGD(net.parameters(), 1e-5)
+    cross_entropy(net, Batch(form.given(pixels), torch.tensor([0, 1, 2, 3]))).backward()
+    optimizer.step()
+    after = net.state_dict()
+    victim = fedsim.Update.of(
+        net, before=before, after=after, loss=cross_entropy, image_shape=(3, 16, 16)
+    )
+    assert (victim.task.spec.low, victim.task.spec.high) == (low, high)
+    assert ("inputs lie in" in str(victim)) == (low + high != (0.0, 1.0))
+    said = fedsim.Update.of(
+        net,
+        before=before,
+        after=after,
+        loss=cross_entropy,
+        image_shape=(3, 16, 16),
+        input_range=(0, 1),
+    )
+    assert (said.task.spec.low, said.task.spec.high) == ((0.0,), (1.0,))
+
+
+def test_noise_shows_no_range() -> None:
+    net = network(5)
+    gradients = [
+        torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) for p in net.parameters()
+    ]
+    victim = fedsim.Update.of(
+        net, gradients=gradients, loss=cross_entropy, image_shape=tuple(IMAGE.shape[1:])
+    )
+    assert "inputs lie in" not in victim.match
 
 
 def test_a_loss_that_normalises_is_undone() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ from experiments.stages.live import FILE, Live, read_live
 from experiments.stages.rows import read_rows
 from experiments.watch.page import SCRIPT, page
 from experiments.watch.server import Feed, Server
+from experiments.watch.serving import serve, watched
 from experiments.watch.state import Glimpse, State, Watcher
 from fedsim.capture import CaptureKey
 from fedsim.errors import StoreError
@@ -305,3 +307,39 @@ def wait(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < end, "not within 20 seconds"
         time.sleep(0.1)
+
+
+def test_beside_a_run_the_page_ends_with_it(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as beside:
+        page = threading.Thread(target=serve, args=(Run.open(copied), 0, beside))
+        page.start()
+        said = ""
+        while "\n" not in said:
+            said += capsys.readouterr().err
+        address = said.split()[0]
+        assert said.endswith("until the run ends\n")
+        with urlopen(address) as answer:
+            assert answer.status == 200
+        os.close(writing)
+        page.join(10)
+    assert not page.is_alive()
+    with pytest.raises(OSError, match="refused"):
+        urlopen(address)
+
+
+@pytest.mark.slow
+def test_a_page_is_served_by_a_process_that_ends_with_the_block(
+    copied: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = ""
+    with watched(copied):
+        while "\n" not in said:
+            time.sleep(0.1)
+            said += capfd.readouterr().err
+        with urlopen(said.split()[0]) as answer:
+            assert answer.status == 200
+    with pytest.raises(OSError, match="refused"):
+        urlopen(said.split()[0])

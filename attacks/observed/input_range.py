@@ -1,0 +1,250 @@
+"""The range of another application's images, by what its first layers received of them.
+
+Each usual range is tried with images drawn by the law of natural images. The mean of each channel
+and the contrast tell bytes, pixels in [0, 1] and normalised ones apart; they are read off the
+gradient of the first layer, or the statistics of a batch normalisation. Of tables and windows no
+law is known that they could be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from attacks.observed.calls import inputs_of, noted
+from attacks.observed.pixel_prior import PixelPrior
+from attacks.observed.running_statistics import tracking_layers, without_broadcast
+from fedsim.capture import Observation
+from fedsim.tasks.base import Task, load_state
+from fedsim.tasks.images import ImageClassification
+from fedsim.tasks.inputs import InputForm, Range
+from fedsim.types import Batch
+
+_DRAWS = 8
+"""Batches drawn in each range."""
+_BATCH = 4
+"""Examples of a batch at most; means of more vary less, so that this is on the safe side."""
+_EXPLAINS = 3.0
+"""Standard deviations up to which a range explains what was received."""
+_DOUBTED = 2.0
+"""Standard deviations up to which [0, 1] is not doubted, so that nothing else is tried."""
+_SLACK = 0.15
+"""Deviation by a range's width, and of log contrast, not held against it: no law is exact."""
+_ROUGH = 1.9
+"""Roughness above which noise or another defense covers the gradient; that of images is below."""
+_DARK = 0.5
+"""Contrast lost where black is the background, as of digits; colour pictures have none."""
+_NORMALISED = {
+    1: ((0.1307,), (0.3081,)),
+    3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""Means and deviations of MNIST and ImageNet, which most loaders normalise with."""
+
+
+@dataclass(frozen=True)
+class FoundRange:
+    """Smallest and largest input, and what shows them."""
+
+    form: InputForm
+    source: str
+
+    def __str__(self) -> str:
+        bounds = (min(self.form.low), max(self.form.high))
+        return f"inputs lie in [{bounds[0]:.2g}, {bounds[1]:.3g}], as {self.source}"
+
+    def of(self, task: Task) -> Task:
+        """The task with inputs in this range."""
+        bounds = {"low": self.form.low, "high": self.form.high}
+        return replace(task, spec=task.spec.model_copy(update=bounds))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Where a network shows the range of its inputs.
+
+    Attributes:
+        seen: numbers of the update.
+        drawn: the same numbers of a batch.
+        source: of the numbers, in words.
+    """
+
+    seen: Tensor
+    drawn: Callable[[Tensor, torch.Generator], Tensor]
+    source: str
+
+
+def find_range(observation: Observation, task: Task) -> FoundRange | None:
+    """The usual range that explains an update where [0, 1] does not; else None.
+
+    None as well where the update does not show any: no bias and no statistics, or a defense.
+    """
+    if not isinstance(task, ImageClassification) or not task.form.plain:
+        return None
+    if min(task.spec.input_shape[1:]) == 1 or observation.knowledge.defense:
+        return None
+    network = task.build()
+    with suppress(RuntimeError, ValueError, IndexError):  # of a network that is another's code
+        load_state(network, observation.sent)
+        reading = _statistics(observation, task, network) or _gradient(observation, task, network)
+        if reading is not None and bool(reading.seen.isfinite().all()):
+            return _decided(reading, task)
+    return None
+
+
+def usual_ranges(channels: int) -> list[Range]:
+    """[0, 1] first, then what loaders make of it."""
+    ranges: list[Range] = [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)]
+    if channels in _NORMALISED:
+        pairs = list(zip(*_NORMALISED[channels], strict=True))
+        ranges.append(([-m / d for m, d in pairs], [(1 - m) / d for m, d in pairs]))
+    return ranges
+
+
+def _decided(reading: _Reading, task: ImageClassification) -> FoundRange | None:
+    shape = task.spec.input_shape
+    best, found = _EXPLAINS, None
+    for bounds in usual_ranges(shape[0]):
+        form = InputForm.of(shape, bounds)
+        kinds = (False, True) if shape[0] == 1 else (False,)
+        distance = min(_distance(reading, form, dark=dark) for dark in kinds)
+        if form.plain and distance <= _DOUBTED:
+            return None
+        if distance < best:
+            best, found = distance, FoundRange(form, reading.source)
+    return None if found is None or found.form.plain else found
+
+
+def _distance(reading: _Reading, form: InputForm, *, dark: bool) -> float:
+    """The largest deviation of what was received from what such images give, in deviations."""
+    rng = torch.Generator().manual_seed(0)
+    prior = PixelPrior.of(None, form.pixels)
+    none = torch.zeros(0, dtype=torch.int64)
+    rows = []
+    for _ in range(_DRAWS):
+        images = (prior.mean + prior.draw(_BATCH, none, rng)).clamp(0, 1)
+        images = ((images - _DARK) / (1 - _DARK)).clamp(0, 1) if dark else images
+        rows.append(reading.drawn(form.given(images.float()), rng))
+    drawn = torch.stack(rows)
+    width = form.given(torch.ones(1, *form.pixels)) - form.given(torch.zeros(1, *form.pixels))
+    slack = torch.full_like(drawn[0], _SLACK)
+    slack[: form.pixels[0]] *= width.mean((0, 2, 3)).to(slack)
+    deviation = (drawn.var(0) + slack.square()).sqrt()
+    worst = ((reading.seen - drawn.mean(0)).abs() / deviation).max()
+    return float(worst) if bool(worst.isfinite()) else float("inf")
+
+
+def _statistics(
+    observation: Observation, task: ImageClassification, network: nn.Module
+) -> _Reading | None:
+    """By the first batch normalisation: those of the client's batches, or of the broadcast."""
+    layers = tracking_layers(observation, network)
+    ones = torch.ones(1, *task.spec.input_shape)
+    with torch.no_grad(), noted(layers) as calls:
+        task.loss(network, Batch(ones, task.any_labels(1)))
+    if not calls:
+        return None
+    name, layer = calls[0].name, calls[0].layer
+    assert isinstance(layer, _NormBase)
+    mean, variance = _seen_moments(observation, name, layer)
+    if not bool(mean.any()):  # as a network that is not trained has them
+        return None
+
+    def inputs(images: Tensor) -> Tensor:
+        run = lambda: task.loss(network, Batch(images, task.any_labels(len(images))))  # noqa: E731
+        return inputs_of([layer], run)[0].transpose(0, 1).flatten(1).double()
+
+    channels = len(ones[0])
+    black = inputs(0 * ones).mean(1)
+    bright = [
+        inputs(ones * torch.eye(channels)[k].view(1, -1, 1, 1)).mean(1) for k in range(channels)
+    ]
+    response = torch.stack(bright, 1) - black[:, None]
+
+    def numbers(means: Tensor, variances: Tensor) -> Tensor:
+        solved = torch.linalg.lstsq(response, (means - black)[:, None]).solution[:, 0]
+        return torch.cat([solved, variances.mean().log().view(1) / 2])
+
+    def drawn(images: Tensor, rng: torch.Generator) -> Tensor:
+        del rng
+        values = inputs(images)
+        return numbers(values.mean(1), values.var(1))
+
+    what = f"the statistics of {name!r} show"
+    return _Reading(numbers(mean.double(), variance.double()), drawn, what)
+
+
+def _seen_moments(observation: Observation, name: str, layer: _NormBase) -> tuple[Tensor, Tensor]:
+    """Mean and variance at a layer: of the client's batches where it sent them."""
+    mean, variance = f"{name}.running_mean", f"{name}.running_var"
+    sent = observation.sent
+    moved = mean in observation.received and observation.kind == "weights"
+    if moved and not torch.equal(observation.received[mean], sent[mean]):
+        own = without_broadcast(observation, {name: layer}, 1)
+        if own:
+            return own[f"batch-mean {name}"], own[f"batch-variance {name}"]
+    return sent[mean], sent[variance]
+
+
+def _gradient(
+    observation: Observation, task: ImageClassification, network: nn.Module
+) -> _Reading | None:
+    """By the first layer with a bias: its weight's gradient is that of the bias times inputs."""
+    channels = task.spec.input_shape[0]
+    layers = {
+        name: part
+        for name, part in network.named_modules()
+        if isinstance(part, nn.Conv2d | nn.Linear)
+    }
+    pixels = torch.rand(1, *task.spec.input_shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), noted(layers) as calls:
+        task.loss(network, Batch(pixels, task.any_labels(1)))
+    parameters = dict(calls[0].layer.named_parameters(recurse=False)) if calls else {}
+    if not {"weight", "bias"} <= parameters.keys():  # none, or a weight that is computed
+        return None
+    weight, bias = parameters["weight"], parameters["bias"]
+    names = [f"{calls[0].name}.{own}" for own in ("weight", "bias")]
+    if not set(names) <= observation.received.keys() or weight[0].numel() % channels:
+        return None
+
+    def numbers(slopes: Tensor, totals: Tensor) -> Tensor:
+        return _moments(slopes.double().reshape(len(totals), channels, -1), totals.double())
+
+    def drawn(images: Tensor, rng: torch.Generator) -> Tensor:
+        batch = Batch(images, _targets(task, len(images), rng))
+        with torch.enable_grad():
+            slopes, totals = torch.autograd.grad(task.loss(network, batch), [weight, bias])
+        return numbers(slopes, totals)
+
+    update = observation.update(names)
+    if _roughness(update[names[0]]) > _ROUGH:
+        return None
+    what = f"the gradient of {names[0]!r} shows"
+    return _Reading(numbers(update[names[0]], update[names[1]]), drawn, what)
+
+
+def _moments(slopes: Tensor, totals: Tensor) -> Tensor:
+    """Mean of each channel, and log contrast; of slopes ``(output, channel, place)``."""
+    energy, totals = totals.square().sum(), totals.view(-1, 1, 1)
+    means = (slopes * totals).sum(0).mean(1) / energy
+    rest = (slopes - totals * means.view(1, -1, 1)).square().sum() / slopes[0].numel()
+    return torch.cat([means, (rest / energy).log().view(1) / 2])
+
+
+def _roughness(slopes: Tensor) -> float:
+    """Change from place to place by the spread over places: over 2 for noise; 0 without places."""
+    if slopes.shape[-1] == 1:
+        return 0.0
+    places = slopes.flatten(2) if slopes.dim() > 2 else slopes[:, None]
+    spread = (places - places.mean(2, keepdim=True)).square().mean()
+    return float(slopes.diff(dim=-1).square().mean() / spread)
+
+
+def _targets(task: ImageClassification, count: int, rng: torch.Generator) -> Tensor:
+    if task.spec.target == "class":
+        return torch.randint(max(1, task.spec.num_classes), (count,), generator=rng)
+    return task.any_labels(count)
