@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import webbrowser
-
+from experiments.browser import show_page
 from experiments.commands.parameters import RunFolder
 from experiments.plan.folder import check_version
 from fedsim.errors import StoreError
@@ -20,10 +17,3 @@ def open_(run: RunFolder) -> None:
         raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
     say(page)
     show_page(page.resolve().as_uri())
-
-
-def show_page(address: str) -> None:
-    """Open an address in a browser where there is a screen."""
-    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    if sys.platform != "linux" or any(os.environ.get(name) for name in screens):
-        webbrowser.open(address)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from experiments.commands.open import show_page
+from experiments.browser import show_page
 from experiments.plan.folder import Run
 from experiments.watch.server import Feed, Server
 from experiments.watch.state import Watcher
