@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from torch import nn
 
+from fedsim.knowledge import MULTIPLES
 from fedsim.models.mode import has_dropout
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
@@ -140,7 +141,7 @@ class Prospect:
             return found
         if lost := sorted(self.distortions - {"scale"}):
             reason = f"the defense leaves no exact gradient ({' and '.join(lost)})"
-        elif self.optimizer in {"adam", "adamw"}:
+        elif self.optimizer not in MULTIPLES:
             reason = f"an update by {self.optimizer} is not a gradient"
         elif self.steps > 1:
             reason = f"the update sums {self.steps} steps"

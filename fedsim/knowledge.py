@@ -23,6 +23,9 @@ Fact: TypeAlias = Literal[
 ]
 T = TypeVar("T")
 FACTS: tuple[Fact, ...] = get_args(Fact)
+MULTIPLES = frozenset({None, "sgd", "momentum"})
+"""Optimisers whose first step is a multiple of the gradient, None if that is not known. The others
+divide each coordinate by its size: the first step of Adam is a sign, that of Adafactor has it."""
 
 
 class Knowledge(Record):

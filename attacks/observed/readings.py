@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.observed.cuts import CUTS
+from fedsim.knowledge import MULTIPLES
 
 _HALVES = (torch.bfloat16, torch.float16)  # the coarser first: float16 may hold its numbers
 
@@ -80,7 +81,7 @@ def read(value: Tensor, optimizer: str | None = None) -> Reading:
     infinite = torch.full_like(value, torch.inf)
     # The median alone would take int8 of a heavy-tailed tensor, mostly one step, for signs.
     one_size = largest - least <= CUTS.equal_magnitude * largest
-    if optimizer in {"adam", "adamw"} or (one_size and len(sizes) > 1):
+    if optimizer not in MULTIPLES or (one_size and len(sizes) > 1):
         sign = value.sign()
         low, high = torch.zeros_like(value), torch.zeros_like(value)
         low, high = low.masked_fill(sign < 0, -torch.inf), high.masked_fill(sign > 0, torch.inf)

@@ -12,11 +12,10 @@ from attacks.observed.declared import unreplayed
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.federation import FederationConfig
+from fedsim.knowledge import MULTIPLES
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
-_MULTIPLES = frozenset({None, "sgd", "momentum"})
-"""Optimisers whose first step is a multiple of the gradient."""
 _APPROXIMATED = frozenset(
     {
         *("precision", "accumulation", "label_smoothing"),
@@ -129,7 +128,7 @@ def observed_gradient(observation: Observation) -> Tensors:
             "Grant it under [server_knows]. Of texts, 'span' does without it; of images, "
             "'inverting' where the labels are granted.",
         )
-    if knowledge.optimizer not in _MULTIPLES:
+    if knowledge.optimizer not in MULTIPLES:
         raise CannotAttack(
             f"a FedAvg update by {knowledge.optimizer!r} is no multiple of a gradient",
             "Use optimizer = 'sgd', or FedSGD.",
@@ -145,7 +144,7 @@ def gradient_or_multiple(observation: Observation) -> tuple[Tensors, bool]:
     """
     knowledge = observation.knowledge
     unknown = knowledge.missing(frozenset({"learning_rate", "local_steps"}))
-    if observation.kind == "weights" and unknown and knowledge.optimizer in _MULTIPLES:
+    if observation.kind == "weights" and unknown and knowledge.optimizer in MULTIPLES:
         return observation.update(), False
     return observed_gradient(observation), True
 

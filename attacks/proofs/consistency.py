@@ -18,6 +18,7 @@ from attacks.proofs.replayed_steps import Unrolled
 from attacks.proofs.whiteness import chance, edge, shares
 from attacks.tokens.cuts import CUTS
 from fedsim.capture import Observation
+from fedsim.knowledge import MULTIPLES
 from fedsim.models.embeddings import embedding_names
 from fedsim.records import Certificate
 from fedsim.tasks.text import TextTask
@@ -103,12 +104,12 @@ class Consistency:
         if not bounds:
             return None
         chain = None if known.defense is None else declared(observation)
-        adam = weights and known.optimizer in {"adam", "adamw"}
+        rescaled = weights and known.optimizer not in MULTIPLES
         return cls(
             task,
             network,
             bounds,
-            None if adam else granted_noise(observation),
+            None if rescaled else granted_noise(observation),
             known.learning_rate if weights else 1.0,
             chain is not None and chain.per_example,
         )

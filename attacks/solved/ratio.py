@@ -24,6 +24,7 @@ from attacks.proofs.verdict import NO_PROOF, Proof, bound, certificate
 from attacks.solved.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
+from fedsim.knowledge import MULTIPLES
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch
@@ -216,7 +217,7 @@ def _different(images: Tensor, order: list[int]) -> list[int]:
 def _single_step(observation: Observation) -> bool:
     """Whether the update is a multiple of one gradient."""
     known = observation.knowledge
-    single = known.local_steps == 1 and known.optimizer in {None, "sgd", "momentum"}
+    single = known.local_steps == 1 and known.optimizer in MULTIPLES
     return observation.kind == "gradient" or single
 
 
@@ -227,6 +228,6 @@ def _share(observation: Observation) -> float | None:
         return None
     if observation.kind == "gradient":
         return 1 / known.num_examples
-    if known.local_steps != 1 or known.optimizer not in {"sgd", "momentum"}:
+    if known.local_steps != 1 or known.optimizer not in MULTIPLES - {None}:
         return None
     return None if known.learning_rate is None else known.learning_rate / known.num_examples

@@ -7,6 +7,7 @@ from dataclasses import replace
 from attacks.observed.declared import declared
 from attacks.texts.matching import TextObjective
 from fedsim.capture import Observation
+from fedsim.knowledge import MULTIPLES
 
 
 def adapted(objective: TextObjective, observation: Observation) -> TextObjective:
@@ -37,7 +38,7 @@ def stepped(objective: TextObjective, observation: Observation) -> TextObjective
     known = observation.knowledge
     if observation.kind == "gradient" or objective.is_mean:
         return objective
-    if known.optimizer in {"adam", "adamw"}:
+    if known.optimizer not in MULTIPLES:
         return _of_signs(objective, observation)
     clipped = bool((known.training or {}).get("max_grad_norm"))
     return replace(objective, distance="cosine") if clipped else objective

@@ -15,6 +15,7 @@ from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import Layer
 from fedsim.capture import Observation
+from fedsim.knowledge import MULTIPLES
 from fedsim.models.lora import is_adapter, second_factor
 
 _LEAST_SPREAD = 0.1  # smallest spread of a statistic of false tokens
@@ -207,7 +208,7 @@ def is_shown(observation: Observation, layer: Layer) -> bool:
 def are_signs(observation: Observation) -> bool:
     """Whether the matrices of the update are signs, or stem from Adam."""
     known = observation.knowledge
-    if observation.kind != "gradient" and known.optimizer in {"adam", "adamw"}:
+    if observation.kind != "gradient" and known.optimizer not in MULTIPLES:
         return True
     sides = sorted((v for v in observation.update().values() if v.dim() == 2 and v.any()), key=len)
     return bool(sides) and all(read(side).signs for side in sides[:8])

@@ -15,6 +15,7 @@ from attacks.tokens.cuts import CUTS
 from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.subspace import Subspace, rounding, span
 from fedsim.errors import CannotAttack
+from fedsim.knowledge import MULTIPLES
 from fedsim.models.embeddings import embedding_names
 from fedsim.models.lora import is_adapter, second_factor
 
@@ -109,7 +110,7 @@ def read_traces(model: AttackedModel, *, rows: bool = True) -> Traces:
         CannotAttack: the span is full, because of the client's optimizer or too many tokens.
     """
     optimizer = model.observation.knowledge.optimizer
-    if optimizer not in {None, "sgd", "momentum"}:
+    if optimizer not in MULTIPLES:
         raise CannotAttack(
             f"an update by {optimizer!r} is not a multiple of a gradient, so its columns span "
             "the whole space",

@@ -13,6 +13,7 @@ from experiments.analysis.evidence import Evidence
 from experiments.analysis.keys import Data, DefenseInSetting, Placed
 from experiments.analysis.statistics import Summary as Statistics
 from experiments.analysis.statistics import paired_difference
+from experiments.plan.config import VerdictRule
 from fedsim.files import SCHEMA, Sealed
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY, AttackKey, Modality
 
@@ -163,6 +164,7 @@ class TaskFindings(Data):
         victims: number of distinct private examples under attack, probes excluded.
         clients: number of distinct clients that own them; of cohorts under secure aggregation.
         levels: rungs of the ladder of realism, if the rows name them.
+        rule: by which its verdicts were reached.
     """
 
     cells: tuple[str, ...]
@@ -177,6 +179,7 @@ class TaskFindings(Data):
     results: tuple[Result, ...]
     utility: tuple[RoundUtility, ...]
     evidence: Evidence
+    rule: VerdictRule = VerdictRule()
 
     @property
     def fewest(self) -> int:

@@ -173,6 +173,7 @@ def _section(
             members=members,
             bounded=bounded,
         ),
+        rule=rule,
     )
 
 

@@ -20,6 +20,8 @@ import torch
 from scipy.stats import t
 from torch import Tensor
 
+CERTAIN = 0.995
+"""A bound on a share that rounds to 1 says nothing."""
 _SLOPES = tuple(10 ** (step / 3) for step in range(12))
 """Prices of a unit of squared error, in nats. The bound is the best of the lines with these slopes;
 twice as many make it less than .1 dB tighter."""

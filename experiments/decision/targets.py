@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments.analysis.findings import THRESHOLDS, UTILITY
-from experiments.bounds.information import most
+from experiments.bounds.information import CERTAIN, most
 from experiments.decision.sequence import upper
 from fedsim.build import registry, suggest
 from fedsim.errors import ConfigError
@@ -20,8 +20,6 @@ ROUGE-L, where a blind guess did not."""
 RARE = 0.25
 """No number of clients shows that a share is 0. A target of 0 is held if no client is hit and the
 share is surely below this: 18 clients for one family of 15 strengths. A tenth would take 50."""
-_ALL = 0.995
-"""A bound that rounds to 1 says nothing."""
 _RANGES = {
     "1": (0.0, 1.0),
     "dB": (0.0, THRESHOLDS["psnr"]),
@@ -76,7 +74,7 @@ class Target:
             nats: the most that a reply tells of an example.
         """
         highest = most(blind, nats) if blind > 0 and math.isfinite(nats) else 1.0
-        return self.shown(highest) if highest < _ALL else None
+        return self.shown(highest) if highest < CERTAIN else None
 
     def text(self) -> str:
         """As on the command line."""

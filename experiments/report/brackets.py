@@ -9,12 +9,13 @@ from pathlib import Path
 
 from experiments.analysis.findings import Leakage, Result, TaskFindings
 from experiments.analysis.keys import DefenseInSetting
-from experiments.bounds.information import decibels, lead, most
+from experiments.bounds.information import CERTAIN, decibels, lead, most
 from experiments.bounds.noise import least_noise, over_rounds
 from experiments.bounds.records import BudgetLimit, LimitsRecord
 from experiments.plan.config import VerdictRule
 from experiments.report.naming import attack_label
 from experiments.report.tables import Number
+from experiments.stages.coverage import EXACT_PSNR
 from experiments.wording.names import show
 from fedsim.cell import CellConfig
 from fedsim.defenses import build_chain
@@ -24,10 +25,6 @@ from fedsim.records import PRIOR_ONLY, Modality, SimulationRecord
 _ERROR = "mse"
 """Images are bracketed by the PSNR of their mean squared error: bounds are on means of errors, and
 the mean of PSNRs is above the PSNR of the mean."""
-_EXACT = 54.2
-"""PSNR of an image that is exact, half a byte off. A bound above it says nothing."""
-_ALL = 0.995
-"""A bound on a share that rounds to 1 says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +136,15 @@ def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]
         least=Number(_surely(reached, text=text), unit) if reached else None,
         blind=None if guess is None else Number(guess, unit),
         most=_most(limit, guess, text=text),
-        assumed=_inside(limit.assumed, _EXACT),
-        exact=_inside(limit.exact, _ALL, "1"),
-        holds=holds(limit, section.modality, VerdictRule()),
+        assumed=_inside(limit.assumed, EXACT_PSNR),
+        exact=_inside(limit.exact, CERTAIN, "1"),
+        holds=holds(limit, section.modality, section.rule),
     )
 
 
-def unscored(limit: BudgetLimit) -> Bracket:
+def unscored(limit: BudgetLimit, rule: VerdictRule) -> Bracket:
     """The upper side alone, of a cell that was not attacked."""
-    proved, assumed = (_inside(end, _EXACT) for end in (limit.proved, limit.assumed))
+    proved, assumed = (_inside(end, EXACT_PSNR) for end in (limit.proved, limit.assumed))
     image = limit.images > 0
     return Bracket(
         limit,
@@ -157,8 +154,8 @@ def unscored(limit: BudgetLimit) -> Bracket:
         None,
         proved,
         assumed,
-        _inside(limit.exact, _ALL, "1"),
-        holds(limit, "image" if image else "text", VerdictRule()),
+        _inside(limit.exact, CERTAIN, "1"),
+        holds(limit, "image" if image else "text", rule),
     )
 
 
@@ -187,8 +184,8 @@ def _surely(reached: Leakage, *, text: bool) -> float:
 
 def _most(limit: BudgetLimit, blind: float | None, *, text: bool) -> Number | None:
     if not text:
-        return _inside(limit.proved, _EXACT)
-    return _inside(most(blind, limit.nats), _ALL, "1") if blind else None
+        return _inside(limit.proved, EXACT_PSNR)
+    return _inside(most(blind, limit.nats), CERTAIN, "1") if blind else None
 
 
 def _inside(value: float | None, end: float, unit: str = "dB") -> Number | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from experiments.analysis.findings import Findings
 from experiments.bounds.records import Limit, LimitsRecord, RankLimit, SuccessLimit
-from experiments.plan.folder import Run
+from experiments.plan.folder import Run, read_rules
 from experiments.report.brackets import Bracket, brackets, unscored
 from experiments.report.tables import Number, Table, to_markdown
 from experiments.wording.defense_names import defense_name
@@ -146,15 +146,14 @@ class Limits:
 
 def limit_tables(run: Run, record: LimitsRecord) -> Limits:
     """The tables of a run's limits, without empty ones."""
-    labels = settings(
-        {cell.name: cell.config for cell in run.cells},
-        {cell.name: cell.experiment.name for cell in run.cells},
-    )
+    experiments = {cell.name: cell.experiment.name for cell in run.cells}
+    labels = settings({cell.name: cell.config for cell in run.cells}, experiments)
     path = run.root / "summary.json"
     sections = read_record(path, Findings).sections if path.exists() else ()
     known = {one.cell: one for one in record.budgets}
+    rules = read_rules(run.root)
     scored = [one for section in sections for one in brackets(section, known).values()]
-    both = {cell: unscored(one) for cell, one in known.items()}
+    both = {cell: unscored(one, rules[experiments[cell]]) for cell, one in known.items()}
     both |= {one.limit.cell: one for one in scored}
     made = (
         rank_table(record.ranks, labels),

@@ -12,6 +12,8 @@ from fedsim.files import Record
 from fedsim.records import AttackKey, ScoreRow
 
 EXACT = {"mse": (0.5 / 255) ** 2, "exact_match": 1.0}
+EXACT_PSNR = 54.151
+"""PSNR of an image that is half a byte off, in dB."""
 """Metric -> its value from which an example counts as exact: half a byte, or every token."""
 
 

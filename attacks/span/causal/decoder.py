@@ -23,6 +23,7 @@ from attacks.tokens.next_token_shift import DirectionalShift
 from attacks.tokens.prefix_search import ScoredPrefix
 from attacks.tokens.pursuit import noisy_rows
 from attacks.tokens.soft_traces import SoftTraces
+from fedsim.knowledge import MULTIPLES
 from fedsim.models.lora import is_adapter
 
 _MATCHED_WORDS = 3.0  # nats that a pursuit speaks for the words that it finds
@@ -32,8 +33,6 @@ _SWEEPS = 2  # most rounds of that
 _FIT_ROUNDS = 12  # most rounds of extending sentences where their support ends
 _TRIES = 2  # most searches behind one beginning of a sentence
 _AHEAD = 12  # most tokens of such a search
-
-_ADAPTIVE = {"adam", "adamw", "adafactor"}
 
 
 def decode(
@@ -64,7 +63,7 @@ def decode(
         ]
     match = GradientMatcher.of(observation, task, traces.words.device, signs=traces.signs)
     adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
-    adaptive = observation.kind != "gradient" and observation.knowledge.optimizer in _ADAPTIVE
+    adaptive = observation.kind != "gradient" and observation.knowledge.optimizer not in MULTIPLES
     if start and (adapters or adaptive):
         shown = traces.ratios
         if adapters:

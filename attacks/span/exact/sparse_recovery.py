@@ -21,6 +21,7 @@ from attacks.tokens.first_layers import FirstLayers, Layer
 from attacks.tokens.pursuit import Pursuit, few_rows
 from attacks.tokens.sentences import SpanSentence
 from attacks.tokens.subspace import Subspace
+from fedsim.knowledge import MULTIPLES
 from fedsim.models.lora import is_adapter
 from fedsim.tasks.text import TextTask
 
@@ -64,7 +65,7 @@ class SparseRecovery:
     def run(self) -> Reconstruction | None:
         """The sentences; None without any."""
         observation, task = self.model.observation, self.model.task
-        if observation.knowledge.optimizer not in {None, "sgd", "momentum"}:
+        if observation.knowledge.optimizer not in MULTIPLES:
             return None
         lines = self._lines()
         if not lines:

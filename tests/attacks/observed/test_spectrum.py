@@ -71,7 +71,8 @@ def test_what_was_sent_is_told_from_the_values() -> None:
     assert float(top.upper[sent == 0].max()) == float(sent[sent != 0].abs().min())
     half = read(a_random_half(truth))
     assert bool(half.upper[a_random_half(truth) == 0].isinf().all())
-    assert not read(truth, "adamw").complete
+    for optimizer in ("adamw", "adafactor"):
+        assert not read(truth, optimizer).complete
 
 
 def test_zero_rows_and_columns_are_zeros() -> None:

@@ -19,6 +19,7 @@ CLIPPED = {"training": {"max_grad_norm": 1.0}}
     [
         ("weights", {"optimizer": "sgd"}, "l2", "plain"),
         ("weights", {"optimizer": "adamw", "num_examples": 4}, "l2", "tanh"),
+        ("weights", {"optimizer": "adafactor", "num_examples": 4}, "l2", "tanh"),
         ("weights", {"optimizer": "adam", "num_examples": 1}, "cosine", "plain"),
         ("weights", {"optimizer": "sgd", **CLIPPED}, "cosine", "plain"),
         ("weights", {"training": {"max_grad_norm": 0.0}}, "l2", "plain"),

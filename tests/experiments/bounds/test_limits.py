@@ -151,7 +151,8 @@ def test_a_run_of_images_is_bounded_from_both_sides(make_run: Make) -> None:
     assert kinds == {"ranks.csv", "success.csv", "budgets.csv"}
 
 
-def test_a_page_bounds_what_options_alone_tell(make_run: Make) -> None:
+@pytest.mark.parametrize("effect", [0.05, 0.9])
+def test_a_page_bounds_what_options_alone_tell(effect: float, make_run: Make) -> None:
     weak = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0}
     strong = {**weak, "noise_multiplier": 20.0}
     run = make_run(
@@ -159,6 +160,7 @@ def test_a_page_bounds_what_options_alone_tell(make_run: Make) -> None:
         auxiliary={"split": "public", "rows": 20},
         federation={"rounds": 1},
         defenses=[weak, strong],
+        verdict={"rouge": effect},
     )
     simulate(run)
     execute(run, ("attack", "score", "report"), quiet=True)
@@ -174,7 +176,7 @@ def test_a_page_bounds_what_options_alone_tell(make_run: Make) -> None:
         assert one.most is not None
         assert one.most.value == pytest.approx(most(one.blind.value, one.limit.nats))
         assert f"at most {one.most}" in one.said
-    assert [one.holds for one in both.values()] == [False, True]
+    assert [one.holds for one in both.values()] == [effect == 0.9, True]
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

@@ -77,10 +77,13 @@ def test_secure_aggregation_counts_the_cohort(make_run: Make) -> None:
             {"federation": {"train_mode": True}},
             {"span": "amber", "embedding_rows": "green"},
         ),
-        (
-            TEXT,
-            {"federation": {"protocol": "fedavg", "optimizer": "adam", "client_rows": 1}},
-            {"span": "amber", "embedding_rows": "amber"},
+        *(
+            (
+                TEXT,
+                {"federation": {"protocol": "fedavg", "optimizer": name, "client_rows": 1}},
+                {"span": "amber", "embedding_rows": "amber"},
+            )
+            for name in ("adam", "adafactor")
         ),
         (
             TEXT,
