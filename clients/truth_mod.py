@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fedsim.capture import CaptureKey
-from fedsim.truth import TruthStore, joined
-from fedsim.types import Batch
+from fedsim.truth import TruthStore
+from fedsim.types import Batch, joined
 
 Pixels: TypeAlias = Callable[[Tensor], Tensor]
 _IGNORED = -100

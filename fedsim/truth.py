@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-import torch
 from pydantic import Field
-from torch.nn.functional import pad
 
 from fedsim.capture import CaptureKey, Keyed, batch_from, batch_tensors, read_keyed
 from fedsim.files import load_tensors, save_tensors, write_json
 from fedsim.plain_files import make_private
 from fedsim.records import ProbeKind
 from fedsim.signals import TensorSignal
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch, Tensors, joined
 
 
 class TruthRecord(Keyed):
@@ -154,20 +152,3 @@ def pooled(key: CaptureKey, members: Sequence[TruthRecord]) -> TruthRecord:
         for i in range(max(len(member.steps) for member in members))
     )
     return TruthRecord(key=key, sha256="", rows=rows, steps=steps, cohort=key.client)
-
-
-def joined(batches: Sequence[Batch]) -> Batch:
-    """One batch after another; texts are padded on the right to the longest."""
-    if batches[0].mask is None:
-        images = torch.cat([batch.inputs for batch in batches])
-        return Batch(images, torch.cat([batch.labels for batch in batches]))
-    width = max(batch.inputs.shape[1] for batch in batches)
-    masks, inputs, labels = [], [], []
-    for batch in batches:
-        assert batch.mask is not None
-        more = (0, width - batch.inputs.shape[1])
-        inputs.append(pad(batch.inputs, more))
-        masks.append(pad(batch.mask, more))
-        targets = batch.labels.dim() == 2  # of a language model, which predicts no padding
-        labels.append(pad(batch.labels, more, value=-100) if targets else batch.labels)
-    return Batch(torch.cat(inputs), torch.cat(labels), torch.cat(masks))

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 Tensors: TypeAlias = dict[str, Tensor]
 """Parameter or buffer name -> tensor, in the order of the model."""
@@ -83,3 +84,20 @@ class Rows:
             inputs = tuple(self.inputs[i] for i in positions)
         numbers = tuple(self.numbers[i] for i in positions)
         return replace(self, inputs=inputs, labels=self.labels[index], numbers=numbers)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """One batch after another; texts are padded on the right to the longest."""
+    if batches[0].mask is None:
+        images = torch.cat([batch.inputs for batch in batches])
+        return Batch(images, torch.cat([batch.labels for batch in batches]))
+    width = max(batch.inputs.shape[1] for batch in batches)
+    masks, inputs, labels = [], [], []
+    for batch in batches:
+        assert batch.mask is not None
+        more = (0, width - batch.inputs.shape[1])
+        inputs.append(pad(batch.inputs, more))
+        masks.append(pad(batch.mask, more))
+        targets = batch.labels.dim() == 2  # of a language model, which predicts no padding
+        labels.append(pad(batch.labels, more, value=-100) if targets else batch.labels)
+    return Batch(torch.cat(inputs), torch.cat(labels), torch.cat(masks))

@@ -8,8 +8,6 @@ them, the broadcast's running statistics stand in for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.images.image_losses import ImageLoss
+from attacks.observed.calls import noted
 from attacks.observed.distance import EPSILON
 from attacks.observed.replay import Replay
 from attacks.observed.running_statistics import (
@@ -103,33 +102,14 @@ class StatisticsLoss:
         """How far the statistics of these images lie from the observed ones."""
         model = self.loss.model
         parameters = {name: value.detach() for name, value in model.parameters.items()}
-        with _inputs(model.network) as seen:
+        parts = model.network.named_modules()
+        layers = {name: part for name, part in parts if isinstance(part, _BatchNorm)}
+        with noted(layers) as calls:
             model.task.functional_loss(model.network, parameters, Batch(images, labels))
         total = torch.zeros((), device=images.device)
-        for name, value in seen.items():
+        for name, value in {call.name: call.input for call in calls}.items():
             variance, mean = torch.var_mean(value, (0, *range(2, value.dim())))
             for prefix, own in ((MEAN, mean), (VARIANCE, variance)):
                 square = (own - observed[prefix + name]).square().sum()
                 total = total + (square + EPSILON).sqrt()
         return total
-
-
-@contextmanager
-def _inputs(network: nn.Module) -> Iterator[Tensors]:
-    """What each normalisation layer is given while the network runs."""
-    seen: Tensors = {}
-
-    def note(name: str) -> torch.utils.hooks.RemovableHandle:
-        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            del module
-            seen[name] = args[0]
-
-        return network.get_submodule(name).register_forward_pre_hook(hook)
-
-    layers = [name for name, part in network.named_modules() if isinstance(part, _BatchNorm)]
-    handles = [note(name) for name in layers]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()

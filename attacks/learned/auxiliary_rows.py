@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -12,7 +11,7 @@ from attacks.learned.pseudo import Axes, dct_images, unigram_texts
 from fedsim.errors import CannotAttack
 from fedsim.seeds import generator
 from fedsim.tasks.base import Task
-from fedsim.types import Batch
+from fedsim.types import Batch, joined
 
 Source: TypeAlias = Literal["rows", "dct", "unigram", "rows+unigram"]
 HELDOUT = 0.1
@@ -85,13 +84,3 @@ def made_rows(rows: Batch, task: Task, source: Source, count: int, axes: Axes, s
 def with_mirrored(rows: Batch) -> Batch:
     """Images, and then the same mirrored from left to right."""
     return joined([rows, replace(rows, inputs=rows.inputs.flip(-1))])
-
-
-def joined(batches: Sequence[Batch]) -> Batch:
-    """One batch after another; texts have to be equally wide."""
-    masks = [batch.mask for batch in batches if batch.mask is not None]
-    return Batch(
-        torch.cat([batch.inputs for batch in batches]),
-        torch.cat([batch.labels for batch in batches]),
-        torch.cat(masks) if masks else None,
-    )

@@ -88,11 +88,6 @@ class Manifest(ConfigSection):
         return manifest
 
 
-def is_pairs(folder: Path) -> bool:
-    """Whether a folder has a manifest of state dicts."""
-    return (folder / MANIFEST).is_file()
-
-
 def captures_in(folder: Path) -> Path:
     """The captures made of a folder of state dicts, made anew if a file has changed.
 

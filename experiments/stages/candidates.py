@@ -16,8 +16,7 @@ from fedsim.local.steps import schedule
 from fedsim.participation import cohort_of, draw
 from fedsim.seeds import generator
 from fedsim.setting import load_setting
-from fedsim.truth import joined
-from fedsim.types import Rows
+from fedsim.types import Rows, joined
 
 
 def write_candidates(cell: Cell) -> None:

@@ -11,8 +11,8 @@ from fedsim.errors import StoreError
 from fedsim.metrics.base import Examples
 from fedsim.tasks import from_elsewhere, load_task
 from fedsim.tasks.base import Task
-from fedsim.truth import TruthRecord, joined, pooled
-from fedsim.types import Batch
+from fedsim.truth import TruthRecord, pooled
+from fedsim.types import Batch, joined
 
 
 @dataclass(frozen=True)

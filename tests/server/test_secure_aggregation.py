@@ -22,8 +22,7 @@ from fedsim.knowledge import Knowledge
 from fedsim.participation import cohorts, draw, mean
 from fedsim.records import SimulationRecord
 from fedsim.tasks import load_task
-from fedsim.truth import joined
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch, Tensors, joined
 from fedsim.wire import arrays_of, to_tensors
 from server.eavesdropper import Eavesdropper
 from server.grids.in_process import InProcessGrid
