@@ -15,7 +15,6 @@ from torch import Tensor
 from attacks.base import Attack, Grouping, Job, Reconstruction
 from attacks.learned.auxiliary_rows import (
     Source,
-    joined,
     made_rows,
     split_rows,
     with_classes,
@@ -36,7 +35,7 @@ from fedsim.errors import CannotAttack, ConfigError
 from fedsim.knowledge import Fact
 from fedsim.seeds import derive, generator, seeded
 from fedsim.tasks.base import Task, load_state
-from fedsim.types import Batch, Tensors
+from fedsim.types import Batch, Tensors, joined
 
 Model: TypeAlias = Inverter | Regression
 
