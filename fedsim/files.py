@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+import fedsim
 from fedsim.errors import StoreError
 from fedsim.plain_files import read_plain
 
@@ -28,6 +29,10 @@ SCHEMA = 1
 
 
 _TEMPORARY = ".tmp"
+
+
+_OTHER_FIELDS = {"missing", "extra_forbidden"}
+"""Faults of a record that is whole and has other fields than this version's."""
 
 
 class Record(BaseModel):
@@ -51,12 +56,14 @@ class Sealed(Record):
 
     @model_validator(mode="after")
     def _unaltered(self) -> Self:
-        if self.seal not in (None, self._hash()):
+        # A file of an earlier version was sealed without the fields that came since.
+        if self.seal not in (None, self._hash(exclude_unset=True)):
             raise ValueError("differs from its seal")
         return self
 
-    def _hash(self) -> str:
-        return digest(self.model_dump_json(exclude={"seal"}).encode())
+    def _hash(self, *, exclude_unset: bool = False) -> str:
+        whole = self.model_dump_json(exclude={"seal"}, exclude_unset=exclude_unset)
+        return digest(whole.encode())
 
 
 def digest(*parts: Buffer) -> str:
@@ -177,9 +184,14 @@ def read_record(path: Path, kind: type[R]) -> R:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "JSON"
+        what = f"{path}: not a valid {kind.__name__} ({where}: {first['msg']}). "
+        if {one["type"] for one in error.errors()} <= _OTHER_FIELDS:
+            raise StoreError(
+                f"{what}A fedsim of another version than {fedsim.__version__} wrote it, or it was "
+                "altered. Read the folder with the fedsim that wrote it, or make it again."
+            ) from None
         raise StoreError(
-            f"{path}: not a valid {kind.__name__} ({where}: {first['msg']}). "
-            "The file is cut or altered; rerun the stage that wrote it."
+            f"{what}The file is cut or altered; rerun the stage that wrote it."
         ) from None
 
 

@@ -164,6 +164,13 @@ def check_version(root: Path) -> dict[str, Any]:
     return table
 
 
+def run_name(root: Path) -> str:
+    """Name of a run's folder; that of the captures where these hold the run."""
+    whole = root.resolve()
+    captures = (whole.parent / "run.json").exists()
+    return whole.parent.name if captures else whole.name
+
+
 def read_rules(root: Path) -> dict[str, VerdictRule]:
     """The rule of the verdicts of each experiment of a run, by its name."""
     return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.analysis.findings import Findings, Problem, TaskFindings
 from experiments.analysis.summary import summarise
 from experiments.console import Console
-from experiments.plan.folder import read_provenance, read_rules
+from experiments.plan.folder import read_provenance, read_rules, run_name
 from experiments.report.brackets import budgets, holds
 from experiments.report.chapter import Chapter, chapter
 from experiments.report.footer import cost, cover, provenance_lines
@@ -100,7 +100,7 @@ def write_report(
             chapters,
             full=whole,
             redact=redact,
-            name=run.resolve().name,
+            name=run_name(run),
             folder=folder.name,
             provenance=[(k, redacted(v)) for k, v in provenance_lines(provenance, full=whole)],
             **footer,

@@ -13,6 +13,7 @@ from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from experiments.plan.folder import run_name
 from experiments.watch.page import SCRIPT, page
 from experiments.watch.state import Watcher
 from fedsim.errors import FedsimError
@@ -58,7 +59,7 @@ class Feed:
         drawn, ended = self.page, self.watcher.ended()
         if not ended:
             with suppress(FedsimError, OSError):  # half-written, and whole the next time
-                drawn = page(self.watcher.run.root.resolve().name, self.watcher.state())
+                drawn = page(run_name(self.watcher.run.root), self.watcher.state())
         with self._changed:
             self.page, self.ended = drawn, ended
             self._changed.notify_all()

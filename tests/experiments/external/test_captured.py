@@ -15,6 +15,7 @@ from experiments import cli
 from experiments.external.score_stage import score_captures
 from fedsim.capture import CaptureStore
 from fedsim.errors import ConfigError, StoreError
+from fedsim.files import Sealed, read_record, write_json
 from fedsim.models.lora import LoRA, adapt
 from fedsim.truth import TruthStore
 from tests.experiments.external.cases import adapters, broken, by_name, federate, numbered
@@ -90,6 +91,30 @@ def test_an_edited_record_of_a_capture_is_refused(
     del older["seal"]
     path.write_text(json.dumps(older))
     assert len(list(fedsim.captured(store.root))) == 2
+    whole = json.dumps({name: value for name, value in older.items() if name != "kind"})
+    path.write_text(whole)
+    with pytest.raises(StoreError, match=rf"^{named}.*Read the folder with the fedsim that wrote"):
+        list(fedsim.captured(store.root))
+
+
+def test_a_seal_without_the_fields_of_later_versions_holds(tmp_path: Path) -> None:
+    class Older(Sealed):
+        first: int
+
+    class Newer(Older):
+        second: int = 2
+
+    write_json(tmp_path / "older.json", Older(first=1))
+    assert read_record(tmp_path / "older.json", Newer) == Newer(
+        first=1, seal=Older(first=1).sealed().seal
+    )
+    write_json(tmp_path / "newer.json", Newer(first=1, second=3))
+    text = (tmp_path / "newer.json").read_text()
+    cut = json.loads(text)
+    del cut["second"]
+    (tmp_path / "newer.json").write_text(json.dumps(cut))
+    with pytest.raises(StoreError, match="differs from its seal"):
+        read_record(tmp_path / "newer.json", Newer)
 
 
 def test_numbered_arrays_and_a_second_run_in_a_folder_of_its_own(

@@ -64,6 +64,7 @@ def test_with_the_truth_the_page_has_a_verdict(captures: Path, said: Said) -> No
     assert said("score", captures, "--truth", captures.parent / "private")[0] == 0
     text = (captures / "run" / "report" / "index.html").read_text("utf-8")
     assert "an eavesdropper recovers 2 of 2 texts verbatim" in text
+    assert "<title>captures: " in text
     assert "nor how many examples a client used" in text
     beside = (captures / "run" / "report" / "captures.html").read_text("utf-8")
     assert "The private examples are known" in beside
