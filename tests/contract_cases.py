@@ -136,6 +136,7 @@ DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image"}
 MODEL_CASES = {
     "lenet": ("shapes", "image-classification"),
     "lenet-group-norm": ("shapes", "image-classification"),
+    "lenet-precode": ("shapes", "image-classification"),
     "resnet20": ("shapes", "image-classification"),
     "mlp": ("shapes", "image-classification"),
     "vit": ("shapes", "image-classification"),

@@ -13,6 +13,7 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import MULTIPLES
+from fedsim.models.precode import VariationalBottleneck
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
@@ -83,6 +84,7 @@ def replay(
     network = task.model(observation.sent, device=device).to(dtype)
     if observation.knowledge.train_mode:
         replace_all_batch_norm_modules_(network)
+    read_draws(network, observation)
     parameters: Tensors = {k: p for k, p in network.named_parameters() if k in observation.received}
     if not parameters:
         raise CannotAttack(
@@ -90,6 +92,17 @@ def replay(
             "Freeze fewer layers.",
         )
     return Replay(task, network, parameters)
+
+
+def read_draws(network: nn.Module, observation: Observation) -> None:
+    """Set the draws of variational bottlenecks to those behind the update; to 0 if not told."""
+    single = observation.knowledge.num_examples == 1
+    update = observation.update() if single else {}
+    for name, part in network.named_modules():
+        if isinstance(part, VariationalBottleneck):
+            own = {k.removeprefix(f"{name}."): v for k, v in update.items() if k.startswith(name)}
+            draw = part.read({k: v.to(part.mean.weight) for k, v in own.items()})
+            part.draw = torch.zeros_like(part.mean.bias) if draw is None else draw
 
 
 def check_options(observation: Observation) -> None:

@@ -14,6 +14,7 @@ from fedsim.models.lenet import GroupNormLeNet, LeNet
 from fedsim.models.mlp import MLP
 from fedsim.models.network import ImageNetwork
 from fedsim.models.preact_resnet20 import PreActResNet20
+from fedsim.models.precode import PrecodeLeNet
 from fedsim.models.resnet20 import GroupNormResNet20, NormFreeResNet20, ResNet20
 from fedsim.models.vit import ViT
 from fedsim.named_code import classifier, is_named
@@ -21,6 +22,7 @@ from fedsim.named_code import classifier, is_named
 IMAGE_MODELS: dict[str, type[ImageNetwork]] = {
     "lenet": LeNet,
     "lenet-group-norm": GroupNormLeNet,
+    "lenet-precode": PrecodeLeNet,
     "resnet20": ResNet20,
     "resnet20-group-norm": GroupNormResNet20,
     "resnet20-norm-free": NormFreeResNet20,

@@ -15,6 +15,7 @@ from fedsim.errors import ConfigError
 from fedsim.metrics.base import Examples
 from fedsim.models import IMAGE_MODELS, image_model, image_models, image_network, is_image_model
 from fedsim.models.network import ImageNetwork
+from fedsim.models.precode import divergences
 from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.classification import count_classes, utility
 from fedsim.tasks.inputs import InputForm
@@ -50,8 +51,8 @@ class ImageClassification(Task):
         return Examples(batch)
 
     def loss(self, network: Network, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the images."""
-        return F.cross_entropy(network(batch.inputs), batch.labels)
+        """Mean cross-entropy over the images, and what a variational bottleneck adds."""
+        return F.cross_entropy(network(batch.inputs), batch.labels) + divergences(network)
 
     def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss, accuracy and, for two classes, Matthews' correlation."""
