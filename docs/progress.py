@@ -16,7 +16,7 @@ from experiments.wording.names import duration
 from fedsim.files import write_bytes
 
 ESTIMATES = RESULTS / "estimates.toml"
-_RUN = re.compile(r"fedsim (?:run|calibrate) ([\w-]+)([^;]*)")
+_RUN = re.compile(r"fedsim (?:run|calibrate|seal) ([\w-]+)([^;]*)")
 
 
 class Estimate(NamedTuple):
