@@ -108,9 +108,9 @@ class PublicInverting:
         self._search = code.GradientReconstructor(network, scale, config=options, num_images=1)
 
     def reconstruct(
-        self, gradient: Sequence[Tensor], label: Tensor, shape: Sequence[int]
+        self, gradient: Sequence[Tensor], label: Tensor | None, shape: Sequence[int]
     ) -> Tensor:
-        """The picture ``(1, channel, height, width)`` in [0, 1]."""
+        """The picture ``(1, channel, height, width)`` in [0, 1]; its class by iDLG if not given."""
         with contextlib.redirect_stdout(io.StringIO()):
             found, _ = self._search.reconstruct(list(gradient), label, img_shape=tuple(shape))
         picture: Tensor = found * self._deviation + self._mean
