@@ -20,6 +20,7 @@ from experiments.commands.export import export
 from experiments.commands.grade import grade
 from experiments.commands.help_page import Chapters
 from experiments.commands.init import init
+from experiments.commands.lab import lab
 from experiments.commands.limits import limits
 from experiments.commands.list import list_
 from experiments.commands.ls import ls
@@ -79,7 +80,7 @@ for _stage, _sentence in (
 for _command in (
     *(show, watch, prepare, prior, init),
     *(calibrate, check, diff, doctor, limits, audit, evidence),
-    *(seal, submit, grade),
+    *(seal, submit, grade, lab),
     *(ls, rm, export),
     *(describe, schema, new),
 ):

@@ -28,13 +28,16 @@ from fedsim.types import Tensors
 _ATTACK_SEED = 0
 
 
-def submit_attack(bundle: OpenBundle, table: Mapping[str, Any], out: Path) -> Submission:
+def submit_attack(
+    bundle: OpenBundle, table: Mapping[str, Any], out: Path, name: str = ""
+) -> Submission:
     """Run an attack, built in or installed, on every capture, and measure its CPU time.
 
     Args:
         bundle: what is attacked.
         table: the attack's name and options.
         out: a new folder.
+        name: on the board; the attack's own if empty.
 
     Raises:
         ConfigError: the attack does not exist, infers something else, or left no guess.
@@ -63,7 +66,7 @@ def submit_attack(bundle: OpenBundle, table: Mapping[str, Any], out: Path) -> Su
         bundle,
         out,
         {name: {part: one[part] for part in parts & one.keys()} for name, one in guesses.items()},
-        name=str(table["name"]),
+        name=name or str(table["name"]),
         options=options_of(attack),
         code=source_hash(type(attack)),
         cpu_seconds=seconds,

@@ -11,7 +11,7 @@ CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Simulate": ("run", "watch", "show", "simulate", "prepare", "prior", "init"),
     "Attack": ("attack", "score", "report", "open"),
     "Judge": ("calibrate", "check", "diff", "doctor", "limits", "audit", "evidence"),
-    "Compete": ("seal", "submit", "grade"),
+    "Compete": ("seal", "submit", "grade", "lab"),
     "Manage": ("ls", "rm", "export"),
     "Look up": ("list", "describe", "schema"),
     "Extend": ("new",),

@@ -27,7 +27,7 @@ def submit(
         typer.Option(metavar="FILE", help=".safetensors, .npz, .pt or, of texts, .json"),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="with --guesses: name of the attack that made them")
+        str | None, typer.Option(help="name on the board; default: that of the attack")
     ] = None,
     cpu_seconds: Annotated[
         float | None, typer.Option(min=0, help="with --guesses: what they cost")
@@ -43,7 +43,7 @@ def submit(
         raise ConfigError("submit: name an attack, --attack span, or a file, --guesses FILE.")
     sealed = open_bundle(bundle)
     if attack is not None:
-        made = submit_attack(sealed, override({"name": attack}, sets or []), out)
+        made = submit_attack(sealed, override({"name": attack}, sets or []), out, name or attack)
     elif name is None or cpu_seconds is None:
         raise ConfigError(
             "--guesses: say whose they are and what they cost: --name, --cpu-seconds."

@@ -91,6 +91,8 @@ def typed() -> list[tuple[str, str]]:
 
 ELSEWHERE = {"captures", "updates", "canary-rows"}
 """Folders of another application."""
+OF_OTHERS = {"ls", "schema", "init", "new", "submit", "grade", "lab"}
+"""Commands that name no experiment."""
 
 
 @pytest.mark.parametrize(("place", "command"), typed())
@@ -111,7 +113,7 @@ def test_a_command_and_its_options_exist(place: str, command: str) -> None:
         assert subject in CATALOGS
     elif name == "describe":
         assert manual(subject).options
-    elif name in {"ls", "schema", "init", "new", "submit", "grade"} or subject in ELSEWHERE:
+    elif name in OF_OTHERS or subject in ELSEWHERE:
         pass
     elif run := given.get("run") or given.get("before"):
         assert str(run).startswith("runs/")
