@@ -101,6 +101,7 @@ class Result(Strict):
         paper: the paper it stands beside, or an empty text.
         command: what reproduces it.
         commit: the commit that recorded the numbers.
+        seed: None where it is secret.
         machine: what it was measured on.
         cpu_seconds: CPU time of the command; None where it was not recorded.
         cpu_seconds_reason: why it is None.
@@ -112,7 +113,7 @@ class Result(Strict):
     command: str
     commit: str
     date: str
-    seed: int
+    seed: int | None
     machine: str
     cpu_seconds: float | None
     cpu_seconds_reason: str = ""

@@ -54,13 +54,14 @@ def source(result: Result, name: str) -> str:
     """The line below the table: how the numbers were measured."""
     sizes = {_sizes(cells) for cells in _grid(result)[2].values()} - {""}
     n = f"n = {sizes.pop()}; " if len(sizes) == 1 else ""
+    seed = "secret seeds" if result.seed is None else f"seed {result.seed}"
     took = (
         f"{result.cpu_seconds:,.0f} CPU seconds"
         if result.cpu_seconds is not None
         else result.cpu_seconds_reason
     )
     return (
-        f"`{result.command}`; {n}seed {result.seed}; {result.machine}; {took}; "
+        f"`{result.command}`; {n}{seed}; {result.machine}; {took}; "
         f"commit {result.commit} of {result.date}. Data: `docs/results/{name}.json`."
     )
 

@@ -103,6 +103,8 @@ def check_answer(name: str, tensors: Mapping[str, Tensor], rules: Rules, task: T
     elif shape != task.spec.input_shape:
         raise ConfigError(f"{name}/inputs: of shape {shape}, not {task.spec.input_shape}.")
     checked = {"inputs": inputs if "mask" in parts else inputs.to(torch.float32), "labels": labels}
+    if labels.dim() == 2 and labels.is_floating_point():  # how likely each class is
+        checked["labels"] = labels = labels.argmax(1)
     if len(labels) != len(inputs) or labels.shape not in (inputs.shape[:1], inputs.shape):
         raise ConfigError(f"{name}/labels: {tuple(labels.shape)} for {len(inputs)} guesses.")
     return checked | ({"mask": tensors["mask"].to(torch.int64)} if "mask" in parts else {})

@@ -24,6 +24,7 @@ from fedsim.manifest import hashes
 from fedsim.plain_files import digest_plain
 from fedsim.records import JobRecord
 from fedsim.types import Tensors
+from fedsim.visible import say
 
 _ATTACK_SEED = 0
 
@@ -57,21 +58,40 @@ def submit_attack(
         with Ledger(working / "jobs.sqlite") as ledger:
             records = run_serial(specs, ledger)
         seconds = _cpu() - before
-        made = [record for record in records if record.sha256 is not None]
-        guesses = {str(one.key): load_tensors(_path(specs[0], one), one.sha256) for one in made}
-    if not guesses:
-        raise ConfigError(f"--attack {table['name']}: left no guess. {_reason(records)}")
-    parts = asked_parts(rules, bundle.task)
+        answers = {str(one.key): _answer(specs[0], one, bundle) for one in records}
+    kept = {name: one for name, one in answers.items() if not isinstance(one, str)}
+    lost = [f"{name}: {one}" for name, one in answers.items() if isinstance(one, str)]
+    if not kept:
+        raise ConfigError(f"--attack {table['name']}: left no guess. {lost[0]}")
+    for line in lost:
+        say(f"fedsim: {line}; it counts as a blank guess", error=True)
     return _write(
         bundle,
         out,
-        {name: {part: one[part] for part in parts & one.keys()} for name, one in guesses.items()},
+        kept,
         name=name or str(table["name"]),
         options=options_of(attack),
         code=source_hash(type(attack)),
         cpu_seconds=seconds,
         measured=True,
     )
+
+
+def _answer(spec: JobSpec, record: JobRecord, bundle: OpenBundle) -> Tensors | str:
+    """What a job left of one capture, or why it does not count.
+
+    Of more guesses than there are rows the first count, as an attack knows which are the best.
+    """
+    if record.sha256 is None:
+        return record.reason or record.status
+    rules, name = bundle.manifest.rules, str(record.key)
+    tensors = load_tensors(spec.guess_path(record.key), record.sha256)
+    most = rules.answers[name]
+    cut = {part: tensors[part][:most] for part in asked_parts(rules, bundle.task) & tensors.keys()}
+    try:
+        return check_answer(name, cut, rules, bundle.task)
+    except ConfigError as error:
+        return str(error)
 
 
 def submit_guesses(
@@ -131,10 +151,6 @@ def _write(
     return made
 
 
-def _path(spec: JobSpec, record: JobRecord) -> Path:
-    return spec.guess_path(record.key)
-
-
 def _check_new(out: Path) -> None:
     if out.exists():
         raise ConfigError(f"{out}: exists. Name a new folder.")
@@ -144,7 +160,3 @@ def _cpu() -> float:
     """User and system seconds of this process and of its children that have ended."""
     used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def _reason(records: list[JobRecord]) -> str:
-    return next((record.reason for record in records if record.reason), "")

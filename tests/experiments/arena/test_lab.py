@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.arena import sealing
 from experiments.arena.lab import Lab
 
 Said = Callable[..., tuple[object, str, str]]
@@ -24,7 +23,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the five sealed tracks in ``lab``."""
     root = tmp_path_factory.mktemp("room")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealing.secrets, "randbits", lambda bits: (1 << bits) // 3)
+        patch.setattr("secrets.randbits", lambda bits: (1 << bits) // 3)
         Lab(root / "lab").start()
     return root
 

@@ -1,0 +1,38 @@
+"""The board says what the grades say."""
+
+from docs import tables
+from docs.board import NAME, board
+from experiments.arena.records import Grade, Number
+from experiments.plan.folder import Run
+
+
+def graded(name: str, mean: float, exact: int | None = 3) -> Grade:
+    score = Number(mean=mean, low=mean - 0.1, high=mean + 0.1)
+    return Grade(
+        track="arena-gpt2",
+        name=name,
+        metric="rougeL",
+        n=12,
+        clients=6,
+        exact=exact,
+        score=score,
+        nulls={"prior_only": score},
+        lead={"prior_only": Number(mean=0.25, low=0.2, high=0.3)},
+        cpu_seconds=90.0,
+        measured=exact is not None,
+        code="c",
+        bundle="b",
+        submission="s",
+        grader="1",
+    )
+
+
+def test_a_board_has_a_line_for_each_grade_the_best_first(run: Run) -> None:
+    made = board([graded("worse", 0.4, None), graded("better", 0.8)], run.root)
+    lines = [line for line in tables.table(made).splitlines() if "arena-gpt2" in line]
+    assert lines[0].startswith("| arena-gpt2 | ROUGE-L | better | 0.80 [0.70, 0.90] | 3 of 12 |")
+    assert "0.25 [0.20, 0.30]" in lines[0]
+    assert "1.5 |" in lines[0]
+    assert "1.5 (stated)" in lines[1]
+    assert "secret seeds" in tables.source(made, NAME)
+    assert made.cpu_seconds == 180
