@@ -18,10 +18,11 @@ class PriorOnly(Attack):
 
     An attack leaks only what it finds beyond this guess, which knows all that is granted. An image
     is the mean auxiliary image, of its class where labels are granted; grey 0.5 without auxiliary
-    rows. A text is made of frequent words so that its ROUGE-L to the auxiliary texts is largest, to
-    those of its class or nearest to its length where these are granted (of a batch with both, its
-    length), and no longer than granted; without rows it is empty. Labels are the granted ones, else
-    the most frequent auxiliary class, else -1.
+    rows. A row of a table has the most frequent value of each column. A text is made of frequent
+    words so that its ROUGE-L to the auxiliary texts is largest, to those of its class or nearest to
+    its length where these are granted (of a batch with both, its length), and no longer than
+    granted; without rows it is empty. Labels are the granted ones, else the most frequent auxiliary
+    class, else -1.
     """
 
     def abridged(self) -> tuple[Attack, float]:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedsim.schema import Column
+
 Tensors: TypeAlias = dict[str, Tensor]
 """Parameter or buffer name -> tensor, in the order of the model."""
 
@@ -61,16 +63,19 @@ class Rows:
     """Rows of a data set before a task encodes them.
 
     Attributes:
-        inputs: images uint8 ``(row, channel, height, width)``, or texts.
+        inputs: images uint8 ``(row, channel, height, width)``, rows of a table float32 in [0, 1]
+            ``(row, input, 1, 1)``, or texts.
         labels: classes int64 ``(row,)``; zeros if the data set has none.
         numbers: row numbers in the split of the data set; all sentences of a text share its number.
         class_names: names of the classes; empty if the data set has none.
+        columns: of a table, else empty.
     """
 
     inputs: Tensor | tuple[str, ...]
     labels: Tensor
     numbers: tuple[int, ...]
     class_names: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -94,7 +94,7 @@ class MetricCase(NamedTuple):
 
     unit: str
     wants: Literal["higher", "lower"]
-    modality: Modality | Literal["any"]
+    modality: Modality | Literal["table", "any"]
 
 
 METRIC_CASES = {
@@ -126,10 +126,21 @@ METRIC_CASES = {
     "nerr_rules_best": MetricCase("1", "higher", "text"),
     "sentence_precision": MetricCase("1", "higher", "text"),
     "sentence_recall": MetricCase("1", "higher", "text"),
+    "exact_row": MetricCase("1", "higher", "table"),
+    "exact_columns": MetricCase("1", "higher", "table"),
+    "exact_population": MetricCase("1", "higher", "table"),
+    "exact_tv_news": MetricCase("1", "higher", "table"),
+    "exact_own_views": MetricCase("1", "higher", "table"),
+    "exact_views_of_clinton": MetricCase("1", "higher", "table"),
+    "exact_views_of_dole": MetricCase("1", "higher", "table"),
+    "exact_party": MetricCase("1", "higher", "table"),
+    "exact_age": MetricCase("1", "higher", "table"),
+    "exact_education": MetricCase("1", "higher", "table"),
+    "exact_income": MetricCase("1", "higher", "table"),
 }
 
 
-DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image"}
+DATASET_CASES: dict[str, Modality] = {"sentences": "text", "shapes": "image", "survey": "image"}
 
 
 # Model -> a data set and the task that `auto` stands for.

@@ -17,6 +17,7 @@ from fedsim.knowledge import Knowledge
 from fedsim.metrics.sentences import overlap
 from fedsim.metrics.tokens import Tokens
 from fedsim.metrics.words import cased_words
+from fedsim.schema import decoded, encoded
 from fedsim.tasks.base import Task
 from fedsim.tasks.masked_language_modelling import unmasked
 from fedsim.types import Batch
@@ -44,7 +45,7 @@ def prior_guess(observation: Observation, task: Task, job: Job) -> Batch:
         grey = torch.full(task.spec.input_shape, 0.5)
         if rows is None:
             return Batch(grey.repeat(count, 1, 1, 1), labels)
-        return Batch(torch.stack([part.inputs.mean(0) for part in _known(rows, knowledge)]), labels)
+        return Batch(torch.stack([_usual(part, task) for part in _known(rows, knowledge)]), labels)
     if rows is None:
         return Batch(torch.zeros(count, 0).long(), labels, torch.zeros(count, 0).long())
     lengths = knowledge.lengths or (None,) * count
@@ -72,6 +73,14 @@ def _known(rows: Batch, knowledge: Knowledge) -> list[Batch]:
         return [rows] * count
     parts = {label: rows[rows.labels == label] for label in set(knowledge.labels)}
     return [parts[label] if len(parts[label]) else rows for label in knowledge.labels]
+
+
+def _usual(rows: Batch, task: Task) -> Tensor:
+    """The mean image; of a table the most frequent value of each column."""
+    if not (columns := task.spec.columns):
+        return rows.inputs.mean(0)
+    values = decoded(columns, rows.inputs.flatten(1)).mode(0).values
+    return encoded(columns, values[None]).reshape(task.spec.input_shape)
 
 
 def _text(rows: Batch, task: Task, length: int | None) -> Tensor:

@@ -29,7 +29,7 @@ from experiments.decision.bench import Bench
 from experiments.decision.cost import at_end, by_seed, check_measured, costs
 from experiments.decision.families import Family
 from experiments.decision.search import Decision, Errors, bisect, decide, strengths_tried
-from experiments.decision.targets import Target, check_clients, check_modality
+from experiments.decision.targets import Target, check_clients, check_task
 from experiments.decision.trial import CellTrial
 from experiments.plan.cells import Cell, chain_tables
 from experiments.plan.config import ExperimentConfig, Plan
@@ -243,7 +243,7 @@ class Calibration:
 
     def _check(self, cell: Cell, clients: int) -> None:
         """Refuse targets that do not fit the data or that so few clients can never show."""
-        check_modality(self.targets, Victims(cell).task.modality)
+        check_task(self.targets, Victims(cell).task)
         check_measured(self.question.lose, at_end(cell))
         check_clients(self.targets, self.errors.holds, clients)
 

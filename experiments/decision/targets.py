@@ -13,6 +13,7 @@ from fedsim.build import registry, suggest
 from fedsim.errors import ConfigError
 from fedsim.metrics import METRICS
 from fedsim.metrics.base import Metric
+from fedsim.tasks.base import Task
 
 SHARES = ("verbatim", "recognisable")
 """Targets that count clients: those with an example that came back exactly, or passed 25 dB or .9
@@ -119,16 +120,13 @@ def parse_costs(texts: Iterable[str]) -> dict[str, float]:
     return found
 
 
-def check_modality(targets: Sequence[Target], modality: str) -> None:
+def check_task(targets: Sequence[Target], task: Task) -> None:
     """Raise ``ConfigError`` for a metric of another kind of data, or one that is not installed."""
     for target in targets:
         if target.name not in SHARES:
             metric = _metrics()[target.name]()
-            if metric.modality not in ("any", modality):
-                raise ConfigError(
-                    f"--hold {target.name}: measures {metric.modality}s, and the task has "
-                    f"{modality}s. Remove it."
-                )
+            if reason := task.unfit(metric):
+                raise ConfigError(f"--hold {target.name}: {reason}. Remove it.")
             if reason := metric.available():
                 raise ConfigError(f"--hold {target.name}: cannot be computed: {reason}.")
 

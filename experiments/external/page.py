@@ -248,7 +248,7 @@ def _shown(outcome: Outcome) -> _Shown:
                 level=str(levels[i]),
                 label="" if label == -1 else f"class {label}",
                 text=guess.texts[i] if guess.texts else "",
-                image=None if guess.texts else png(_square(batch.inputs[i])),
+                image=None if guess.texts else png(batch.inputs[i]),
             )
         )
     fit, key = outcome.fit, outcome.record.key
@@ -260,10 +260,3 @@ def _shown(outcome: Outcome) -> _Shown:
         pictures=tuple(pictures),
         more=len(batch) - len(pictures),
     )
-
-
-def _square(image: Any) -> Any:  # noqa: ANN401
-    """Rows of tables and windows as grey pictures, other channels as their mean."""
-    if image.shape[0] in (1, 3):
-        return image
-    return image.mean(0, keepdim=True)

@@ -143,7 +143,7 @@ def scores_of(
     values = {}
     for name, cls in registry(METRICS, "fedsim.metrics").items():
         metric = cls()
-        if metric.modality not in ("any", modality) or metric.available():
+        if task.unfit(metric) or metric.available():
             continue
         if name == "label_accuracy" and (
             task.spec.target != "class"
@@ -151,10 +151,7 @@ def scores_of(
             or private.batch.labels.min() < 0
         ):
             continue
-        try:
-            values[name] = tuple(metric.score(aligned, private).tolist())
-        except ConfigError:  # such as pictures that are too small for SSIM
-            continue
+        values[name] = tuple(metric.score(aligned, private).tolist())
     sure = [place is not None and bool(confidence) for place in assignment]
     certified = [
         known and confidence[place or 0] == "certified"

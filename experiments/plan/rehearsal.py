@@ -114,11 +114,8 @@ def _check_metrics(experiment: ExperimentConfig, task: Task) -> None:
     known = registry(METRICS, "fedsim.metrics")
     for i, name in enumerate(experiment.metrics):
         metric = known[name]()
-        if metric.modality not in ("any", task.modality):
-            raise ConfigError(
-                f"metrics[{i}]: {name!r} measures {metric.modality}s, but the task has "
-                f"{task.modality}s. Remove it."
-            )
+        if reason := task.unfit(metric):
+            raise ConfigError(f"metrics[{i}]: {name!r} {reason}. Remove it.")
         if reason := metric.available():
             raise ConfigError(f"metrics[{i}]: {name!r} cannot be computed: {reason}.")
 

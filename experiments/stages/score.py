@@ -190,7 +190,7 @@ class Scorer:
         task, known = self.victims.task, registry(METRICS, "fedsim.metrics")
         asked = self.metrics or self.victims.cell.experiment.metrics
         chosen = [known[name]() for name in asked or known]
-        fitting = [m for m in chosen if m.modality in ("any", task.modality)]
+        fitting = [metric for metric in chosen if not task.unfit(metric)]
         if task.spec.num_classes == 0:  # a language model has no classes
             fitting = [metric for metric in fitting if metric.name != "label_accuracy"]
         return [metric for metric in fitting if not metric.available()]

@@ -3,9 +3,11 @@
 from fedsim.data.builtin import Builtin
 from fedsim.data.sentences import Sentences
 from fedsim.data.shapes import Shapes
+from fedsim.data.survey import Survey
 
 DATASETS: dict[str, type[Builtin]] = {
     "sentences": Sentences,
     "shapes": Shapes,
+    "survey": Survey,
 }
 """Registry of the built-in data sets."""

@@ -7,6 +7,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from fedsim.schema import Column
+
 
 class Builtin(ABC):
     """A data set that needs no file and no network, and is the same on every machine.
@@ -14,6 +16,7 @@ class Builtin(ABC):
     Attributes:
         modality: type of the inputs.
         class_names: names of the classes.
+        columns: of a table, else empty.
         sizes: number of rows in each split; ``public`` is the one that an attacker may own.
         drawn: number of rows that ``draw`` gives for each key; 0 if it gives none. They are the
             split ``drawn@<key>``, the key in hexadecimal.
@@ -21,6 +24,7 @@ class Builtin(ABC):
 
     modality: ClassVar[Literal["image", "text"]]
     class_names: ClassVar[tuple[str, ...]]
+    columns: ClassVar[tuple[Column, ...]] = ()
     sizes: ClassVar[dict[str, int]]
     drawn: ClassVar[int] = 0
 

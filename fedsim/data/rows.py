@@ -105,9 +105,9 @@ def _read(
         inputs, labels = builtin.read(part.name, numbers)
     else:
         inputs, labels = builtin.draw(part.key, numbers)
-    if image_size and isinstance(inputs, Tensor):
+    if image_size and isinstance(inputs, Tensor) and not builtin.columns:
         inputs = read_images(map(to_pil, inputs), numbers, dataset, image_size)
-    return Rows(inputs, labels, tuple(numbers), builtin.class_names)
+    return Rows(inputs, labels, tuple(numbers), builtin.class_names, builtin.columns)
 
 
 def _read_table(

@@ -23,6 +23,7 @@ from fedsim.metrics.sentences import (
     SentencePrecision,
     SentenceRecall,
 )
+from fedsim.metrics.table import SURVEY_METRICS, ExactColumns, ExactRow
 from fedsim.metrics.tokens import (
     BatchTokenPrecision,
     BatchTokenRecall,
@@ -62,4 +63,7 @@ METRICS: dict[str, type[Metric]] = {
     "nerr_rules_best": RuledEntityRecoveryBest,
     "sentence_precision": SentencePrecision,
     "sentence_recall": SentenceRecall,
+    "exact_row": ExactRow,
+    "exact_columns": ExactColumns,
+    **SURVEY_METRICS,
 }

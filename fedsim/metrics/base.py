@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from fedsim.schema import Column
 from fedsim.types import Batch
 
 
@@ -24,6 +25,7 @@ class Examples:
         listed: for an aligned guess, all guessed texts without special tokens in the order in which
             the attack listed them, including those not assigned to an example; None if nothing was
             aligned.
+        columns: of private rows of a table; else empty.
 
     Example:
         A text as text metrics see it:
@@ -45,6 +47,7 @@ class Examples:
     tokens: tuple[tuple[int, ...], ...] = ()
     places: int = 0
     listed: tuple[str, ...] | None = None
+    columns: tuple[Column, ...] = ()
 
     @property
     def all_words(self) -> tuple[str, ...]:
@@ -62,6 +65,7 @@ class Metric(ABC):
         unit: ``1`` for a ratio in [0, 1], ``dB``, ``squared pixel``, ``points``.
         attacker_wants: the direction in which more leaks.
         modality: the inputs that the metric applies to.
+        smallest: side in pixels of the smallest image that it applies to.
 
     Example:
         >>> import torch
@@ -78,7 +82,8 @@ class Metric(ABC):
     title: ClassVar[str] = ""
     unit: ClassVar[str]
     attacker_wants: ClassVar[Literal["higher", "lower"]]
-    modality: ClassVar[Literal["image", "text", "any"]]
+    modality: ClassVar[Literal["image", "text", "table", "any"]]
+    smallest: ClassVar[int] = 1
 
     @abstractmethod
     def score(self, guess: Examples, truth: Examples) -> Tensor:

@@ -19,7 +19,7 @@ _PSNR_CAP = 100.0
 class ImageMetric(Metric):
     """A metric that compares two images with pixels in [0, 1]."""
 
-    modality: ClassVar[Literal["image", "text", "any"]] = "image"
+    modality: ClassVar[Literal["image", "text", "table", "any"]] = "image"
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class StructuralSimilarity(ImageMetric):
 
     name: ClassVar[str] = "ssim"
     title: ClassVar[str] = "SSIM"
+    smallest: ClassVar[int] = 6
     unit: ClassVar[str] = "1"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "higher"
 

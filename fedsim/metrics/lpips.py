@@ -30,6 +30,7 @@ class PerceptualDistance(ImageMetric):
 
     name: ClassVar[str] = "lpips"
     title: ClassVar[str] = "LPIPS"
+    smallest: ClassVar[int] = 2
     unit: ClassVar[str] = "1"
     attacker_wants: ClassVar[Literal["higher", "lower"]] = "lower"
 

@@ -14,8 +14,9 @@ from torch.func import functional_call
 from fedsim.cell import TaskKind
 from fedsim.files import Record
 from fedsim.kernels import twice_differentiable
-from fedsim.metrics.base import Examples
+from fedsim.metrics.base import Examples, Metric
 from fedsim.models.lora import LoRA
+from fedsim.schema import Column
 from fedsim.tasks.targets import Target
 from fedsim.types import Batch, Rows, Tensors
 
@@ -46,6 +47,7 @@ class TaskSpec(Record):
         owner_shape: of an input as the network takes it, where that is no image; else empty.
         low: of inputs whose owner has them in another range than [0, 1]; of all channels or each.
         high: as ``low``.
+        columns: of rows of a table, as which an input is read; else empty.
 
     Example:
         Eight-pixel images of four classes for the built-in LeNet:
@@ -79,6 +81,7 @@ class TaskSpec(Record):
     owner_shape: tuple[int, ...] = ()
     low: tuple[float, ...] = (0.0,)
     high: tuple[float, ...] = (1.0,)
+    columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,12 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, network: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         """Utility on held-out rows, for example ``{"loss": ..., "accuracy": ...}``."""
+
+    def unfit(self, metric: Metric) -> str:
+        """Why a metric does not apply to the private inputs; empty if it does."""
+        if metric.modality in ("any", self.modality):
+            return ""
+        return f"measures {metric.modality}s, and the task has {self.modality}s"
 
     def any_labels(self, count: int) -> Tensor:
         """Targets that the loss takes of ``count`` examples, where it does not matter which."""

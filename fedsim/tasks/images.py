@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedsim.build import suggest
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError
-from fedsim.metrics.base import Examples
+from fedsim.metrics.base import Examples, Metric
 from fedsim.models import IMAGE_MODELS, image_model, image_models, image_network, is_image_model
 from fedsim.models.network import ImageNetwork
 from fedsim.models.precode import divergences
@@ -44,11 +44,21 @@ class ImageClassification(Task):
 
     def encode(self, rows: Rows) -> Batch:
         """Pixels as float32 in [0, 1], and classes."""
-        return Batch(_pixels(rows, self.spec.model).to(torch.float32) / 255, rows.labels)
+        pixels = _pixels(rows, self.spec.model)
+        return Batch(pixels if rows.columns else pixels.to(torch.float32) / 255, rows.labels)
 
     def examples(self, batch: Batch) -> Examples:
-        """The pixels only."""
-        return Examples(batch)
+        """The pixels only, and the columns of a table."""
+        return Examples(batch, columns=self.spec.columns)
+
+    def unfit(self, metric: Metric) -> str:
+        """As of any task; a metric may need larger images, or a table."""
+        if metric.modality == "table" and self.spec.columns:
+            return ""
+        side = min(self.spec.input_shape[1:], default=1)
+        if metric.modality == "image" and side < metric.smallest:
+            return f"needs images of {metric.smallest} pixels a side, and the task's have {side}"
+        return super().unfit(metric)
 
     def loss(self, network: Network, batch: Batch) -> Tensor:
         """Mean cross-entropy over the images, and what a variational bottleneck adds."""
@@ -88,6 +98,7 @@ def image_spec(config: TaskConfig, rows: Rows) -> TaskSpec:
         num_classes=count_classes(rows),
         input_shape=shape,
         class_names=rows.class_names,
+        columns=rows.columns,
     )
     if config.model not in IMAGE_MODELS:
         _try(spec)

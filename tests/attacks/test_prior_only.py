@@ -12,6 +12,7 @@ from fedsim.cell import TaskConfig
 from fedsim.data.rows import load_rows
 from fedsim.knowledge import Knowledge
 from fedsim.metrics.sentences import overlaps
+from fedsim.schema import SURVEY, decoded
 from fedsim.tasks import make_task
 from fedsim.tasks.base import Task, TaskSpec
 from fedsim.tasks.images import ImageClassification
@@ -55,6 +56,14 @@ def test_grey_image() -> None:
     made = guess(IMAGES, None)
     assert torch.equal(made.inputs, torch.full((1, 1, 2, 2), 0.5))
     assert made.labels.tolist() == [-1]
+
+
+def test_usual_values_of_a_table() -> None:
+    rows = load_rows("survey", "public", modality="image")
+    task = make_task(TaskConfig(model="mlp", dataset="survey"), rows)
+    public = task.encode(rows)
+    usual = decoded(SURVEY, public.inputs.flatten(1)).mode(0).values
+    assert torch.equal(decoded(SURVEY, guess(task, public).inputs.flatten(1))[0], usual)
 
 
 def test_mean_image_and_usual_class() -> None:
