@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from attacks.base import Attack
+from attacks.disaggregate import Disaggregate
 from attacks.film.cuts import CUTS as FILM_CUTS
 from attacks.film.film import FILM
 from attacks.images.bayes import Bayes
@@ -56,6 +57,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "statistics": Statistics,
     "membership": Membership,
     "properties": Properties,
+    "disaggregate": Disaggregate,
     "prior_only": PriorOnly,
 }
 

@@ -19,7 +19,7 @@ from fedsim.records import Certificate
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
-Grouping: TypeAlias = Literal["each", "same_weights", "same_client"]
+Grouping: TypeAlias = Literal["each", "same_weights", "same_client", "whole_run"]
 Inferred: TypeAlias = Literal["rows", "membership", "properties"]
 Trace: TypeAlias = tuple[tuple[int, float, float], ...]
 
@@ -168,7 +168,8 @@ class Attack:
             in common.
         learned_once: all the work is in ``prepare``, and a guess takes no time.
         grouping: the observations of one call, unless an option changes that, see ``grouped_by``: a
-            single one, all of one broadcast model, or all of one client by round.
+            single one, all of one broadcast model, all of one client by round, or all there are, by
+            round and client.
         adaptive: whether it uses the surrogate of the declared defense.
 
     Example:
@@ -263,7 +264,8 @@ class Attack:
         """One guess for each observation.
 
         Of one client's observations, which come by round, guess i may use the first i + 1 only:
-        what the server knew in that round. Records, scores and curves by round rely on it.
+        what the server knew in that round. Records, scores and curves by round rely on it. So does
+        a guess from a whole run: it may use those of its round and of earlier ones.
 
         Args:
             observations: a group formed according to ``grouped_by``.

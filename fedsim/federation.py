@@ -18,7 +18,7 @@ _NOT_TRAINING = frozenset(
         *("partition", "alpha", "classes_per_client", "size_spread"),
         # what the server makes of the replies
         *("server_learning_rate", "strategy", "server_momentum", "malicious_nodes"),
-        "secure_aggregation",
+        *("secure_aggregation", "cohorts"),
         # where it all runs
         *("engine", "client_workers", "client_timeout", "client_gpus", "tf32"),
     }
@@ -75,9 +75,10 @@ class FederationConfig(ConfigSection):
         server_momentum: of the strategy ``fedavgm``.
         malicious_nodes: number of clients that the strategy ``krum`` guards against.
         secure_aggregation: number of clients in a cohort, whose updates are summed before the
-            server sees them; cohorts are drawn anew in each round, and 0 or 1 disables it. It has
-            to divide the number of clients drawn in a round, so that no smaller cohort is left
-            over.
+            server sees them; 0 or 1 disables it. It has to divide the number of clients drawn in a
+            round, so that no smaller cohort is left over.
+        cohorts: whether cohorts are drawn anew in each round, or stay those of the first, as So et
+            al. 2021 (2106.03328) have it, for which all clients have to take part in every round.
         client_workers: number of client processes of the Ray engine.
         client_timeout: seconds after which a client counts as hung.
         client_gpus: share of a GPU that each client process gets. Whether it is 0 is part of what
@@ -119,6 +120,7 @@ class FederationConfig(ConfigSection):
     server_momentum: float = Field(default=0.9, ge=0, lt=1)
     malicious_nodes: int = Field(default=0, ge=0)
     secure_aggregation: int = Field(default=0, ge=0)
+    cohorts: Literal["redrawn", "fixed"] = "redrawn"
     client_workers: int = Field(default=2, ge=1)
     client_timeout: float = Field(default=600.0, gt=0)
     client_gpus: float = Field(default=0.0, ge=0)
@@ -153,6 +155,11 @@ class FederationConfig(ConfigSection):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} leaves none of the {self.local_steps} "
                 "local_steps; lower it, or set schedule_over = 'rounds'"
+            )
+        if self.cohorts == "fixed" and (self.cohort == 1 or self.drawn < self.clients):
+            raise ValueError(
+                "cohorts = 'fixed' needs secure_aggregation, and all clients in every round; "
+                "set secure_aggregation and participation = 1, or leave it out"
             )
         if self.drawn % self.cohort:
             raise ValueError(

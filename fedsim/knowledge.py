@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
 from fedsim.files import Record
 
 Fact: TypeAlias = Literal[
@@ -51,6 +53,7 @@ class Knowledge(Record):
         auxiliary: whether the server owns the rows stored beside the captures.
         cohort: number of clients whose updates the reply averages, weighted by their numbers of
             examples; 1 without secure aggregation.
+        members: numbers of these clients, ascending, which the server drew itself; empty for one.
 
     Example:
         A server that knows how many examples there are, and nothing else:
@@ -74,14 +77,15 @@ class Knowledge(Record):
     defense: tuple[dict[str, Any], ...] | None = None
     auxiliary: bool = False
     cohort: int = 1
+    members: tuple[int, ...] = ()
 
     def missing(self, facts: frozenset[Fact]) -> list[Fact]:
         """The facts among ``facts`` that are withheld."""
         return [fact for fact in FACTS if fact in facts and getattr(self, fact) in (None, False)]
 
     @classmethod
-    def pooled(cls, parts: Sequence[Knowledge]) -> Knowledge:
-        """Facts granted about a cohort, from those granted about each of its clients.
+    def pooled(cls, parts: Sequence[Knowledge], members: Sequence[int] = ()) -> Knowledge:
+        """Facts granted about a cohort, from those granted about each of its clients, ``members``.
 
         Pooled labels and lengths are sorted, so that they do not reveal whose they are. A fact in
         which clients differ, such as the number of steps, is withheld.
@@ -92,7 +96,14 @@ class Knowledge(Record):
             "labels": _pooled([part.labels for part in parts], _merged),
             "lengths": _pooled([part.lengths for part in parts], _merged),
         }
-        return cls.model_validate({**same, **pooled, "cohort": len(parts)})
+        whole = {"cohort": len(parts), "members": tuple(members)}
+        return cls.model_validate({**same, **pooled, **whole})
+
+    @model_serializer(mode="wrap")
+    def _written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without members where there are none, as records of 0.2.0 are written and sealed."""
+        fields: dict[str, Any] = written(self)
+        return fields if self.members else {k: v for k, v in fields.items() if k != "members"}
 
 
 def _agreed(values: Sequence[object]) -> object:

@@ -35,9 +35,14 @@ def cohort_of(config: FederationConfig, seed: int, round_: int, client: int) -> 
     """Number of the client's cohort in a round; None without secure aggregation."""
     if config.cohort == 1:
         return None
-    drawn = draw(seed, round_, config.clients, config.participation)
-    split = cohorts(seed, round_, drawn, config.cohort)
+    split = cohorts_of(config, seed, round_)
     return next(number for number, members in enumerate(split) if client in members)
+
+
+def cohorts_of(config: FederationConfig, seed: int, round_: int) -> list[tuple[int, ...]]:
+    """The cohorts of a round; where they are fixed, those of the first."""
+    drawn = draw(seed, round_, config.clients, config.participation)
+    return cohorts(seed, 1 if config.cohorts == "fixed" else round_, drawn, config.cohort)
 
 
 def mean(parts: Sequence[Tensors], shares: Sequence[float]) -> Tensors:

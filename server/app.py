@@ -89,7 +89,8 @@ def federate(grid: Grid, cell: Path, on_round: Callable[[int], None] | None) -> 
     if not isinstance(grid, LocalGrid):
         grid = cast(Grid, OrderedGrid(grid, federation.clients + config.probes.count))
     if federation.cohort > 1:
-        grid = cast(Grid, SecureAggregation(grid, federation.cohort, config.seed))
+        fixed = federation.cohorts == "fixed"
+        grid = cast(Grid, SecureAggregation(grid, federation.cohort, config.seed, fixed=fixed))
     utility = UtilityMeter(task, task.encode(holdings.heldout), cell / TRAINING)
     strategy.start(
         grid,

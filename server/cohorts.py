@@ -38,11 +38,12 @@ def pooled_equal(replies: Sequence[Reply]) -> list[Reply]:
 
 def _mean(first: Reply, replies: Sequence[Reply]) -> Reply:
     claims = [reply.claimed_examples for reply in replies]
+    nodes = tuple(sorted(reply.client for reply in replies))
     return replace(
         first,
-        knowledge=first.knowledge.model_copy(update={"cohort": len(replies)}),
+        knowledge=first.knowledge.model_copy(update={"cohort": len(nodes), "members": nodes}),
         claimed_examples=None if None in claims else sum(claim or 0 for claim in claims),
-        nodes=tuple(sorted(reply.client for reply in replies)),
+        nodes=nodes,
     )
 
 

@@ -42,11 +42,12 @@ class SecureAggregation:
     Args:
         inner: the grid that the clients answer on, its nodes in the order of the clients.
         size: number of clients in a cohort; it divides the number of clients of a round.
-        seed: seed of the experiment, from which cohorts are drawn anew in each round.
+        seed: seed of the experiment, from which cohorts are drawn.
+        fixed: whether they are those of the first round for ever, or drawn anew in each round.
     """
 
-    def __init__(self, inner: Grid, size: int, seed: int) -> None:
-        self._inner, self._size, self._seed = inner, size, seed
+    def __init__(self, inner: Grid, size: int, seed: int, *, fixed: bool = False) -> None:
+        self._inner, self._size, self._seed, self._fixed = inner, size, seed, fixed
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name not in _OFFERED:  # others, such as pull_messages, would expose single replies
@@ -74,9 +75,10 @@ class SecureAggregation:
             clients[reply.metadata.src_node_id]: reply
             for reply in self._inner.send_and_receive(messages, timeout=timeout)
         }
+        drawn_in = 1 if self._fixed else round_
         return [
             _answer(number, [asked[c] for c in members], [replies.get(c) for c in members])
-            for number, members in enumerate(cohorts(self._seed, round_, list(asked), self._size))
+            for number, members in enumerate(cohorts(self._seed, drawn_in, list(asked), self._size))
         ]
 
 
@@ -102,6 +104,6 @@ def pooled(number: int, parts: Sequence[TrainReply]) -> TrainReply:
         total,
         sum(share * part.loss for share, part in losses),
         parts[0].kind,
-        Knowledge.pooled([part.knowledge for part in parts]),
+        Knowledge.pooled([part.knowledge for part in parts], [part.client for part in parts]),
         mean([part.tensors for part in parts], shares),
     )

@@ -44,6 +44,7 @@ ATTACK_CASES = {
     "spear": AttackCase({}, ("linear",), False),
     "ratio": AttackCase({}, ("linear",), False),
     "properties": AttackCase({}, (), False),  # waits for all rounds, and guesses no rows
+    "disaggregate": AttackCase({}, (), False),  # without sums there is nothing to separate
     "membership": AttackCase({}, (), False),  # without candidates there is nothing to infer
     "prior_only": AttackCase({}, ("image", "text", "language"), False),
 }

@@ -46,6 +46,16 @@ class ObservedCuts:
     spike: float = 1.02
     # Eigenvalue that is more than float64 rounding, as a share of the largest.
     spike_floor: float = 1e-13
+    # Distance of a client's unit vector from the row space of the matrix of cohorts, at which sums
+    # determine its update; rounding stays below 1e-12.
+    determined: float = 1e-8
+    # Singular value behind the number of examples, as a share of the one before it, up to which a
+    # sum's gradient has that rank.
+    summed_rank: float = 0.01
+    # Sines of the angles between spans of two sums: of directions that both share, 1e-6 at 64 rows
+    # of CIFAR-10, and of the next one, 0.3 there.
+    common_sine: float = 1e-3
+    separate_sine: float = 0.03
     completion_rounds: int = 20  # rounds of imputation of entries that were not sent
 
 

@@ -35,7 +35,7 @@ def reconstruct(
             return [error]
         parts, note = [[own] for own in group], ""
     except Exception as error:
-        if attack.grouped_by == "same_client" or not is_out_of_memory(error):
+        if attack.grouped_by in ("same_client", "whole_run") or not is_out_of_memory(error):
             raise
         if len(group) == 1:
             return [error]

@@ -165,8 +165,10 @@ def plan(
         groups: Iterator[tuple[CaptureKey, ...]] = ((key,) for key in keys)
     elif attack.grouped_by == "same_weights":
         groups = _by_weights(store, keys, chunk)
-    else:
+    elif attack.grouped_by == "same_client":
         groups = _by_client(keys if round is None else [])
+    else:
+        groups = iter([tuple(keys)] if keys and round is None else [])
     resolved = {"name": table["name"], **options_of(attack)}
     folder = guesses.resolve()
     return [JobSpec(store.root, folder, label, resolved, group, seed, demand) for group in groups]

@@ -33,4 +33,10 @@ def _together(config: CellConfig, group_size: int) -> dict[str, int]:
     replies = config.federation.replies
     clients = min(len(config.capture.clients) or replies, replies) + config.probes.count
     of_round = min(group_size, clients)
-    return {"each": 1, "same_weights": of_round, "same_client": len(config.captured_rounds)}
+    rounds = len(config.captured_rounds)
+    return {
+        "each": 1,
+        "same_weights": of_round,
+        "same_client": rounds,
+        "whole_run": rounds * clients,
+    }

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedsim.cell import CellConfig
 from fedsim.data.partition import partition
 from fedsim.local.steps import schedule
-from fedsim.participation import cohorts, draw
+from fedsim.participation import cohorts_of, draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def replies(config: CellConfig, labels: Tensor) -> Iterator[Reply]:
         drawn = draw(seed, round_, run.clients, run.participation)
         groups: Sequence[tuple[int, ...]] = [(client,) for client in drawn]
         if run.cohort > 1:
-            groups = cohorts(seed, round_, drawn, run.cohort)
+            groups = cohorts_of(run, seed, round_)
         elif config.capture.clients:
             groups = [group for group in groups if group[0] in config.capture.clients]
         for group in groups:

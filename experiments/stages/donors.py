@@ -12,6 +12,7 @@ import torch
 
 from experiments.plan.cells import Cell
 from fedsim.capture import CaptureKey
+from fedsim.knowledge import Knowledge
 from fedsim.seeds import generator
 
 Facts: TypeAlias = tuple[str, str]
@@ -102,8 +103,13 @@ def donors_of(cell: Cell, round_: int | None = None) -> dict[CaptureKey, tuple[D
     """The donors of a cell's captures, or of those of one round."""
     store, config = cell.captures, cell.config
     facts = {
-        key: (config.kind_of(key.client), store.record(key).knowledge.model_dump_json())
+        key: (config.kind_of(key.client), _facts(store.record(key).knowledge))
         for key in store.keys()
         if round_ in (None, key.round)
     }
     return donors(facts, config.seed, cell.experiment.attack_stage.control_jobs)
+
+
+def _facts(knowledge: Knowledge) -> str:
+    """As JSON, without who the clients of a cohort are, which tells nothing of their rows."""
+    return knowledge.model_dump_json(exclude={"members"})

@@ -136,8 +136,9 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
         + (f", sizes log-normal of spread {run.size_spread:g}" if run.size_spread else ""),
         "what comes back": "each client's own reply: there is no secure aggregation"
         if run.cohort == 1
-        else f"the sum over each cohort of {run.cohort} clients, drawn anew in each round (secure "
-        "aggregation, emulated)",
+        else f"the sum over each cohort of {run.cohort} clients, "
+        f"{'drawn anew in each' if run.cohorts == 'redrawn' else 'the same ones in every'} round "
+        "(secure aggregation, emulated)",
         "rounds": str(run.rounds),
         "batch size": str(run.batch_size),
         "client mode": _mode(cell),

@@ -1,0 +1,171 @@
+"""Single clients' updates from sums over cohorts that overlap from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from attacks.observed.cuts import CUTS
+from attacks.observed.first_linear import FirstLinear, unit_rows
+from fedsim.capture import CaptureKey, Observation
+from fedsim.types import Tensors
+
+
+def by_updates(sums: Sequence[Observation]) -> dict[int, Observation]:
+    """Updates of the clients that the sums determine, as if they did not change between rounds.
+
+    With ``n_c`` examples of client c, a sum of N examples is ``sum_c (n_c / N) u_c``; so that N
+    times the sums, and the counts N, are one linear system in ``n_c u_c`` and ``n_c``. A client is
+    determined if its unit vector lies in the row space of the 0-1 matrix of the cohorts.
+
+    Args:
+        sums: with granted members and counts, of the same tensors.
+
+    Returns:
+        By client: at the mean of the broadcast weights, with the key of the last sum's round.
+    """
+    clients = sorted({client for seen in sums for client in seen.knowledge.members})
+    taking = _incidence(sums, clients)
+    inverse = torch.linalg.pinv(taking)
+    told = (torch.eye(len(clients)).double() - inverse @ taking).norm(dim=1) < CUTS.determined
+    if not told.any():
+        return {}
+    counts = torch.tensor([float(seen.knowledge.num_examples or 0) for seen in sums]).double()
+    shares, rows = (inverse @ counts)[told], inverse[told] * counts
+    updates = [seen.update() for seen in sums]
+    solved = {name: _solved(rows, [one[name] for one in updates]) for name in updates[0]}
+    mean = torch.full((1, len(sums)), 1 / len(sums)).double()
+    sent = {name: _solved(mean, [seen.sent[name] for seen in sums])[0] for name in sums[0].sent}
+    names = [client for client, known in zip(clients, told.tolist(), strict=True) if known]
+    return {
+        client: _single(sums[-1], client, sent, float(n), {k: v[i] / n for k, v in solved.items()})
+        for i, (client, n) in enumerate(zip(names, shares, strict=True))
+    }
+
+
+def _incidence(sums: Sequence[Observation], clients: Sequence[int]) -> Tensor:
+    """Who took part in which sum, float64 ``(sum, client)``."""
+    rows = [[client in seen.knowledge.members for client in clients] for seen in sums]
+    return torch.tensor(rows).double()
+
+
+def _solved(rows: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """``rows @ parts`` for tensors of any shape, float64 ``(row, *shape)``."""
+    stacked = torch.stack([part.double() for part in parts])
+    return (rows @ stacked.flatten(1)).reshape(len(rows), *stacked.shape[1:])
+
+
+def _single(
+    last: Observation, client: int, sent: Tensors, count: float, update: Tensors
+) -> Observation:
+    """What the client would have sent, in the dtypes of the wire."""
+    sign = -1 if last.kind in ("difference", "weights") else 1
+    base = sent if last.kind == "weights" else {}
+    received = {
+        name: (base.get(name, 0) + sign * value).to(last.received[name].dtype)
+        for name, value in update.items()
+    }
+    facts = {"cohort": 1, "members": (), "num_examples": round(count), "labels": None}
+    return Observation(
+        CaptureKey(round=last.key.round, client=client),
+        {name: value.to(last.sent[name].dtype) for name, value in sent.items()},
+        received,
+        last.kind,
+        last.knowledge.model_copy(update={**facts, "lengths": None}),
+    )
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A sum's gradient of the first linear layer, bias beside weights, and what its rows span.
+
+    Attributes:
+        matrix: float64 ``(unit, input + 1)``.
+        span: orthonormal columns ``(input + 1, rank)``.
+    """
+
+    seen: Observation
+    matrix: Tensor
+    span: Tensor
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset(self.seen.knowledge.members)
+
+
+def by_spans(
+    sums: Sequence[Observation], layer: FirstLinear, device: torch.device
+) -> dict[int, Observation]:
+    """The first layer's gradients of the clients that the sums' spans tell apart.
+
+    The rows of the layer's gradient are combinations of its inputs, which stay as they are while
+    weights move. Of a client the span is what its cohorts have in common, if they share no other
+    client and that has as many directions as its rows; where spans of all clients of a cohort are
+    known and independent, each row of its sum is a sum of one vector in each. A sum with fewer
+    independent rows than examples tells nothing.
+
+    Args:
+        sums: with granted members and counts.
+        layer: that takes the inputs.
+        device: where to compute.
+
+    Returns:
+        By client: of the first round in which it was separated, with the layer's tensors alone.
+    """
+    known = [one for seen in sums if (one := _spanned(seen, layer, device)) is not None]
+    counts = _counts(sums)
+    spans = dict(_spans(known, counts))
+    found: dict[int, Observation] = {}
+    for one in known:
+        members = one.seen.knowledge.members
+        if not one.members <= spans.keys() or one.members <= found.keys():
+            continue
+        basis = torch.cat([spans[client] for client in members], 1)
+        inverse = torch.linalg.pinv(basis).T
+        weights = one.matrix @ inverse
+        # What no span explains is the sum's rounding. It stays in, enlarged as the rounding within
+        # the spans is, so that an attack sees how exact the separated gradient is.
+        rest = (one.matrix - weights @ basis.T) * torch.linalg.matrix_norm(inverse, 2)
+        parts = weights.split([spans[client].shape[1] for client in members], 1)
+        for client, part in zip(members, parts, strict=True):
+            total = one.seen.knowledge.num_examples or 1
+            own = (part @ spans[client].T + rest) * (total / counts[client])
+            shape = one.seen.received[layer.weight].shape
+            update = {layer.weight: own[:, :-1].reshape(shape).cpu(), layer.bias: own[:, -1].cpu()}
+            single = _single(one.seen, client, one.seen.sent, counts[client], update)
+            found.setdefault(client, single)
+    return found
+
+
+def _counts(sums: Sequence[Observation]) -> dict[int, float]:
+    """Examples of each client by least squares, the smallest that fit."""
+    clients = sorted({client for seen in sums for client in seen.knowledge.members})
+    totals = torch.tensor([float(seen.knowledge.num_examples or 0) for seen in sums]).double()
+    solved = torch.linalg.pinv(_incidence(sums, clients)) @ totals
+    return dict(zip(clients, solved.round().clamp(min=1).tolist(), strict=True))
+
+
+def _spanned(seen: Observation, layer: FirstLinear, device: torch.device) -> _Sum | None:
+    matrix = unit_rows(seen, layer, device).matrix
+    count = seen.knowledge.num_examples or 0
+    _, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    if count >= len(values) or values[count] > CUTS.summed_rank * values[count - 1]:
+        return None
+    return _Sum(seen, matrix, right[:count].T)
+
+
+def _spans(known: Sequence[_Sum], counts: dict[int, float]) -> Iterator[tuple[int, Tensor]]:
+    for client, count in counts.items():
+        taking = [one for one in known if client in one.members]
+        if not taking or reduce(frozenset.__and__, (one.members for one in taking)) != {client}:
+            continue
+        first, rows = taking[0].span, int(count)
+        outside = [first - one.span @ (one.span.T @ first) for one in taking[1:]]
+        _, sines, right = torch.linalg.svd(torch.cat(outside), full_matrices=False)
+        sines, right = sines.flip(0), right.flip(0)
+        if sines[rows - 1] < CUTS.common_sine and sines[rows] > CUTS.separate_sine:
+            yield client, first @ right[:rows].T
