@@ -88,8 +88,8 @@ def named(given: Given, network: nn.Module, what: str, *, partial: bool = False)
     Raises:
         ConfigError: they do not fit the network.
     """
-    tensors = _tensors(_without_none(given, network), what)
     own, places = own_tensors(network), _Places(network)
+    tensors = _with_counters(_tensors(_without_none(given, network), what), own, places)
     targets = {name: places.target(name) for name in tensors}
     unknown = [name for name, target in targets.items() if target is None]
     if unknown:
@@ -155,6 +155,29 @@ def _tensors(given: Given, what: str) -> Tensors:
                 "Capture a step whose loss is finite."
             )
     return tensors
+
+
+def _with_counters(tensors: Tensors, own: Tensors, places: _Places) -> Tensors:
+    """Counters of batches without axes, as the network has them; without those that came empty.
+
+    ``torch.Tensor`` of an array without axes is empty, and numpy's ``atleast_1d`` has one value.
+    """
+    listed = list(places.listed.values())
+    by_name = {name: places.target(name) for name in tensors}
+    if len(listed) == len(tensors) and None in by_name.values():
+        by_name = dict(zip(tensors, listed, strict=True))
+    counters = {
+        name: target
+        for name, target in by_name.items()
+        if target and not own[target].dim() and not own[target].is_floating_point()
+    }
+    single = {
+        k: v.reshape(()) if k in counters and len(v.flatten()) == 1 else v
+        for k, v in tensors.items()
+    }
+    if all(len(single[name].flatten()) for name in counters):
+        return single
+    return {by_name[k] or k: v for k, v in single.items() if k not in counters}
 
 
 class _Places:

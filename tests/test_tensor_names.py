@@ -42,6 +42,21 @@ def test_numbered_arrays_go_by_shape_and_order() -> None:
     assert set(few.absent) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 
 
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("count", [torch.tensor([3]), torch.tensor([])])
+def test_counters_of_batches_may_have_an_axis_or_be_empty(
+    count: torch.Tensor, listed: bool
+) -> None:
+    network = Tied()
+    given = {**network.state_dict(), "norm.num_batches_tracked": count}
+    found = named(list(given.values()) if listed else given, network, "after")
+    assert torch.equal(found.tensors["norm.running_var"], network.norm.running_var)
+    if len(count):
+        assert found.tensors["norm.num_batches_tracked"] == torch.tensor(3)
+    else:
+        assert found.absent == ("norm.num_batches_tracked",)
+
+
 def test_a_head_that_is_tied_here_alone_is_refused() -> None:
     network = Tied()
     with pytest.raises(ConfigError, match="tie_word_embeddings = False"):

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.base import Attack, Job, Reconstruction
 from attacks.feasibility import Feasibility, Prospect
@@ -101,6 +102,13 @@ class Spear(Attack):
     ) -> Reconstruction:
         """The images of the sparsest columns found, with their confidence."""
         network = task.model(observation.sent, device=job.device).double()
+        mixing = observation.knowledge.train_mode
+        if mixing and any(isinstance(part, _BatchNorm) for part in network.modules()):
+            raise CannotAttack(
+                "batch normalisation in training mode mixes the examples of a batch, so that no "
+                "example's slopes are its own",
+                "Choose an attack that searches.",
+            )
         layer = find_first_linear(network, task, rng)
         known = observation.knowledge.num_examples
         factors = factor(unit_rows(observation, layer, job.device), known)

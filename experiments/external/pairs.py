@@ -35,7 +35,7 @@ from fedsim.reply_kind import hides_its_sign, kind_of
 from fedsim.truth import TruthStore
 from fedsim.types import Batch, Tensors
 
-_BEFORE = "before"
+_BEFORE, _FRESH = "before", ".captures"
 _NUMBER = re.compile(r"\d+$")
 
 
@@ -108,16 +108,20 @@ def captures_in(folder: Path) -> Path:
     marker = store.root / "run.json"
     if marker.exists() and read_json(marker).get("files") == seal:
         return store.root
-    shutil.rmtree(store.root, ignore_errors=True)
+    # The earlier captures and what attacks made of them stay until all files could be read.
+    fresh = CaptureStore(folder / _FRESH)
+    shutil.rmtree(fresh.root, ignore_errors=True)
     numbers = _numbers([path.stem for paths in rounds.values() for path in paths[1:]])
     broadcasts: dict[str, str] = {}
     for number, (before, *replies) in rounds.items():
         sent = read_state_dict(before)
         for path in replies:
             key = CaptureKey(round=number, client=numbers[path.stem])
-            _save(store, key, sent, read_state_dict(path), kind, broadcasts)
+            _save(fresh, key, sent, read_state_dict(path), kind, broadcasts)
     clients = {str(number): name for name, number in numbers.items()}
-    write_json(marker, {"files": seal, "clients": clients})
+    write_json(fresh.root / marker.name, {"files": seal, "clients": clients})
+    shutil.rmtree(store.root, ignore_errors=True)
+    fresh.root.rename(store.root)
     return store.root
 
 
@@ -142,7 +146,7 @@ def _round_numbers(folder: Path, places: Sequence[Path]) -> dict[Path, int]:
 
 def _files(folder: Path) -> list[Path]:
     """Files of tensors in the folder and one level below, but for its captures."""
-    below = [path for path in folder.glob("*/*") if path.parent.name != "captures"]
+    below = [path for path in folder.glob("*/*") if path.parent.name not in ("captures", _FRESH)]
     files = [path for path in (*folder.glob("*"), *below) if path.suffix in SUFFIXES]
     return sorted(path for path in files if path.is_file())
 

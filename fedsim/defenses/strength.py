@@ -40,10 +40,11 @@ class Strength:
         """Evenly spaced values from the weakest to the strongest, to three digits.
 
         Args:
-            count: at least 2. Whole numbers may be fewer, as none is repeated.
+            count: 1 takes the middle. Whole numbers may be fewer, as none is repeated.
         """
         low, high = self._position(self.weakest), self._position(self.strongest)
-        spaced = [low + (high - low) * i / (count - 1) for i in range(count)]
+        steps = [i / (count - 1) for i in range(count)] if count > 1 else [0.5]
+        spaced = [low + (high - low) * step for step in steps]
         return tuple(dict.fromkeys(map(self._value, spaced)))
 
     def _position(self, value: float) -> float:

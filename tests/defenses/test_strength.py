@@ -41,6 +41,7 @@ def test_epsilon_is_searched_where_it_is_given() -> None:
 def test_scales() -> None:
     factors = Strength("std", 0.001, 1.0).values(4)
     assert factors == (0.001, 0.01, 0.1, 1.0)
+    assert Strength("std", 0.001, 0.1).values(1) == (0.01,)
     assert Strength("p", 0.2, 0.8, "linear").values(4) == (0.2, 0.4, 0.6, 0.8)
     assert Strength("fraction", 0.9, 0.9999, "rest").values(4) == (0.9, 0.99, 0.999, 0.9999)
     assert Strength("levels", 4, 1, whole=True).values(9) == (4, 3, 2, 1)

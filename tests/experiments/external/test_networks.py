@@ -167,6 +167,25 @@ def test_patch_rows_of_any_vision_transformer(network: Any, objective: Any) -> N
     torch.testing.assert_close(guess.images, IMAGE, atol=1e-3, rtol=0)
 
 
+def test_a_batch_whose_examples_are_mixed_is_refused() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 5)
+    )
+    images = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    value = loss(network.train(), Batch(images, torch.tensor([0, 1, 2])))
+    victim = fedsim.Update.of(
+        network,
+        gradients=list(torch.autograd.grad(value, list(network.parameters()))),
+        loss=loss,
+        image_shape=(3, 8, 8),
+        num_examples=3,
+        train_mode=True,
+    )
+    with pytest.raises(CannotAttack, match="batch normalisation in training mode mixes"):
+        fedsim.attack(victim, "spear", quiet=True)
+
+
 def test_patches_without_positions_are_refused() -> None:
     with pytest.raises(CannotAttack, match="Patches has no table of positions added to patches"):
         fedsim.attack(victim_of(Patches(encoder())), "patch_rows", quiet=True)

@@ -70,6 +70,12 @@ def test_pairs_are_scored_by_files_named_as_the_replies(
     code, text, _ = said("report", folder, "--json")
     assert (code, json.loads(text)[0]["certified"]) == (0, 2)
     assert said("check", folder / "captures" / "run", "--max-verbatim", 0)[0] == 1
+    # What was made stays until every file can be read.
+    whole = (folder / "round-1" / "site-2.safetensors").read_bytes()
+    (folder / "round-1" / "site-2.safetensors").write_bytes(whole[:100])
+    assert said("attack", folder, "--attacks", "span")[0] == 2
+    (folder / "round-1" / "site-2.safetensors").write_bytes(whole)
+    assert said("report", folder)[0] == 0
     # A file that changes makes other captures, which nobody has attacked.
     safetensors(held.before, folder / "round-1" / "site-2")
     code, _, line = said("report", folder)
