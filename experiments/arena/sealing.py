@@ -32,13 +32,11 @@ from fedsim.files import read_bytes, write_bytes, write_json
 from fedsim.manifest import hashes
 from fedsim.plain_files import check_folder, digest_plain, make_private
 from fedsim.records import MAIN, PRIOR_ONLY
+from fedsim.seeds import SECRET_BITS
 from fedsim.tasks import load_task
 
 SEED_BITS = 62
 """Of a seed that ``fedsim seal`` draws; TOML has integers of 63 bits."""
-_FEWEST_BITS = 48
-"""Of a seed that is taken. Trying a seed takes a draw of the first weights, about 0.1 ms for a
-LeNet: 2^48 of them are 900 years of one core, 2^40 are 3."""
 _PUBLIC = ("task.json", "auxiliary.safetensors", "candidates.safetensors")
 
 
@@ -131,17 +129,17 @@ def _only_cell(run: Run) -> Cell:
 def _check(cell: Cell) -> None:
     """Refuse what would give rows away, or leave a grade without its null."""
     config = cell.config
-    if config.seed.bit_length() < _FEWEST_BITS:
+    if config.seed.bit_length() < SECRET_BITS:
         raise ConfigError(
             f"seeds: {config.seed} can be guessed, and with it the victims drawn again. Let fedsim "
             "seal draw it, by naming the experiment in place of the run, or simulate with a secret "
-            f"--seed of {_FEWEST_BITS} bits or more."
+            f"--seed of {SECRET_BITS} bits or more."
         )
     key = Split.parse(config.task.split, config.task.dataset).key
-    if key is not None and key.bit_length() < _FEWEST_BITS:
+    if key is not None and key.bit_length() < SECRET_BITS:
         raise ConfigError(
             f"task.split: {config.task.split} has a key that can be guessed. Let fedsim seal draw "
-            f"it, or write one of {_FEWEST_BITS} bits or more."
+            f"it, or write one of {SECRET_BITS} bits or more."
         )
     if config.probes.count:
         raise ConfigError("probes: a track has clients alone. Leave the probes out.")
