@@ -26,9 +26,11 @@ def test_a_secret_seed_draws_more_than_the_32_bits_that_torch_takes(
         *(torch.randn(3, generator=torch.Generator().manual_seed(s)) for s in (5, 5 + 2**40))
     )
     monkeypatch.setattr(seeds, "derive", lambda *_: 5)  # the low half alone
-    drawn = [torch.randn(700, generator=seeds.generator(s, "noise")) for s in (SECRET, SECRET + 1)]
-    assert not torch.isclose(*drawn).any()
-    assert torch.equal(drawn[0], torch.randn(700, generator=seeds.generator(SECRET, "noise")))
+    one, other = (
+        torch.randn(700, generator=seeds.generator(seed, "noise")) for seed in (SECRET, SECRET + 1)
+    )
+    assert not torch.isclose(one, other).any()
+    assert torch.equal(one, torch.randn(700, generator=seeds.generator(SECRET, "noise")))
     small = [torch.randn(9, generator=seeds.generator(s, "noise")) for s in (0, 2**40)]
     assert torch.equal(*small)  # as before: results with such seeds stay as they are
 
