@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -16,13 +16,22 @@ from attacks.membership.shadows import shadow_updates
 from attacks.observed.replay import Replay, replay
 from attacks.observed.same_rows import same_rows
 from fedsim.capture import Observation
+from fedsim.errors import CannotAttack
 from fedsim.tasks.base import Task
 from fedsim.types import Batch, Tensors
 
 _STEP = 0.1
 """Step of ``loss_change`` where the learning rate is not known."""
 Statistic = Literal[
-    "likelihood", "gain", "cosine", "shadow", "residual", "loss", "loss_change", "loss_drop"
+    "likelihood",
+    "gain",
+    "cosine",
+    "shadow",
+    "others",
+    "residual",
+    "loss",
+    "loss_change",
+    "loss_drop",
 ]
 
 
@@ -42,6 +51,9 @@ class Membership(Attack):
     - ``shadow``: how far that cosine, times ``|u|``, lies above its mean over the updates of
       ``shadows`` clients with auxiliary rows and the declared defense, in standard deviations (the
       offline LiRA of Carlini et al. 2022, with shadow clients for shadow models);
+    - ``others``: how far that cosine lies above its mean over the updates of the other clients of
+      the round, which did not use the row, in standard deviations: the one-tailed test of FedMIA
+      (Zhu et al. 2025, arXiv 2402.06289), which sums it ``over_rounds``;
     - ``residual``: how near the inputs of the first linear layers lie to the span of their
       gradients (ProjRes, arXiv 2604.21197); where tokens or noise fill the space, how little of
       the gradient makes them;
@@ -70,7 +82,9 @@ class Membership(Attack):
 
     @property
     def grouped_by(self) -> Grouping:
-        """One client's rounds where a score needs several of them."""
+        """One client's rounds where a score needs several of them, or all clients' rounds."""
+        if self.statistic == "others":
+            return "whole_run"
         several = self.over_rounds or self.statistic == "loss_drop"
         return "same_client" if several else self.grouping
 
@@ -89,6 +103,8 @@ class Membership(Attack):
         rows = job.candidates().to(job.device)
         if self.statistic == "loss_drop":
             scores = _drops(observations, task, rows, job.device)
+        elif self.statistic == "others":
+            scores = self._beside_others(observations, task, rngs, job, rows)
         elif self.grouped_by == "same_client":
             pairs = zip(observations, rngs, strict=True)
             scores = [self._scores([seen], task, [rng], job, rows)[0] for seen, rng in pairs]
@@ -129,6 +145,36 @@ class Membership(Attack):
         counts = [seen.knowledge.num_examples or 1 for seen in observations]
         share = known.gradients.norm(dim=1).double() / torch.tensor(counts).to(products)[:, None]
         return list(share * products - share.square() / 2)
+
+    def _beside_others(
+        self,
+        observations: Sequence[Observation],
+        task: Task,
+        rngs: Sequence[torch.Generator],
+        job: Job,
+        rows: Batch,
+    ) -> list[Tensor]:
+        """Of each round by itself.
+
+        Raises:
+            CannotAttack: a round has fewer than three replies.
+        """
+        scores: dict[int, Tensor] = {}
+        for number in sorted({seen.key.round for seen in observations}):
+            here = [i for i, seen in enumerate(observations) if seen.key.round == number]
+            if len(here) < 3:
+                raise CannotAttack(
+                    f"round {number} has {len(here)} replies, and a spread over others takes 3",
+                    "Capture more clients.",
+                )
+            cosine = replace(self, statistic="cosine", over_rounds=False)
+            seen = [observations[i] for i in here]
+            found = torch.stack(cosine._scores(seen, task, [rngs[i] for i in here], job, rows))
+            for place, i in enumerate(here):
+                others = torch.cat([found[:place], found[place + 1 :]])
+                spread = others.std(0).clamp(min=1e-30)
+                scores[i] = (found[place] - others.mean(0)) / spread
+        return [scores[i] for i in range(len(observations))]
 
     def _above_shadows(
         self,

@@ -75,6 +75,25 @@ def test_members_are_scored_higher_on_average(task: Task, statistic: str) -> Non
     assert found[:MEMBERS].mean() > found[MEMBERS:].mean()
 
 
+def test_others_centre_the_scores_of_rows_that_nobody_used(task: Task) -> None:
+    network, seen = task.build(), []
+    for client in range(5):
+        rows = [2 * client, 2 * client + 1]
+        gradient = task.gradient(network, ROWS[rows])
+        key = CaptureKey(round=1, client=client)
+        facts = Knowledge(num_examples=2, learning_rate=0.1, all_rows=True)
+        seen.append(Observation(key, state(network), gradient, "gradient", facts))
+    attack, job = Membership(statistic="others"), Job(candidates=lambda: ROWS[:30])
+    found = attack.reconstruct(seen, task, [RNG] * 5, job)
+    for client, one in enumerate(found):
+        assert one.scores is not None
+        members, fresh = one.scores[2 * client : 2 * client + 2], one.scores[10:]
+        assert members.mean() > fresh.mean() + fresh.std()
+        assert abs(float(fresh.mean())) < 1
+    with pytest.raises(CannotAttack, match="2 replies"):
+        attack.reconstruct(seen[:2], task, [RNG] * 2, job)
+
+
 def test_shadow_clients_centre_the_scores_of_rows_that_nobody_used(task: Task) -> None:
     network = task.build()
     chain = ({"name": "clip", "norm": 0.5},)

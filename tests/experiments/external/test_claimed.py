@@ -18,6 +18,8 @@ from safetensors.torch import save_file
 from scipy.stats import binom
 
 import fedsim
+from experiments.bounds.claims import Claim
+from experiments.bounds.one_run import Trial
 from experiments.external.claimed import Stated, judged
 from fedsim.canaries import Planting, canary_update
 from fedsim.errors import ConfigError
@@ -26,6 +28,8 @@ from server.grids.local import run_server
 from tests.experiments.conftest import Said
 from tests.experiments.external.audited_clients import (
     ALL_ROWS,
+    CANARIES,
+    CLIENTS,
     CLIP,
     DELTA,
     EPSILON,
@@ -33,6 +37,7 @@ from tests.experiments.external.audited_clients import (
     IMPLEMENTATIONS,
     NOISE,
     RATE,
+    STEPS,
     opacus_noise,
 )
 
@@ -71,6 +76,29 @@ def test_correct_code_is_refuted_no_oftener_than_stated(name: str, tmp_path: Pat
     torch.manual_seed(1)
     count = sum(refuted(name, "none", tmp_path / str(run)) for run in range(40))
     assert count <= binom.isf(1e-3, 40, 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("claim", "canaries"),
+    [
+        (Claim(1, 1.0, NOISE, DELTA), CLIENTS),
+        (Claim(STEPS, 1.0, 2 * NOISE, DELTA), CLIENTS),
+        (Claim(STEPS, RATE, 1.0, DELTA), CANARIES),
+    ],
+    ids=["one reply", "four replies", "rows drawn"],
+)
+def test_200_simulations_of_a_correct_mechanism_keep_the_level(claim: Claim, canaries: int) -> None:
+    stated = Stated(epsilon=claim.epsilon, delta=DELTA, noise=claim.noise, rate=claim.rate)
+    count = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        coins = rng.random(canaries) < 0.5
+        drawn = rng.random((canaries, claim.steps)) < claim.rate
+        scores = rng.normal(0, claim.noise, drawn.shape) + coins[:, None] * drawn
+        trial = Trial(scores, coins, np.zeros(canaries), claim.rate)
+        count += judged(trial, stated, "rounds", "all").refuted
+    assert count <= binom.isf(1e-3, 200, 0.05)
 
 
 def covered(sent: dict[str, Any], reply: dict[str, Any], noise: float, seed: int) -> dict[str, Any]:
