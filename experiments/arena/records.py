@@ -87,7 +87,7 @@ class Submission(Sealed):
     schema_version: int = SCHEMA
     fedsim: str
     bundle: str
-    name: str = Field(min_length=1, max_length=80)
+    name: str = Field(pattern=r"^[\w .,:()+/-]{1,80}$")
     options: dict[str, Any]
     code: str
     cpu_seconds: float = Field(ge=0, allow_inf_nan=False)

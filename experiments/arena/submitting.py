@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from attacks import attacks_for
 from attacks.scheduling.jobs import Demand, JobSpec, plan
 from attacks.scheduling.ledger import Ledger
@@ -17,7 +19,7 @@ from experiments.arena.answers import asked_parts, check_answer, read_answers
 from experiments.arena.bundle import OpenBundle
 from experiments.arena.records import BUNDLE, LABEL, SUBMISSION, Submission
 from fedsim import __version__
-from fedsim.build import build, options_of
+from fedsim.build import build, explain, options_of
 from fedsim.errors import ConfigError
 from fedsim.files import digest, load_tensors, read_bytes, save_tensors, write_bytes, write_json
 from fedsim.manifest import hashes
@@ -140,9 +142,10 @@ def _write(
     """Check every guess, then write them with the bundle's manifest."""
     rules, task = bundle.manifest.rules, bundle.task
     checked = {key: check_answer(key, one, rules, task) for key, one in answers.items()}
-    made = Submission(
-        fedsim=__version__, bundle=bundle.sha256, files={}, **stated
-    )  # refuses a name before anything is written
+    try:  # before anything is written
+        made = Submission(fedsim=__version__, bundle=bundle.sha256, files={}, **stated)
+    except ValidationError as error:
+        raise ConfigError(explain(error, "submit")) from None
     for key, tensors in checked.items():
         save_tensors(out / "guesses" / f"{key}.safetensors", tensors)
     write_bytes(out / BUNDLE, read_bytes(bundle.root / BUNDLE))

@@ -213,6 +213,20 @@ def test_texts_against_the_rules_are_refused(
     assert said_of_it in line
 
 
+@pytest.mark.parametrize(
+    ("name", "seconds"), [("", 1), ("x" * 81, 1), ("\x1b[31m", 1), ("a", "nan"), ("a", "inf")]
+)
+def test_names_and_costs_are_held_to_their_form(
+    name: str, seconds: object, images: Sealed, tmp_path: Path, refused: Refused
+) -> None:
+    path = tmp_path / "guesses.safetensors"
+    save_tensors(path, pictures())
+    out = tmp_path / "out"
+    stated = ("--name", name, "--cpu-seconds", seconds)
+    assert "submit." in refused("submit", images.bundle, out, "--guesses", path, *stated)
+    assert not out.exists()
+
+
 def test_a_submission_written_by_hand_is_held_to_the_rules(
     copied: Path, texts: Sealed, refused: Refused
 ) -> None:
