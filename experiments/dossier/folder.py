@@ -36,8 +36,9 @@ def write_evidence(record: EvidenceRecord, folder: Path) -> str:
     """
     check_path(folder)
     if folder.exists():
-        known = {RECORD, PAGE, MANIFEST}
-        if other := sorted(path.name for path in folder.iterdir() if path.name not in known):
+        known = (RECORD, PAGE, MANIFEST)
+        ours = {*known, *(path.name for k in known for path in folder.glob(f".{k}.*.tmp"))}
+        if other := sorted({path.name for path in folder.iterdir()} - ours):  # killed writers' too
             raise StoreError(f"{folder / other[0]}: is no evidence. Name another folder.")
         shutil.rmtree(folder)
     write_json(folder / RECORD, record)

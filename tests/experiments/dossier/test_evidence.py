@@ -134,7 +134,9 @@ def test_wrong_calls(copied: Path, tmp_path: Path, said: Said) -> None:
 def test_written_twice_and_never_over_files_of_others(
     copied: Path, written: Path, said: Said
 ) -> None:
+    (written / f".{RECORD}.123.tmp").write_text("{")  # of a writer that was killed
     assert said("evidence", copied)[0] == 0
+    assert {path.name for path in written.iterdir()} == {RECORD, PAGE, MANIFEST}
     (written / "notes.txt").write_text("the controller's")
     code, _, error = said("evidence", copied)
     assert code == 2
