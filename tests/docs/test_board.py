@@ -2,7 +2,9 @@
 
 from docs import tables
 from docs.board import NAME, board
+from docs.measured import read
 from experiments.arena.records import Grade, Number
+from experiments.plan.config import shipped
 from experiments.plan.folder import Run
 
 
@@ -36,3 +38,12 @@ def test_a_board_has_a_line_for_each_grade_the_best_first(run: Run) -> None:
     assert "1.5 (stated)" in lines[1]
     assert "secret seeds" in tables.source(made, NAME)
     assert made.cpu_seconds == 180
+
+
+def test_the_board_has_each_track_under_two_attacks() -> None:
+    board = read(NAME)
+    tracks = {name for name in shipped() if name.startswith("arena-")}
+    lines = {(row.setting["track"], row.setting["attack"]) for row in board.rows}
+    for track in tracks:
+        assert sum(one == track for one, _ in lines) >= 2, track
+    assert sum("public code" in attack for _, attack in lines) == 3
