@@ -63,6 +63,21 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
+class Following:
+    """A clipping norm that follows a quantile of the updates' lengths (Andrew et al. 2021).
+
+    Attributes:
+        quantile: share of the updates that are to be no longer than the norm.
+        rate: of its logarithm.
+        count_std: standard deviation of the noise on the number of updates that are not longer.
+    """
+
+    quantile: float
+    rate: float
+    count_std: float
+
+
+@dataclass(frozen=True)
 class Defense:
     """A defense that changes nothing; every other defense overrides some of its hooks.
 
@@ -185,6 +200,11 @@ class Defense:
     @property
     def at_server(self) -> Gaussian | None:
         """What the server is asked to do to each update and their mean, after it has seen them."""
+        return None
+
+    @property
+    def server_follows(self) -> Following | None:
+        """How the server's clipping norm changes from round to round; None if it is fixed."""
         return None
 
     @property
