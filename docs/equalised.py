@@ -1,14 +1,15 @@
-"""From a search by cost and an attacked run to a result: ``python -m docs.equalised SEARCH RUN``.
+"""From a search by cost and attacked runs to a result: ``python -m docs.equalised SEARCH RUN...``.
 
 SEARCH is the folder of ``fedsim calibrate NAME --lose ...``, RUN that of ``fedsim run`` on its
-``equal.toml``. Each defense stands beside Gaussian noise that loses as much.
+``equal.toml``, or on parts of it. Each defense stands beside Gaussian noise that loses as much: of
+the strengths that were searched and attacked, that whose cost is nearest to its own.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from docs.measured import Columns, Result, Row
@@ -39,63 +40,92 @@ from fedsim.records import MAIN, PRIOR_ONLY, Modality
 UNITS: dict[Modality, str] = {"image": "dB", "text": "1"}
 """Of the main metric."""
 NONE = "no defense"
+_DIGITS = {"share of accuracy lost": 3, "share of perplexity lost": 3}
 LESS, MORE, ALIKE = "leaks less", "leaks more", "not told apart"
 
 
-def record(search: Path, root: Path) -> Result:
+def record(search: Path, roots: Sequence[Path]) -> Result:
     """The result file of a search and of the attacks at the strengths that it found.
 
     Raises:
-        ConfigError: the run has no Gaussian noise to compare with.
+        ConfigError: no run has Gaussian noise to compare with.
     """
     answer = read_record(search / FOLDER / "answer.json", Afforded)
-    (side,) = sections(root).values()
-    modality = side.findings.modality
+    sides = [side for root in roots for side in sections(root).values()]
+    modality = sides[0].findings.modality
     unit, metric = UNITS[modality], title(MAIN[modality])
-    found = _strongest(scored(side.scores, MAIN[modality]))
-    noise = next((one.at for one in answer.families if one.at and _is_noise(one)), None)
-    if noise is None or noise.name not in found:
-        raise ConfigError(f"{root}: has no Gaussian noise at equal utility to compare with.")
-    others = [one for one in answer.families if one.at and not _is_noise(one)]
+    found = _strongest(one for side in sides for one in scored(side.scores, MAIN[modality]))
+    noises = [
+        one
+        for family in answer.families
+        if _is_noise(family)
+        for one in family.tried
+        if one.name in found and one.costs
+    ]
+    if not noises:
+        raise ConfigError(f"{roots[0]}: has no Gaussian noise that the search tried.")
+    others = [one.at for one in answer.families if one.at and not _is_noise(one)]
     rows = [_leakage(NONE, metric, unit, found[NONE])]
-    rows.append(_leakage("mean guess", metric, unit, found[PRIOR_ONLY]))
+    rows.append(_leakage("blind guess", metric, unit, found[PRIOR_ONLY]))
+    for one in noises:
+        rows += [*_costs(one, ""), _leakage(one.name, metric, unit, found[one.name])]
     words: Counter[str] = Counter()
     for family in answer.families:
-        at = family.at or family.tried[0]
-        rows += _costs(family, at)
-        if family.at is None:
-            continue
-        rows.append(_leakage(at.name, metric, unit, found[at.name]))
         if _is_noise(family):
             continue
-        less = difference(found[at.name], found[noise.name], comparisons=len(others))
+        at = family.at
+        rows += _costs(at or family.tried[0], "" if family.limit == "bracketed" else family.limit)
+        if at is None:
+            continue
+        rows.append(_leakage(at.name, metric, unit, found[at.name]))
+        beside = _nearest(noises, at)
+        less = difference(found[at.name], found[beside.name], comparisons=len(others))
         assert less is not None
         words[word := _word(less)] += 1
         rows.append(_row(at.name, f"{metric} less noise's", unit, less))
-        rows.append(Row(setting={"defense": at.name}, measure="beside noise", outcome=word))
+        said = f"{word} than {beside.name}" if word != ALIKE else f"{word} from {beside.name}"
+        rows.append(Row(setting={"defense": at.name}, measure="beside noise", outcome=said))
     lose = " ".join(f"--lose {k}={v:g}" for k, v in answer.question.lose.items())
+    grain = "".join(f" --range {k}={a:g}:{b:g}" for k, (a, b) in answer.question.ranges.items())
+    depth = answer.question.strengths.bit_length()
     digits = 1 if unit == "dB" else 2
+    dear = sum(one.at is None for one in answer.families)
     return Result(
         title=opening(find(answer.name)).rstrip("."),
         paper="",
-        command=f"fedsim calibrate {answer.name} {lose}; fedsim run on its equal.toml",
-        **origin(read_json(root / "provenance.json")),
+        command=(
+            f"fedsim calibrate {answer.name} {lose} --depth {depth}{grain}; fedsim run on its "
+            "equal.toml, with noise of the strengths beside"
+        ),
+        **origin(read_json(roots[0] / "provenance.json")),
         columns=Columns(
-            lines=("defense",), digits={metric: digits, f"{metric} less noise's": digits}
+            lines=("defense",),
+            digits={metric: digits, f"{metric} less noise's": digits, **_DIGITS},
         ),
         rows=tuple(rows),
         notes=(
             f"{words[LESS]} of {len(others)} leak less than plain noise of equal utility, "
-            f"{words[MORE]} leak more, and {words[ALIKE]} are not told apart.",
+            f"{words[MORE]} leak more, and {words[ALIKE]} are not told apart. {dear} more lose "
+            "more even at the weakest strength, and stand here with what that costs.",
             "Leakage is that of the attack which is best on all other clients. Intervals of "
             f"differences hold together for all {len(others)} (Bonferroni), over clients, whose "
             "examples are the same under each defense.",
-            f"Jobs: {jobs(Run.open(root))}.",
+            f"What is lost is the mean of {len(answer.seeds)} seeds, and no more than an estimate.",
+            *(f"Jobs: {jobs(Run.open(root))}." for root in roots),
         ),
     )
 
 
-def _strongest(scores: Sequence[Scored]) -> dict[str, Values]:
+def _nearest(noises: Sequence[Spent], at: Spent) -> Spent:
+    """The noise whose cost is nearest."""
+    return min(noises, key=lambda noise: abs(_lost(noise) - _lost(at)))
+
+
+def _lost(spent: Spent) -> float:
+    return spent.costs[0].lost.mean
+
+
+def _strongest(scores: Iterable[Scored]) -> dict[str, Values]:
     """By display name of the defense, and ``prior_only`` without any."""
     groups: dict[str, list[Scored]] = defaultdict(list)
     for one in scores:
@@ -111,16 +141,15 @@ def _is_noise(family: Strongest) -> bool:
     return family.defense is not None and family.defense.get("name") == "gaussian_noise"
 
 
-def _costs(family: Strongest, at: Spent) -> Iterator[Row]:
-    """What the strength loses, and whether a stronger one was tried."""
+def _costs(at: Spent, limit: str) -> Iterator[Row]:
+    """What a strength loses, and whether it is an end of the range."""
     for one in at.costs:
-        lost = one.lost
         yield Row(
             setting={"defense": at.name},
             measure=f"share of {one.measure} lost",
-            n=lost.n,
-            mean=lost.mean,
-            outcome="" if family.limit == "bracketed" else family.limit,
+            n=one.lost.n,
+            mean=one.lost.mean,
+            outcome=limit,
         )
 
 
@@ -150,7 +179,7 @@ def main() -> None:
     """Record the search and the run that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("search", type=Path, help="folder of fedsim calibrate")
-    parser.add_argument("run", type=Path, help="folder of fedsim run")
+    parser.add_argument("run", type=Path, nargs="+", help="folders of fedsim run")
     asked = parser.parse_args()
     result = record(asked.search, asked.run)
     print(write(result, read_record(asked.search / FOLDER / "answer.json", Afforded).name))
