@@ -1,8 +1,9 @@
 """From a search by cost and attacked runs to a result: ``python -m docs.equalised SEARCH RUN...``.
 
 SEARCH is the folder of ``fedsim calibrate NAME --lose ...``, RUN that of ``fedsim run`` on its
-``equal.toml``, or on parts of it. Each defense stands beside Gaussian noise that loses as much: of
-the strengths that were searched and attacked, that whose cost is nearest to its own.
+``equal.toml``, or on parts of it. Each defense stands beside Gaussian noise of the strengths that
+were searched and attacked. It leaks more if it leaks more than noise that costs no more, and less
+if it leaks less than noise that costs no less.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ UNITS: dict[Modality, str] = {"image": "dB", "text": "1"}
 """Of the main metric."""
 NONE = "no defense"
 _DIGITS = {"share of accuracy lost": 3, "share of perplexity lost": 3}
+CHEAPER, DEARER = "cheaper", "dearer"
 LESS, MORE, ALIKE = "leaks less", "leaks more", "not told apart"
 
 
@@ -78,13 +80,14 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
         if at is None:
             continue
         rows.append(_leakage(at.name, metric, unit, found[at.name]))
-        beside = _nearest(noises, at)
-        less = difference(found[at.name], found[beside.name], comparisons=len(others))
-        assert less is not None
-        words[word := _word(less)] += 1
-        rows.append(_row(at.name, f"{metric} less noise's", unit, less))
-        said = f"{word} than {beside.name}" if word != ALIKE else f"{word} from {beside.name}"
-        rows.append(Row(setting={"defense": at.name}, measure="beside noise", outcome=said))
+        word = ALIKE
+        for side, beside in _beside(noises, at).items():
+            apart = difference(found[at.name], found[beside.name], comparisons=2 * len(others))
+            assert apart is not None
+            rows.append(_row(at.name, f"{metric} less that of {side} noise", unit, apart))
+            word = _word(apart, side) or word
+        words[word] += 1
+        rows.append(Row(setting={"defense": at.name}, measure="beside noise", outcome=word))
     lose = " ".join(f"--lose {k}={v:g}" for k, v in answer.question.lose.items())
     grain = "".join(f" --range {k}={a:g}:{b:g}" for k, (a, b) in answer.question.ranges.items())
     depth = answer.question.strengths.bit_length()
@@ -100,7 +103,8 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
         **origin(read_json(roots[0] / "provenance.json")),
         columns=Columns(
             lines=("defense",),
-            digits={metric: digits, f"{metric} less noise's": digits, **_DIGITS},
+            digits={metric: digits, **_DIGITS}
+            | {f"{metric} less that of {side} noise": digits for side in (CHEAPER, DEARER)},
         ),
         rows=tuple(rows),
         notes=(
@@ -108,17 +112,26 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
             f"{words[MORE]} leak more, and {words[ALIKE]} are not told apart. {dear} more lose "
             "more even at the weakest strength, and stand here with what that costs.",
             "Leakage is that of the attack which is best on all other clients. Intervals of "
-            f"differences hold together for all {len(others)} (Bonferroni), over clients, whose "
-            "examples are the same under each defense.",
+            "differences hold together for all (Bonferroni), over clients, whose examples are the "
+            "same under each defense. Cheaper noise is the strongest here that costs no more than "
+            "the defense, dearer noise the weakest that costs no less: it leaks more if it leaks "
+            "more than the former, and less if it leaks less than the latter.",
             f"What is lost is the mean of {len(answer.seeds)} seeds, and no more than an estimate.",
             *(f"Jobs: {jobs(Run.open(root))}." for root in roots),
         ),
     )
 
 
-def _nearest(noises: Sequence[Spent], at: Spent) -> Spent:
-    """The noise whose cost is nearest."""
-    return min(noises, key=lambda noise: abs(_lost(noise) - _lost(at)))
+def _beside(noises: Sequence[Spent], at: Spent) -> dict[str, Spent]:
+    """The noise next below and next above in cost, where there is one."""
+    cheaper = [one for one in noises if _lost(one) <= _lost(at)]
+    dearer = [one for one in noises if _lost(one) >= _lost(at)]
+    found = {}
+    if cheaper:
+        found[CHEAPER] = max(cheaper, key=_lost)
+    if dearer:
+        found[DEARER] = min(dearer, key=_lost)
+    return found
 
 
 def _lost(spent: Spent) -> float:
@@ -169,10 +182,11 @@ def _row(name: str, measure: str, unit: str, found: Estimate) -> Row:
     )
 
 
-def _word(less: Difference) -> str:
-    if less.high is not None and less.high < 0:
+def _word(apart: Difference, side: str) -> str:
+    """Empty if the interval says nothing; more than dearer noise is no fault."""
+    if side == DEARER and apart.high is not None and apart.high < 0:
         return LESS
-    return MORE if less.low is not None and less.low > 0 else ALIKE
+    return MORE if side == CHEAPER and apart.low is not None and apart.low > 0 else ""
 
 
 def main() -> None:

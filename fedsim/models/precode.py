@@ -90,7 +90,10 @@ class PrecodeLeNet(GroupNormLeNet):
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(input_shape, num_classes)
-        self.bottleneck = VariationalBottleneck(self.fc.in_features, 256)
+        head = self.fc
+        del self.fc
+        self.bottleneck = VariationalBottleneck(head.in_features, 256)
+        self.fc = head  # last, as the classifier of every network is
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits ``(batch, class)``."""

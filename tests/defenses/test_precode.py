@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from attacks.images.image_losses import matching_loss
+from attacks.observed.labels import find_head
 from attacks.observed.replay import replay
 from fedsim.capture import Observation
 from fedsim.models.precode import PrecodeLeNet, VariationalBottleneck, divergences
@@ -56,6 +57,10 @@ def test_the_draw_is_read_off_the_update_of_one_example(factor: float) -> None:
     assert read is not None
     torch.testing.assert_close(read, drawn, atol=1e-3, rtol=1e-3)
     assert part.read({"mean.weight": gradient["mean.weight"]}) is None
+
+
+def test_the_classifier_is_the_last_layer() -> None:
+    assert find_head(PrecodeLeNet((1, 28, 28), 10)).weight == "fc.weight"
 
 
 def test_nothing_is_random_for_who_reads_the_draw(
