@@ -40,7 +40,7 @@ from fedsim.records import MAIN, PRIOR_ONLY, Modality
 
 UNITS: dict[Modality, str] = {"image": "dB", "text": "1"}
 """Of the main metric."""
-NONE = "no defense"
+NONE = "none"
 _DIGITS = {"share of accuracy lost": 3, "share of perplexity lost": 3}
 CHEAPER, DEARER = "cheaper", "dearer"
 LESS, MORE, ALIKE = "leaks less", "leaks more", "not told apart"
@@ -117,7 +117,7 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
             "the defense, dearer noise the weakest that costs no less: it leaks more if it leaks "
             "more than the former, and less if it leaks less than the latter.",
             f"What is lost is the mean of {len(answer.seeds)} seeds, and no more than an estimate.",
-            *(f"Jobs: {jobs(Run.open(root))}." for root in roots),
+            f"Jobs: {'; '.join(jobs(Run.open(root)) for root in roots)}.",
         ),
     )
 
@@ -161,7 +161,7 @@ def _costs(at: Spent, limit: str) -> Iterator[Row]:
             setting={"defense": at.name},
             measure=f"share of {one.measure} lost",
             n=one.lost.n,
-            mean=one.lost.mean,
+            mean=float(f"{one.lost.mean:.5g}"),
             outcome=limit,
         )
 
@@ -171,15 +171,12 @@ def _leakage(name: str, metric: str, unit: str, values: Values) -> Row:
 
 
 def _row(name: str, measure: str, unit: str, found: Estimate) -> Row:
-    return Row(
-        setting={"defense": name},
-        measure=measure,
-        n=found.n,
-        mean=found.mean,
-        low=found.low,
-        high=found.high,
-        unit=unit,
+    """With five significant digits."""
+    mean, low, high = (
+        None if end is None else float(f"{end:.5g}") for end in (found.mean, found.low, found.high)
     )
+    place = {"defense": name}
+    return Row(setting=place, measure=measure, n=found.n, mean=mean, low=low, high=high, unit=unit)
 
 
 def _word(apart: Difference, side: str) -> str:
