@@ -71,9 +71,10 @@ def decode(
     hidden = bool(public) and not _tells(traces, tables, observation)
     lines: list[list[int]] = []
     labels: list[int] = []
-    if traces.layers.causal and not hidden:
-        lines = causal.decode(model, traces, rng, job)
+    if traces.layers.causal:
+        lines = causal.decode(model, traces, rng, job, sure=bool(public))
         labels = [-1] * len(lines)
+        hidden = hidden and not lines
     elif not hidden:
         lines, labels = encoder.decode(model, traces, tables, job)
     read = len(lines)

@@ -23,7 +23,7 @@ _FEED_FORWARD = 4.0  # least ratio of the sides of a feed-forward weight
 _EVEN_RANKS = 0.33  # median over largest rank of such weights, below which all matrices are taken
 _HEAD_SHIFT = 0.5  # the same for what the head's update says of the next word
 
-_STEP = 0.01  # of the weights' norm
+_STEP = 0.01
 
 
 class DirectionalShift:
@@ -48,26 +48,31 @@ class DirectionalShift:
         shift: float = _SHIFT_WEIGHT,
         weight: float = _MODEL_WEIGHT,
         head: Tensor | None = None,
+        step: float = _STEP,
     ) -> None:
         """Take the broadcast network, the inverse of the update and the weights of both parts.
 
-        ``head`` is the inverse of the head's update, ``(vocabulary, width)``, if it is to tell.
+        ``head`` is the inverse of the head's update, ``(vocabulary, width)``, if it is to tell, and
+        ``step`` the length of the step, as a share of the norm of the weights that move.
         """
         parameters = dict(network.named_parameters())
         moves = {
             name: value.to(parameters[name]) for name, value in moves.items() if name in parameters
         }
         self._shift, self._weight, self._head = shift, weight, head
+        self._step = 0.0
         total = sum(float(move.square().sum()) for move in moves.values()) ** 0.5
         size = sum(float(parameters[name].detach().square().sum()) for name in moves) ** 0.5
         self.shifts = total > 0
+        if self.shifts:
+            self._step = step * size / total
         self._networks: list[Any] = []
         for sign in (-1, 1) if self.shifts else (0,):
             moved = copy.deepcopy(network)
             with torch.no_grad():
                 for name, value in moved.named_parameters():
                     if name in moves and sign:
-                        value.add_(moves[name], alpha=sign * _STEP * size / total)
+                        value.add_(moves[name], alpha=sign * self._step)
             self._networks.append(moved)
         self._prefixes = torch.zeros(0, 0, dtype=torch.int64)
         self._caches: list[Any] = [None] * len(self._networks)
@@ -88,6 +93,34 @@ class DirectionalShift:
 
         Prefixes that are one token longer than those of the call before take one token's time.
         """
+        states = self._next_states(prefixes)
+        trust = 1.0 if prefixes.shape[1] > 1 else _START_TRUST
+        return self._scores(states, states[0].new_full((len(prefixes), 1), trust))
+
+    @torch.no_grad()
+    def next_logs(self, prefixes: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of each next token and what it loses along the moves, for a unit step.
+
+        Both are ``(prefix, vocabulary)``. The second is the inner product of the moves with the
+        gradient of the token's loss.
+        """
+        return self._difference(self._next_states(prefixes))
+
+    @torch.no_grad()
+    def logs(self, lines: Tensor) -> tuple[Tensor, Tensor]:
+        """The same behind each token of lines, ``(line, token, vocabulary)``."""
+        mask = torch.ones_like(lines)
+        states = [
+            network.base_model(input_ids=lines, attention_mask=mask).last_hidden_state
+            for network in self._networks
+        ]
+        return self._difference(states)
+
+    def _difference(self, states: list[Tensor]) -> tuple[Tensor, Tensor]:
+        behind, ahead = self._logs(states)
+        return (behind + ahead) / 2, (behind - ahead) / (2 * self._step)
+
+    def _next_states(self, prefixes: Tensor) -> list[Tensor]:
         rows = self._parents(prefixes)
         mask, states = torch.ones_like(prefixes), []
         for index, network in enumerate(self._networks):
@@ -109,8 +142,7 @@ class DirectionalShift:
             self._caches[index] = cache
             states.append(out.last_hidden_state[:, -1])
         self._prefixes = prefixes
-        trust = 1.0 if prefixes.shape[1] > 1 else _START_TRUST
-        return self._scores(states, states[0].new_full((len(prefixes), 1), trust))
+        return states
 
     def _parents(self, prefixes: Tensor) -> Tensor | None:
         """The row of each prefix but its last token in the call before; None if one is new.
@@ -140,11 +172,12 @@ class DirectionalShift:
             scores.append(self._scores(places, trust))
         return scores
 
-    def _scores(self, states: list[Tensor], trust: Tensor) -> Tensor:
+    def _logs(self, states: list[Tensor]) -> list[Tensor]:
         heads = [net.get_output_embeddings() for net in self._networks]
-        logs: list[Tensor] = [
-            head(state).log_softmax(-1) for head, state in zip(heads, states, strict=True)
-        ]
+        return [head(state).log_softmax(-1) for head, state in zip(heads, states, strict=True)]
+
+    def _scores(self, states: list[Tensor], trust: Tensor) -> Tensor:
+        logs = self._logs(states)
         scores: Tensor = torch.stack(logs).mean(0)
         if self.shifts:
             scores = scores + trust * self._shift * _standing_out(logs[0] - logs[1])

@@ -14,8 +14,10 @@ from attacks.proofs.consistency import Consistency
 from attacks.proofs.cuts import CUTS as PROOFS
 from attacks.proofs.gradient_match import GradientMatcher
 from attacks.proofs.gradient_pursuit import GradientPursuit, choose
+from attacks.span.causal.likelihood_growth import LikelihoodGrowth
 from attacks.span.causal.matched_growth import MatchedGrowth
 from attacks.span.causal.prefix_fit import PrefixFit
+from attacks.span.causal.samples import sampled
 from attacks.span.causal.tree import Tree, spread
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.cuts import CUTS
@@ -36,15 +38,22 @@ _AHEAD = 12  # most tokens of such a search
 
 
 def decode(
-    model: AttackedModel, traces: SoftTraces, rng: torch.Generator, job: Job
+    model: AttackedModel, traces: SoftTraces, rng: torch.Generator, job: Job, *, sure: bool
 ) -> list[list[int]]:
     """The likeliest sentences of a causal model.
+
+    Where no layer of the first two blocks stands out of white noise, a single sentence is grown by
+    the gradient of the whole model (``LikelihoodGrowth``). Where noise does not explain what a
+    single sentence leaves of a complete update, it is searched by the whole gradient, too
+    (``MatchedGrowth``), and the one that explains more of the update is returned.
 
     Args:
         model: a language model, or a classifier with causal attention.
         traces: of the update.
         rng: draws the words that each layer is fitted to.
         job: ends the search when its time is up.
+        sure: whether such a sentence is returned only where the update says more for it than its
+            text costs, and no other is searched.
     """
     observation, task = model.observation, model.task
     count = observation.knowledge.num_examples or 1
@@ -53,6 +62,18 @@ def decode(
     start = edges[:1] if len(edges) > 1 else []
     end = edges[-1] if edges and writes else None
     tree = Tree(start, end, task.max_length, job)
+    adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
+    adaptive = observation.kind != "gradient" and observation.knowledge.optimizer not in MULTIPLES
+    silent = traces.first is None and not traces.near and not traces.later
+    hidden = silent and not (adapters or adaptive or traces.signs)
+    if hidden and count == 1 and start and end is not None:
+        match = GradientMatcher.of(observation, task, traces.words.device, signs=False)
+        if not match.sent:
+            drawn = sampled(model.network, start, rng)
+            line, pays = LikelihoodGrowth(tree, model.network, match, drawn).sentence()
+            return [line] if pays or not sure else []
+    if sure and silent and not adapters:
+        return []
     if traces.first is not None:
         traces.grow(start, count, rng)
     if not writes:  # a classifier, whose labels are not known
@@ -62,8 +83,6 @@ def decode(
             for sentence in spread(tree.again(traces, None, sentences, count, rng), count)
         ]
     match = GradientMatcher.of(observation, task, traces.words.device, signs=traces.signs)
-    adapters = [name for name in traces.layers.tokens.weights(observation.sent) if is_adapter(name)]
-    adaptive = observation.kind != "gradient" and observation.knowledge.optimizer not in MULTIPLES
     if start and (adapters or adaptive):
         shown = traces.ratios
         if adapters:
@@ -76,7 +95,13 @@ def decode(
     fit = None
     if count > 1:
         fit = PrefixFit(match, observation, count * task.max_length, end, task.max_length)
-    return Decoder(tree, traces, shift, match, fit, test, count, rng).run()
+    decoder = Decoder(tree, traces, shift, match, fit, test, count, rng)
+    lines = decoder.run()
+    if count > 1 or not start or traces.signs or match.sent or decoder.explains(lines):
+        return lines
+    growth = MatchedGrowth.of(1, tree, match, traces.ratios, rng, adapters=False)
+    rivals = [torch.tensor(line, device=traces.words.device) for line in lines + growth.sentences()]
+    return [rivals[int(match.similarities(rivals).argmax())].tolist()]
 
 
 def _shown_words(traces: SoftTraces, updates: Sequence[Tensor]) -> Tensor:
@@ -115,7 +140,7 @@ class Decoder:
         else:
             lines = self._chosen(sentences)
         ids = [line.tolist() for line in lines]
-        if self.count > 1 or self.tree.job.expired or self._explains(ids):
+        if self.count > 1 or self.tree.job.expired or self.explains(ids):
             return ids
         end, job = self.tree.end, self.tree.job
         return [refined(line, self.traces, self.shift, self.match, end, job) for line in lines]
@@ -124,7 +149,7 @@ class Decoder:
         """Those that explain most of the update, of two searches unless the first explains all."""
         lines = self.tree.lines(sentences, self.count, self.traces.words)
         best = choose(self.match, lines, self.count)
-        if self._explains(best.ids):
+        if self.explains(best.ids):
             return best.lines
         sentences += self.tree.again(self.traces, self.shift, sentences, self.count, self.rng)
         lines = self.tree.lines(sentences, self.count, self.traces.words)
@@ -142,7 +167,7 @@ class Decoder:
             chosen = fit.chosen(self.count)
             lines = [torch.tensor(prefix.ids, device=self.traces.words.device) for prefix in chosen]
             ended = [self.tree.ended(prefix.ids) for prefix in chosen]
-            if done := self._explains(ended):
+            if done := self.explains(ended):
                 lines = [line.new_tensor(ids) for line, ids in zip(lines, ended, strict=True)]
             whole = len(lines) == self.count and all(prefix.whole for prefix in chosen)
             settled = whole and {prefix.ids for prefix in chosen} == set(best.ids)
@@ -165,7 +190,7 @@ class Decoder:
             fit.add(self.tree.leaves(more))
         return best
 
-    def _explains(self, lines: Sequence[Sequence[int]]) -> bool:
+    def explains(self, lines: Sequence[Sequence[int]]) -> bool:
         """Whether noise explains what the sentences leave of the update."""
         if self.test is None or len(lines) < self.count:
             return False

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.proofs.gradient_match import GradientMatcher
+from attacks.span.causal.samples import sampled
 from attacks.span.causal.suffix_swaps import swap_suffixes
 from attacks.span.causal.tree import Tree
 from attacks.span.causal.whitening import Whitening
@@ -30,8 +31,6 @@ _MATCHED_TRUST = 1.0  # share of the log-likelihood ratio of white noise that co
 _BARRED_WORDS = 64  # first words tried in vain until the rest of a batch is given up
 _WHITENING_RIDGE = 0.3  # mean squares of the singular values that are added to each square
 _NEXT_WORD_RIDGE = 0.03  # the same where a weight tells the next word
-
-_SAMPLED = (24, 20)  # sentences of the model, strangers to an update, and their tokens
 
 
 class Grown(NamedTuple):
@@ -124,7 +123,7 @@ class MatchedGrowth:
             telling = {name: update[name] for name in update if name in next_words or name == head}
             whitening |= Whitening.of(telling, _NEXT_WORD_RIDGE)
         match = match.each_of(whitening(update))
-        strangers = _sampled(network, tree.start, rng)
+        strangers = sampled(network, tree.start, rng)
         return cls(
             count, tree, match, whitening, bonus, strangers, next_words, head, shift, trust, words
         )
@@ -235,15 +234,3 @@ class MatchedGrowth:
 
     def _tensor(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.int64, device=self.bonus.device)
-
-
-@torch.no_grad()
-def _sampled(network: nn.Module, start: Sequence[int], rng: torch.Generator) -> Tensor:
-    count, length = _SAMPLED
-    device = next(network.parameters()).device
-    ids = torch.tensor([[*start]] * count, device=device)
-    while ids.shape[1] < length:
-        logits = network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[:, -1]
-        drawn = torch.multinomial(logits.softmax(-1).cpu(), 1, generator=rng)
-        ids = torch.cat([ids, drawn.to(device)], 1)
-    return ids

@@ -1,0 +1,189 @@
+"""A sentence of a language model grown by its likelihood under noise as strong as the update."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attacks.observed.factors import Products
+from attacks.proofs.gradient_match import GradientMatcher
+from attacks.span.causal.head_gradient import HeadGradient
+from attacks.span.causal.noise_roots import Roots
+from attacks.span.causal.text_covariance import TextCovariance, white_noise
+from attacks.span.causal.tree import Tree
+from attacks.tokens.next_token_shift import DirectionalShift
+from fedsim.types import Tensors
+
+_REST = 1000.0  # variance of texts' gradients at the fitted scale, as the rest of a sentence has it
+_REPEATS = 1.0  # further places at which a word of the head's rows is expected
+_CAUTION = 0.35  # share of the fitted scale at which words are weighed
+_PREFIXES = 32  # kept
+_LINES = 64  # of which their gradients choose these
+_TOKENS = 32  # tried behind each prefix
+_ENDED = 8  # prefixes of each length that are tried as sentences
+_RIVALS = 8  # words tried at each place of a sentence
+_SURE = 8.0  # lead of a word in nats, from which no other is tried
+_STALE = 4  # further lengths without a likelier sentence
+_PROBES = 8  # random directions, which give the norms of next words' gradients
+_PROBED = 8  # lines at which they do
+_STEP = 1e-3  # of the weights' norm, for derivatives
+_PASS = 1024  # tokens in one forward and backward pass
+
+
+class _Beam(NamedTuple):
+    """Prefixes ``(prefix, token)``, their log-probability, and both parts of their likelihood.
+
+    The log-likelihood ratio of a prefix's gradient ``g`` at a scale ``c`` is
+    ``c <Y, g> - c^2 <g, g> / 2`` in the metric of the noise.
+    """
+
+    ids: Tensor
+    text: Tensor
+    linear: Tensor
+    square: Tensor
+
+    def score(self, scale: float) -> Tensor:
+        return self.text + scale * self.linear - scale**2 * self.square / 2
+
+    def take(self, rows: Tensor) -> _Beam:
+        return _Beam(*(part[rows] for part in self))
+
+
+class LikelihoodGrowth:
+    """A beam search over the log-probability of a text and the likelihood of its gradient.
+
+    The loss of a causal model is a sum over its next words, and so is the gradient: the inner
+    product with the update is a sum of derivatives that two forward passes give for the whole
+    vocabulary. Gradients of single words are nearly orthogonal, so that a word is first weighed by
+    its own norm, measured along random directions, and then a prefix by the norm of its gradient.
+    The rest of the sentence is noise to a prefix, of the covariance of the model's own sentences,
+    and counts beside the white noise of the update (``TextCovariance``).
+    """
+
+    def __init__(
+        self, tree: Tree, network: nn.Module, match: GradientMatcher, lines: Tensor
+    ) -> None:
+        """Take the edges of the sentence, the model, its update, and lines drawn from the model."""
+        self.tree, self.network, self.match = tree, network, match
+        update = match.update
+        self.head = HeadGradient(match.model.network, update)
+        self.covariance = TextCovariance.of(match, self.head, lines)
+        self.noise = white_noise(update)
+        scale = self.covariance.scale(update, self.noise)
+        self.scale = _CAUTION * scale / (lines.shape[1] - 1)
+        self.rest = self.covariance.roots(self.noise, _REST * scale**2, _REPEATS * self.scale**2)
+        self.white = Roots({}, {}, self.noise)
+        self.shift = self._shift({n: self.rest(n, self.rest(n, v)) for n, v in update.items()})
+        self.plain = self._shift({n: v / self.noise**2 for n, v in update.items()})
+        self.norms = self._norms(lines[:_PROBED])
+
+    def _shift(self, moves: Tensors) -> DirectionalShift:
+        return DirectionalShift(self.network, moves, step=_STEP)
+
+    def _norms(self, lines: Tensor) -> Tensor:
+        """Mean squared norms of next words' gradients, in the metric of the noise.
+
+        Of first words and of others, ``(2, vocabulary)``.
+        """
+        total, rng = torch.zeros(()), torch.Generator().manual_seed(0)
+        for _ in range(_PROBES):
+            moves = {
+                name: self.rest(name, torch.randn(value.shape, generator=rng).to(value))
+                for name, value in self.match.update.items()
+            }
+            squares = self._shift(moves).logs(lines[:, :-1])[1].square()
+            total = total.to(squares) + torch.stack([squares[0, 0], squares[:, 1:].mean((0, 1))])
+        return total / _PROBES
+
+    def squares(self, lines: Tensor, roots: Roots) -> Tensor:
+        """Squared norms ``(line,)`` of the summed gradients of lines ``(line, token)``."""
+        size = max(1, _PASS // lines.shape[1])
+        return torch.cat([self._square(part, roots) for part in lines.split(size)])
+
+    def _square(self, lines: Tensor, roots: Roots) -> Tensor:
+        total, slopes = lines.new_zeros(len(lines), dtype=torch.float32), None
+        for group in self.head.factors(self.match, lines):
+            for index, name in enumerate(group.names):
+                if not name:
+                    assert isinstance(group, Products)
+                    slopes = group.right[index]
+                elif name not in self.match.update:
+                    continue
+                elif isinstance(group, Products):
+                    left, right = roots.factors(name, group.left[index], group.right[index])
+                    total = total + ((left @ left.mT) * (right @ right.mT)).sum((1, 2))
+                else:
+                    total = total + (group.values[index] / self.noise).square().sum(1)
+        if slopes is not None:
+            total = total + self.head.square(lines, slopes, roots)
+        return total * (lines.shape[1] - 1) ** 2
+
+    def sentence(self) -> tuple[list[int], bool]:
+        """The likeliest sentence, and whether the update says more for it than its text costs."""
+        begin, end = len(self.tree.start), self.tree.end
+        assert end is not None
+        start = torch.tensor([self.tree.start], device=self.norms.device)
+        beam = _Beam(start, *self.norms.new_zeros(3, 1))
+        best, line, stale = -torch.inf, [*self.tree.start], 0
+        while beam.ids.shape[1] < self.tree.longest:
+            text, linear = self.shift.next_logs(beam.ids)
+            if beam.ids.shape[1] > begin:
+                ids = beam.ids[:_ENDED]
+                ids = torch.cat([ids, ids.new_full((len(ids), 1), end)], 1)
+                scores = self.scores(ids)
+                top = int(scores.argmax())
+                if float(scores[top]) > best:
+                    best, line, stale = float(scores[top]), ids[top].tolist(), 0
+                else:
+                    stale += 1
+            if stale > _STALE or self.tree.job.expired:
+                break
+            text[:, end] = -torch.inf
+            beam = self._extended(beam, text, linear)
+        improved, score = self._improved(torch.tensor(line, device=start.device), best)
+        return improved.tolist(), score > 0
+
+    def _improved(self, line: Tensor, best: float) -> tuple[Tensor, float]:
+        """The line and its score after exchanges of single words, place by place."""
+        begin = len(self.tree.start)
+        text, linear = (part[0, :-1] for part in self.shift.logs(line[None]))
+        gain = text + self.scale * linear - self.scale**2 * self.norms[1] / 2
+        lead = gain.gather(1, line[1:, None])
+        for place in range(begin, len(line) - 1):
+            rivals = gain[place - 1].topk(_RIVALS).indices
+            rivals = rivals[gain[place - 1, rivals] > lead[place - 1] - _SURE]
+            rivals = rivals[(rivals != line[place]) & (rivals != line[-1])]
+            if not len(rivals) or self.tree.job.expired:
+                continue
+            lines = line.repeat(len(rivals), 1)
+            lines[:, place] = rivals
+            scores = self.scores(lines)
+            if float(scores.max()) > best:
+                best, line = float(scores.max()), lines[int(scores.argmax())]
+        return line, best
+
+    def scores(self, lines: Tensor) -> Tensor:
+        """Log-probability of whole sentences ``(line,)`` and of the update given each of them."""
+        text, linear = (
+            part[:, :-1].gather(2, lines[:, 1:, None]).sum((1, 2))
+            for part in self.plain.logs(lines)
+        )
+        return text + linear.clamp(min=0).square() / self.squares(lines, self.white) / 2
+
+    def _extended(self, beam: _Beam, text: Tensor, linear: Tensor) -> _Beam:
+        norms = self.norms[0 if len(self.tree.start) == beam.ids.shape[1] else 1]
+        gain = text + self.scale * linear - self.scale**2 * norms / 2
+        gain, tokens = gain.topk(_LINES if len(gain) == 1 else _TOKENS, dim=1)
+        total = (beam.score(self.scale)[:, None] + gain).flatten()
+        order = total.topk(min(_LINES, len(total))).indices
+        rows, words = order // tokens.shape[1], tokens.flatten()[order]
+        ids = torch.cat([beam.ids[rows], words[:, None]], 1)
+        lines = _Beam(
+            ids,
+            beam.text[rows] + text[rows, words],
+            beam.linear[rows] + linear[rows, words],
+            self.squares(ids, self.rest),
+        )
+        return lines.take(lines.score(self.scale).topk(min(_PREFIXES, len(ids))).indices)

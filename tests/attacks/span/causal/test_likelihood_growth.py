@@ -1,0 +1,74 @@
+"""A sentence grown by its likelihood where white noise hides every layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attacks.base import Job
+from attacks.proofs.gradient_match import GradientMatcher
+from attacks.span.causal.likelihood_growth import LikelihoodGrowth
+from attacks.span.causal.samples import sampled
+from attacks.span.causal.text_covariance import TextCovariance, white_noise
+from attacks.span.causal.tree import Tree
+from attacks.span.span import Span
+from attacks.tokens.attacked_model import AttackedModel
+from attacks.tokens.soft_traces import soft_traces
+from tests.attacks.victims import Victim, lines, overlap
+
+NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 0.02}
+
+
+def grown(victim: Victim, row: int) -> tuple[LikelihoodGrowth, list[int]]:
+    seen, truth = victim.capture([row], NOISE)
+    match = GradientMatcher.of(seen, victim.task, torch.device("cpu"), signs=False)
+    start, end = victim.task.tokens([""])[0]
+    drawn = sampled(match.model.network, [start], torch.Generator().manual_seed(0))
+    tree, network = Tree([start], end, 24, Job()), match.model.network
+    return LikelihoodGrowth(tree, network, match, drawn), lines(truth)[0]
+
+
+def test_likelihoods_are_those_of_the_whole_gradient(gpt2: Victim) -> None:
+    growth, line = grown(gpt2, 5)
+    ids = torch.tensor([line])
+    words = len(line) - 1
+    gradient = growth.match.gradient(ids[0])
+    for roots, shift in ((growth.white, growth.plain), (growth.rest, growth.shift)):
+        white = {name: roots(name, value) for name, value in gradient.items()}
+        square = words**2 * sum(float(value.square().sum()) for value in white.values())
+        assert float(growth.squares(ids, roots)) == pytest.approx(square, rel=1e-3)
+        inner = words * sum(
+            float((roots(name, value) * white[name]).sum())
+            for name, value in growth.match.update.items()
+        )
+        linear = shift.logs(ids)[1][0, :-1].gather(1, ids[0, 1:, None]).sum()
+        assert float(linear) == pytest.approx(inner, rel=0.02)
+
+
+def test_the_scale_of_texts_in_noise_is_measured() -> None:
+    rng = torch.Generator().manual_seed(0)
+    left, right = (torch.logspace(0, -3, size).diag() for size in (24, 60))
+    covariance = TextCovariance({"a": left}, {"a": right * left.trace() / right.trace()})
+    spread = (left.diagonal()[:, None] * right.diagonal() / right.trace()).sqrt()
+    update = {"a": 3 * spread * torch.randn(24, 60, generator=rng)}
+    update["a"] += 0.01 * torch.randn(24, 60, generator=rng)
+    assert covariance.scale(update, 0.01) == pytest.approx(3, rel=0.1)
+    noise = {"a": 0.01 * torch.randn(24, 60, generator=rng)}
+    assert white_noise(noise) == pytest.approx(0.01, rel=0.1)
+    assert covariance.scale(noise, 0.01) < 0.1
+
+
+@pytest.mark.slow
+def test_words_are_read_where_no_layer_stands_out(gpt2: Victim) -> None:
+    shares, chance = [], []
+    for row in (5, 7):
+        seen, truth = gpt2.capture([row], NOISE)
+        traces = soft_traces(AttackedModel.of(seen, gpt2.task), rows=True)
+        assert traces.first is None
+        assert not traces.near
+        assert not traces.later
+        (guess,) = Span().reconstruct([seen], gpt2.task, [torch.Generator().manual_seed(0)], Job())
+        shares.append(overlap(guess, lines(truth)))
+        chance.append(overlap(guess, lines(gpt2.capture([row + 1])[1])))
+    assert min(shares) > max(chance)
+    assert sum(shares) > 0.4
