@@ -23,7 +23,7 @@ _FEED_FORWARD = 4.0  # least ratio of the sides of a feed-forward weight
 _EVEN_RANKS = 0.33  # median over largest rank of such weights, below which all matrices are taken
 _HEAD_SHIFT = 0.5  # the same for what the head's update says of the next word
 
-_STEP = 0.01
+_STEP = 0.01  # of the norm of the weights that move
 
 
 class DirectionalShift:
