@@ -14,6 +14,7 @@ from attacks.span.causal.tree import Tree
 from attacks.span.span import Span
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.soft_traces import soft_traces
+from fedsim.tasks.text import TextTask
 from tests.attacks.victims import Victim, lines, overlap
 
 NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 0.02}
@@ -21,6 +22,7 @@ NOISE: dict[str, object] = {"name": "gaussian_noise", "std": 0.02}
 
 def grown(victim: Victim, row: int) -> tuple[LikelihoodGrowth, list[int]]:
     seen, truth = victim.capture([row], NOISE)
+    assert isinstance(victim.task, TextTask)
     match = GradientMatcher.of(seen, victim.task, torch.device("cpu"), signs=False)
     start, end = victim.task.tokens([""])[0]
     drawn = sampled(match.model.network, [start], torch.Generator().manual_seed(0))
@@ -61,6 +63,7 @@ def test_the_scale_of_texts_in_noise_is_measured() -> None:
 @pytest.mark.slow
 def test_words_are_read_where_no_layer_stands_out(gpt2: Victim) -> None:
     shares, chance = [], []
+    assert isinstance(gpt2.task, TextTask)
     for row in (5, 7):
         seen, truth = gpt2.capture([row], NOISE)
         traces = soft_traces(AttackedModel.of(seen, gpt2.task), rows=True)
