@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, Context, Message
 
 from clients.truth_mod import round_of
 from fedsim.canaries import Planting
+from fedsim.capture import client_of
 from fedsim.errors import ConfigError
 
 Call: TypeAlias = Callable[[Message, Context], Message]
@@ -61,7 +62,7 @@ def canary_mod(
             )
         # A copy: what the server sent may share its memory.
         weights = {key: torch.from_numpy(np.array(array.numpy())) for key, array in sent.items()}
-        planted = planting.update(weights, str(context.node_id), round_)
+        planted = planting.update(weights, str(client_of(context.node_id)), round_)
         reply.content[name] = ArrayRecord({k: Array(v.numpy()) for k, v in planted.items()})
         return reply
 

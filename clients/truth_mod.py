@@ -15,7 +15,7 @@ from flwr.app import Context, Message
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from fedsim.capture import CaptureKey
+from fedsim.capture import CaptureKey, client_of
 from fedsim.truth import TruthStore
 from fedsim.types import Batch, joined
 
@@ -55,7 +55,7 @@ def truth_mod(
             reply = call_next(message, context)
         round_ = round_of(message)
         if batches and round_ is not None:
-            key = CaptureKey(round=round_, client=context.node_id)
+            key = CaptureKey(round=round_, client=client_of(context.node_id))
             distinct, steps = _distinct(batches)
             store.save(key, distinct, tuple(range(len(distinct))), steps)
         return reply

@@ -26,10 +26,18 @@ Setting: TypeAlias = bool | int | float | str
 _NAME = re.compile(r"round-(\d+)[-/]client-(\d+)")
 
 
+def client_of(node: int) -> int:
+    """The number of Flower's node: its id without the highest of 64 bits.
+
+    SQLite and Parquet hold signed integers, and half of all ids are greater.
+    """
+    return node & (2**63 - 1)
+
+
 class CaptureKey(Record):
     """One client in one round; rounds count from 1.
 
-    Clients count from 0, or have Flower's node id in another application.
+    Clients count from 0, or have Flower's node id in another application, see ``client_of``.
     """
 
     round: int

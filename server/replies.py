@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.common import FitIns, FitRes, Parameters
 from flwr.server.client_proxy import ClientProxy
 
-from fedsim.capture import Kind, Setting
+from fedsim.capture import Kind, Setting, client_of
 from fedsim.errors import StoreError
 from fedsim.knowledge import Knowledge
 from fedsim.reply_kind import cosine
@@ -139,7 +139,7 @@ class Reply:
         if not arrays:
             raise StoreError("it holds no array")
         others = {name: value for name, value in beside.items() if name not in arrays}
-        return cls(node, None, stated(sent.config), arrays, sent, claim, others)
+        return cls(client_of(node), None, stated(sent.config), arrays, sent, claim, others)
 
 
 def _start(node: int, sent: Mapping[int, Sent]) -> Sent:

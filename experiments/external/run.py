@@ -24,7 +24,7 @@ from experiments.plan.config import AttackStage, ExperimentConfig, Plan
 from experiments.plan.folder import Run
 from experiments.stages.attack import guess_folder
 from experiments.stages.rows import read_rows
-from fedsim.capture import CaptureKey, CaptureStore, batch_from
+from fedsim.capture import CaptureKey, CaptureStore, batch_from, client_of
 from fedsim.cell import TaskConfig
 from fedsim.errors import ConfigError, StoreError
 from fedsim.federation import FederationConfig
@@ -153,6 +153,11 @@ def _take_in(captures: Captured, cell: Cell) -> None:
     broadcasts: dict[str, str] = {}
     error: ConfigError | None = None
     for key in captures.store.keys():
+        if key.client != client_of(key.client):
+            raise ConfigError(
+                f"{key}: an earlier version captured it, and no table holds so great a node id. "
+                "Capture again."
+            )
         try:
             victim = captures.update(key)
         except ConfigError as fault:  # of this client's tensors; the others' may fit

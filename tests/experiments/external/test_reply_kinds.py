@@ -25,7 +25,7 @@ from torch.nn import functional as F
 import fedsim
 from experiments.external.attack_stage import attack_captures
 from experiments.external.captured import Captured, captured
-from fedsim.capture import CaptureStore
+from fedsim.capture import CaptureStore, client_of
 from fedsim.errors import ConfigError
 from fedsim.reply_kind import kind_of
 from server.eavesdropper import Eavesdropper
@@ -466,3 +466,13 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path: Path) -> None:
         Eavesdropper(FedAvg(), tmp_path, model=Net(), tokeniser="gpt2")
     with pytest.raises(ConfigError, match="loss without the model"):
         Eavesdropper(FedAvg(), tmp_path, loss=loss)
+
+
+def test_nodes_of_64_bits_are_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No signed column of a table holds the ids of half of Flower's nodes."""
+    monkeypatch.setattr("server.grids.local._FIRST_NODE", 2**63 + 5)
+    found = capture(tmp_path / "captures", WEIGHTS["float32"])
+    assert [key.client for key in found.store.keys()] == [5, 6, 7]
+    assert client_of(2**64 - 1) == 2**63 - 1
+    campaign = attack_captures(found, ["spear"], 20, quiet=True)
+    assert len(campaign.guesses) == CLIENTS
