@@ -97,8 +97,8 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
         title=opening(find(answer.name)).rstrip("."),
         paper="",
         command=(
-            f"fedsim calibrate {answer.name} {lose} --depth {depth}{grain}; fedsim run on its "
-            "equal.toml, with noise of the strengths beside"
+            f"fedsim calibrate {answer.name} {lose} --depth {depth}{grain}; fedsim run "
+            f"runs/{answer.name}-calibrated/calibration/equal.toml"
         ),
         **origin(read_json(roots[0] / "provenance.json")),
         columns=Columns(
@@ -116,7 +116,8 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
             "same under each defense. Cheaper noise is the strongest here that costs no more than "
             "the defense, dearer noise the weakest that costs no less: it leaks more if it leaks "
             "more than the former, and less if it leaks less than the latter.",
-            f"What is lost is the mean of {len(answer.seeds)} seeds, and no more than an estimate.",
+            f"What is lost is the mean of {len(answer.seeds)} seeds, and no more than an estimate. "
+            "Noise of further strengths of the search was added to the file that was run.",
             f"Jobs: {'; '.join(jobs(Run.open(root)) for root in roots)}.",
         ),
     )
