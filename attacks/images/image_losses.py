@@ -128,9 +128,9 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     signs = [i for i, one in enumerate(chain.defenses) if "sign" in one.distortions]
     last = signs[-1] if signs else 0
     if signs and not (several and (singles or chain.defenses[last].per_example)):
-        flipped = any("noise" in one.distortions for one in chain.defenses[last + 1 :])
+        flipped = any("noise" in defense.distortions for defense in chain.defenses[last + 1 :])
         return ImageLoss(model, "signs", dither=_dither(observation, last), flipped=flipped)
-    zeroing = [one for one in chain.defenses if "sparsity" in one.distortions]
+    zeroing = [defense for defense in chain.defenses if "sparsity" in defense.distortions]
     ranked = several and all(_ranks_each(one) for one in zeroing)
     if zeroing and not signs and not ranked:
         return ImageLoss(model, "support")
@@ -138,10 +138,10 @@ def matching_loss(model: Replay, observation: Observation, *, adaptive: bool) ->
     alone = not signs and known.cohort == 1
     rounded = alone and {"rounding", "noise"} & chain.distortions == {"rounding"}
     form: ImageForm = "interval" if rounded else "cosine"
-    if several and all(_ranks_each(one) for one in chain.defenses) and zeroing:
+    if several and all(_ranks_each(defense) for defense in chain.defenses) and zeroing:
         form = "ranks"
     apart = singles and bool({"sign", "scale"} & chain.distortions)
-    surrogate = replace(chain, defenses=tuple(one.sharp(SHARP) for one in chain.defenses))
+    surrogate = replace(chain, defenses=tuple(defense.sharp(SHARP) for defense in chain.defenses))
     return ImageLoss(model, form, surrogate, each=apart or (several and chain.per_example))
 
 

@@ -156,7 +156,10 @@ class RegularisedMatching(ImageMatching, ABC):
         if not self.batch_statistics:
             return seen
         assert isinstance(seen.loss, ImageLoss)
-        found = [observed_statistics(one, seen.loss.model.network) for one in observations]
+        found = [
+            observed_statistics(observation, seen.loss.model.network)
+            for observation in observations
+        ]
         statistics = {
             name: torch.stack([own[name] for own in found]).to(job.device) for name in found[0]
         }

@@ -113,7 +113,7 @@ class Membership(Attack):
         if self.over_rounds:
             scores = summed(observations, scores)
         empty = rows[:0].to("cpu")
-        return [Reconstruction(empty, scores=one.double().cpu()) for one in scores]
+        return [Reconstruction(empty, scores=score.double().cpu()) for score in scores]
 
     def _scores(
         self,

@@ -52,10 +52,10 @@ class ObservedCuts:
     # Singular value behind the number of examples, as a share of the one before it, up to which a
     # sum's gradient has that rank.
     summed_rank: float = 0.01
-    # Sines of the angles between spans of two sums: of directions that both share, 1e-6 at 64 rows
-    # of CIFAR-10, and of the next one, 0.3 there.
+    # Sine of the angle between spans of two sums: of directions that both share, 1e-6 at 64 rows of
+    # CIFAR-10.
     common_sine: float = 1e-3
-    separate_sine: float = 0.03
+    separate_sine: float = 0.03  # of the first direction that they do not share, 0.3 there
     completion_rounds: int = 20  # rounds of imputation of entries that were not sent
 
 

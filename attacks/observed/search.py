@@ -54,12 +54,12 @@ def slopes(
         with torch.enable_grad():
             if all(len(variable) == 1 for variable in own.values()):
                 value, others = objective(_only(own), *map(_only, fixed))
-                value, others = value[None], tuple(one[None] for one in others)
+                value, others = value[None], tuple(other[None] for other in others)
             else:
                 value, others = together(own, *fixed)
             gradients = torch.autograd.grad(value.sum(), list(own.values()), materialize_grads=True)
         slope = dict(zip(own, gradients, strict=True))
-        return slope, (value.detach(), tuple(one.detach() for one in others))
+        return slope, (value.detach(), tuple(other.detach() for other in others))
 
     return of
 

@@ -37,7 +37,7 @@ def by_updates(sums: Sequence[Observation]) -> dict[int, Observation]:
     counts = torch.tensor([float(seen.knowledge.num_examples or 0) for seen in sums]).double()
     shares, rows = (inverse @ counts)[told], inverse[told] * counts
     updates = [seen.update() for seen in sums]
-    solved = {name: _solved(rows, [one[name] for one in updates]) for name in updates[0]}
+    solved = {name: _solved(rows, [update[name] for update in updates]) for name in updates[0]}
     mean = torch.full((1, len(sums)), 1 / len(sums)).double()
     sent = {name: _solved(mean, [seen.sent[name] for seen in sums])[0] for name in sums[0].sent}
     names = [client for client, known in zip(clients, told.tolist(), strict=True) if known]

@@ -59,7 +59,7 @@ def support(
     best = max(given, key=lambda labelling: test.p_value(lines, labelling), default=None)
     if best is None:
         return "guess"
-    rivals = (test.p_value(one, best, rival=True) for one in _rivals(lines, task, network))
+    rivals = (test.p_value(rival, best, rival=True) for rival in _rivals(lines, task, network))
     return verdict.support(test.p_value(lines, best), rivals)
 
 

@@ -60,7 +60,7 @@ def run_job(spec: JobSpec, report: Report = silent) -> list[JobRecord]:
     peak = torch.cuda.max_memory_allocated(device) if on_gpu else _resident()
     each = seconds / len(spec.keys)
     records = [write_outcome(spec, key, outcomes[key], each, peak, name) for key in spec.keys]
-    lost = next((one for one in outcomes.values() if isinstance(one, _LOST)), None)
+    lost = next((outcome for outcome in outcomes.values() if isinstance(outcome, _LOST)), None)
     if lost is not None:
         raise GpuLost(
             f"{spec.name}: the GPU stopped ({' '.join(str(lost).split())[:200]}). The job is "
@@ -121,7 +121,7 @@ def _attack(
             guesses = reconstruct(attack, observations, task, job, spec)
             if len(guesses) != len(observations):
                 raise ValueError(f"{len(guesses)} guesses for {len(observations)} observations")
-            ended = [_unfinished(one) if job.late else one for one in guesses]
+            ended = [_unfinished(guess) if job.late else guess for guess in guesses]
             outcomes |= zip((o.key for o in observations), ended, strict=True)
     except (KeyboardInterrupt, Terminated):
         raise

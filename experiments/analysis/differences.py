@@ -152,7 +152,7 @@ def compare_attacks(run: Path, names: Collection[str] = ()) -> Comparison:
         head = f"{key.dataset}, {key.model}: " if len(sides) > 1 else ""
         for metric in HEADLINE[side.findings.modality]:
             attacks = attacks_of(side.scores, metric)
-            keys = [one.attacker for one in attacks]
+            keys = [attack.attacker for attack in attacks]
             for pair in combinations(attacks, 2):
                 asked = not names or all(one.attacker.attack in names for one in pair)
                 if asked and pair[0].place == pair[1].place:

@@ -31,7 +31,7 @@ def adaptive_gaps(attacks: Sequence[Scored]) -> list[Gap]:
 
     The intervals hold together, over all attacks and defenses that are given (Bonferroni).
     """
-    known = {(one.place, one.attacker): one for one in attacks}
+    known = {(attack.place, attack.attacker): attack for attack in attacks}
     pairs = []
     for (place, attacker), one in known.items():
         twin = oblivious_twin(attacker, [key for where, key in known if where == place])
@@ -46,7 +46,11 @@ def oblivious_twin(attacker: AttackKey, others: Iterable[AttackKey]) -> AttackKe
         return None
     mine = attacker.attack, _shared_options(attacker)
     return next(
-        (one for one in others if not one.adaptive and (one.attack, _shared_options(one)) == mine),
+        (
+            other
+            for other in others
+            if not other.adaptive and (other.attack, _shared_options(other)) == mine
+        ),
         None,
     )
 

@@ -51,7 +51,7 @@ def broken(
     for limit in limits:
         attacks = _tried(scores, limit.metric)
         for place in places:
-            tried = [one for one in attacks if one.place == place]
+            tried = [attack for attack in attacks if attack.place == place]
             if not tried:
                 lines.append(f"{where(place)}: no finished attack has a score of {limit.metric}")
             lines += [line for one in tried if (line := _over(one, limit, compare))]

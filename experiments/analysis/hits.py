@@ -75,7 +75,7 @@ def exact_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> lis
         exact = _hits(known[metric], sign * EXACT[metric], sign)
     else:
         exact = _hits(known.get(main, ()), _EXACT_MAIN[main], 1.0)
-    close = {one.attacker: bool(one.blind) for one in _hits(known.get(main, ()), CLOSE[main], 1.0)}
+    close = {hit.attacker: bool(hit.blind) for hit in _hits(known.get(main, ()), CLOSE[main], 1.0)}
     return [replace(one, guessable=close.get(one.attacker, False)) for one in exact]
 
 

@@ -65,7 +65,9 @@ def evidence(
     return Evidence(
         verdicts=verdicts,
         gaps=tuple(
-            adaptive_gaps([one for place in utility for one in attacks if one.place == place])
+            adaptive_gaps(
+                [attack for place in utility for attack in attacks if attack.place == place]
+            )
         ),
         against_none=tuple(_against_none(verdicts, attacks)),
         certified=tuple(one for place, part in parts.items() for one in _certified(place, part)),
@@ -82,7 +84,7 @@ def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Ite
     defenses of a setting at once. The Bonferroni correction counts every comparison that could
     have been shown: level 1 - 0.05 / sum of the candidates over the defenses of the setting.
     """
-    known = {(one.place, one.attacker): one for one in attacks}
+    known = {(attack.place, attack.attacker): attack for attack in attacks}
     bases = undefended(place for place, _ in known)
     pairs: dict[str, list[tuple[Scored, Scored, int]]] = {}
     for verdict in verdicts:

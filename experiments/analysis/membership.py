@@ -115,7 +115,7 @@ def inferred(
         if row.value is not None and row.probe == "none" and row.control != "second_client"
     ]
     attacks = {row.attack_key for row in kept}
-    names = {one: told_apart(one, attacks) for one in attacks}
+    names = {attack: told_apart(attack, attacks) for attack in attacks}
     groups: dict[_Group, list[ScoreRow]] = defaultdict(list)
     for row in kept:
         control = SEEN if row.control == "none" else title(row.control)

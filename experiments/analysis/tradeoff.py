@@ -52,7 +52,7 @@ def points(
 
     Models that diverged are left out.
     """
-    known = {(one.place, one.attacker): one.values for one in attacks}
+    known = {(attack.place, attack.attacker): attack.values for attack in attacks}
     bases = undefended(utility)
     found = []
     for verdict in verdicts:

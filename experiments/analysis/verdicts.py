@@ -113,7 +113,7 @@ def judge(
     tested = _tested(place, scores, here, modality, rule, working, bounded=bounded)
     labels = _matches(here, (LABELS,), rule, rule.rouge)
     labels = labels if any(match.leaks for match in labels) else []
-    known = {one.attacker: one for one in tested.attacks}
+    known = {attack.attacker: attack for attack in tested.attacks}
     beating = _beating(tested)
     best = max(
         tested.matches,
@@ -126,7 +126,7 @@ def judge(
     chosen = portfolio(tested.attacks)
     rows, grade = _rows(tested)
     telling = members if members is not None and members.tells else None
-    victims = {victim for one in tested.attacks for victim in one.values}
+    victims = {victim for attack in tested.attacks for victim in attack.values}
     return Verdict(
         **place._asdict(),
         word=_word(rows, labels=bool(labels), members=telling is not None),
@@ -152,8 +152,8 @@ def judge(
         },
         over_null=best.against[main][null] if best and null else None,
         beating=beating,
-        oblivious=_strongest([one for one in tested.attacks if not one.attacker.adaptive]),
-        adaptive=_strongest([one for one in tested.attacks if one.attacker.adaptive]),
+        oblivious=_strongest([attack for attack in tested.attacks if not attack.attacker.adaptive]),
+        adaptive=_strongest([attack for attack in tested.attacks if attack.attacker.adaptive]),
         gained=gap.attacker if gap else None,
         gain=gap.difference if gap else None,
         portfolio=estimate(chosen) if chosen else None,
@@ -249,7 +249,7 @@ def _beating(tested: _Tested) -> tuple[AttackKey, ...]:
 
 
 def _clients(tested: _Tested, hits: Iterable[frozenset[VictimKey]]) -> Clients:
-    victims = {victim for one in tested.attacks for victim in one.values}
+    victims = {victim for attack in tested.attacks for victim in attack.values}
     return counted(frozenset[VictimKey]().union(*hits), len(owners(victims)))
 
 
@@ -317,7 +317,7 @@ def _lost(jobs: Mapping[str, int]) -> Iterator[Reason]:
 
 def _untried(tested: _Tested) -> Iterator[Reason]:
     """Which attack is missing: one that works without a defense, and is adapted to the defense."""
-    ran = [one for one in tested.attacks if 2 * len(one.refused) <= len(one.values)]
+    ran = [attack for attack in tested.attacks if 2 * len(attack.refused) <= len(attack.values)]
     if not ran:
         yield Reason(kind="hardly_tested")
         return

@@ -60,7 +60,7 @@ def submit_attack(
         with Ledger(working / "jobs.sqlite") as ledger:
             records = run_serial(specs, ledger)
         seconds = _cpu() - before
-        answers = {str(one.key): _answer(specs[0], one, bundle) for one in records}
+        answers = {str(record.key): _answer(specs[0], record, bundle) for record in records}
     kept = {name: one for name, one in answers.items() if not isinstance(one, str)}
     lost = [f"{name}: {one}" for name, one in answers.items() if isinstance(one, str)]
     if not kept:

@@ -113,7 +113,7 @@ def audit(run: Run, canaries: int | None = None) -> AuditRecord:
     """
     if canaries is not None and canaries < FEWEST:
         raise ConfigError(f"canaries: {canaries} is too few. Take at least {FEWEST}.")
-    configs = [one.config for one in run.cells if one.config.seed == one.experiment.seeds[0]]
+    configs = [cell.config for cell in run.cells if cell.config.seed == cell.experiment.seeds[0]]
     claims = sum(len(_rounds(config)) for config in configs if not obstacle(config))
     rows: list[AuditRow] = []
     skipped = {}

@@ -104,10 +104,10 @@ def ceiling(
     unfold(reply.model.network)
     with one_thread():
         if name not in known:
-            total = [information(reply, one) for one in examples[:_CHOOSE]]
+            total = [information(reply, example) for example in examples[:_CHOOSE]]
             known[name] = torch.stack(total).mean(0)
         chosen = _inverse(known[name] / noise.std**2 + images.precision)
-        moved = [_moved(reply, one, chosen, rng) for one in examples[_CHOOSE:]]
+        moved = [_moved(reply, example, chosen, rng) for example in examples[_CHOOSE:]]
     measured = upper_mean(torch.tensor(moved))
     prior = float((chosen @ images.precision * chosen.T).sum())
     error = float(chosen.trace()) ** 2 / (measured / noise.std**2 + prior) / len(chosen)

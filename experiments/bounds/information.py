@@ -85,7 +85,10 @@ class Listed:
         """Slope, and what the line has at no information."""
         groups = [self.images[self.classes == one].double() for one in self.classes.unique()]
         return [
-            (slope, sum(len(one) * _emptiness(one, slope) for one in groups) / len(self.images))
+            (
+                slope,
+                sum(len(group) * _emptiness(group, slope) for group in groups) / len(self.images),
+            )
             for slope in _SLOPES
         ]
 

@@ -144,5 +144,5 @@ def _afford(task: Task, root: Path, *, quiet: bool, as_json: bool) -> None:
     path = write_afforded(answer, task.experiment, root)
     said = "\n".join([*lines(answer), f"all of them beside none: fedsim run {path}"])
     say(json.dumps(answer.model_dump(mode="json")) if as_json else said)
-    if all(one.defense is None for one in answer.families):
+    if all(family.defense is None for family in answer.families):
         raise typer.Exit(1)

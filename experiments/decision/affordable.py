@@ -127,7 +127,7 @@ class Affordable:
         family, place = self.task.families[number], (number, index)
         here, base = self._trained(place), self._trained(NONE)
         lose = self.task.question.lose
-        lost = {one.measure: one for one in costs(lose, by_seed(here), by_seed(base))}
+        lost = {cost.measure: cost for cost in costs(lose, by_seed(here), by_seed(base))}
         spent = Spent(
             name=family.member(index),
             value=family.values[index],
@@ -165,7 +165,7 @@ def write_afforded(answer: Afforded, experiment: ExperimentConfig, root: Path) -
     write_json(folder / "answer.json", answer)
     table = experiment.model_dump(mode="json", exclude_none=True)
     table["name"] = f"{experiment.name}-equal"
-    chosen = [one.defense for one in answer.families if one.defense is not None]
+    chosen = [family.defense for family in answer.families if family.defense is not None]
     table["defenses"] = [dict(UNDEFENDED), *chosen]
     whole = parse_experiment(table).model_dump(mode="json", exclude_none=True)
     path = folder / "equal.toml"

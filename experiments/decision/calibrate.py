@@ -198,7 +198,7 @@ class Calibration:
     @cached_property
     def attacks(self) -> list[str]:
         """Labels of the attacks that rebuild rows."""
-        chosen = [one for one in entries(self.experiment) if one.infers == "rows"]
+        chosen = [entry for entry in entries(self.experiment) if entry.infers == "rows"]
         return [one.label for one in chosen if one.key.attack != PRIOR_ONLY]
 
     @cached_property
@@ -264,7 +264,7 @@ def _reached(target: Target, found: Decision, trial: CellTrial, nats: float) -> 
         attack=worst,
         clients=bounds[worst].clients,
         mean=target.shown(bounds[worst].mean),
-        low=target.shown(max(one.low for one in bounds.values())),
+        low=target.shown(max(bound.low for bound in bounds.values())),
         high=target.shown(bounds[worst].high),
         blind=target.shown(fmean(blind)) if blind else None,
         bound=target.bound(fmean(blind), nats) if blind else None,

@@ -54,7 +54,7 @@ def picture(answer: Answer) -> Figure:
 def _target(answer: Answer) -> Target:
     """A mean if one was asked for, as it tells more than a share."""
     targets = parse_targets(answer.question.hold)
-    return next((one for one in targets if one.name not in SHARES), targets[0])
+    return next((target for target in targets if target.name not in SHARES), targets[0])
 
 
 def _of(tried: Tried, target: Target) -> Reached:

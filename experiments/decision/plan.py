@@ -64,7 +64,7 @@ def attacked(
 def last_round(experiment: ExperimentConfig, families: Sequence[Family]) -> int:
     """The round after which nothing is attacked; that of all training where noise depends on it."""
     whole, captured = experiment.federation.rounds, experiment.capture.rounds
-    private = any(build_chain(one.tables, "defenses").unit is not None for one in families)
+    private = any(build_chain(family.tables, "defenses").unit is not None for family in families)
     if not captured or private or experiment.federation.schedule_over == "rounds":
         return whole
     return max(captured)

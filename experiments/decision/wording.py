@@ -64,9 +64,9 @@ def headline(answer: Answer) -> str:
         tried = found.at_weakest
         assert tried is not None
         return f"{tried.name} is the weakest that holds{_price(found)}"
-    if any(one.outcome == "costs too much" for one in answer.families):
+    if any(family.outcome == "costs too much" for family in answer.families):
         return "No defense holds at that cost: what holds loses more utility"
-    if all(one.outcome == "leaks" for one in answer.families):
+    if all(family.outcome == "leaks" for family in answer.families):
         return "No defense holds: each leaks at its strongest"
     return "No defense is shown to hold"
 
@@ -202,7 +202,7 @@ def _value(found: FamilyAnswer, index: int) -> str:
 
 
 def _lost(found: FamilyAnswer) -> str:
-    return ", ".join(share_lost(one) for one in found.costs)
+    return ", ".join(share_lost(cost) for cost in found.costs)
 
 
 def share_lost(one: Cost) -> str:
@@ -215,7 +215,7 @@ def _price(found: FamilyAnswer) -> str:
     """What the weakest that holds costs, as the end of a sentence."""
     if not found.costs:
         return ""
-    sure = any(one.lost.low is not None and one.lost.low > 0 for one in found.costs)
+    sure = any(cost.lost.low is not None and cost.lost.low > 0 for cost in found.costs)
     return f", {'and costs' if sure else 'at a cost not told from none:'} {_lost(found)}"
 
 

@@ -103,9 +103,9 @@ def _render(record: EvidenceRecord) -> str:
 def _persons(record: EvidenceRecord) -> list[tuple[str, WorstPerson]]:
     """Exact returns, the highest share of clients first; defenses with equal counts together."""
     groups: dict[tuple[int, int], list[WorstPerson]] = {}
-    for one in record.persons:
-        if one.kind == "verbatim":
-            groups.setdefault((one.hit, one.of), []).append(one)
+    for person in record.persons:
+        if person.kind == "verbatim":
+            groups.setdefault((person.hit, person.of), []).append(person)
     ordered = sorted(groups.values(), key=lambda group: -group[0].high)
     return [(_listed(group), group[0]) for group in ordered]
 

@@ -35,7 +35,7 @@ def privacy_cards(run: Run, sections: Sequence[TaskFindings]) -> Iterator[Privac
             if chain.unit is None or claimed is None:
                 continue
             setting, name = named_place(place)
-            private = next(one for one in chain.defenses if one.unit is not None)
+            private = next(defense for defense in chain.defenses if defense.unit is not None)
             yield PrivacyCard(
                 setting=setting,
                 defense=name,

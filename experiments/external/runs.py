@@ -62,9 +62,9 @@ class Frames:
         if not (self.root / "summary.json").is_file():
             raise StoreError(f"{self.root}: has no report. Run fedsim report {self.root} first.")
         found = [
-            (one.draw, one.size)
+            (drawing.draw, drawing.size)
             for section in read_record(self.root / "summary.json", Findings).sections
-            for one in drawings(section, [metric or section.main])
+            for drawing in drawings(section, [metric or section.main])
         ]
         if not found:
             raise StoreError(

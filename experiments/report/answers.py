@@ -49,8 +49,8 @@ def answers(section: TaskFindings) -> list[Answer]:
     """One answer for each setting of the task, in order."""
     verdicts = section.evidence.verdicts
     return [
-        _answer(section, setting, [one for one in verdicts if one.setting == setting])
-        for setting in dict.fromkeys(one.setting for one in verdicts)
+        _answer(section, setting, [verdict for verdict in verdicts if verdict.setting == setting])
+        for setting in dict.fromkeys(verdict.setting for verdict in verdicts)
     ]
 
 
@@ -59,12 +59,15 @@ def overall(sections: Iterable[TaskFindings]) -> str:
     worst: dict[str, str] = {}
     for section in sections:
         verdicts = section.evidence.verdicts
-        bare = {one.setting: one.rows for one in verdicts if one.defense == "none"}
-        for one in verdicts:
-            if one.defense != "none":
-                name = defense_name(one.defense, one.defense_options)
-                idle = one.word == "no leak found" and bare.get(one.setting, "leaks") != "leaks"
-                word = _IDLE if idle else _graded(one)
+        bare = {verdict.setting: verdict.rows for verdict in verdicts if verdict.defense == "none"}
+        for verdict in verdicts:
+            if verdict.defense != "none":
+                name = defense_name(verdict.defense, verdict.defense_options)
+                idle = (
+                    verdict.word == "no leak found"
+                    and bare.get(verdict.setting, "leaks") != "leaks"
+                )
+                word = _IDLE if idle else _graded(verdict)
                 worst[name] = min(worst.get(name, word), word, key=_SEVERITY.index)
     if not worst:
         return "No defense was tested."
@@ -122,7 +125,9 @@ def names(defenses: Sequence[str]) -> str:
 
 def certainty(sections: Iterable[TaskFindings], seeds: Collection[int]) -> str:
     """On how many victims, clients and trainings the answers rest, and what they leave open."""
-    verdicts = [one for section in sections for one in section.evidence.verdicts if one.victims]
+    verdicts = [
+        verdict for section in sections for verdict in section.evidence.verdicts if verdict.victims
+    ]
     if not verdicts:
         return "No victim was scored, so nothing is known."
     victims, clients = ([getattr(v, n) for v in verdicts] for n in ("victims", "clients"))
@@ -152,11 +157,11 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) -> Answer:
-    bare = next((one for one in verdicts if one.defense == "none"), None)
-    others = [one for one in verdicts if one.defense != "none"]
+    bare = next((verdict for verdict in verdicts if verdict.defense == "none"), None)
+    others = [verdict for verdict in verdicts if verdict.defense != "none"]
     clauses = [_without(section, bare)] if bare else []
     for word in _SEVERITY:
-        group = [one for one in others if _graded(one) == word]
+        group = [other for other in others if _graded(other) == word]
         if group:
             clauses.append(_under(section, group, bare))
     return Answer(
@@ -164,7 +169,7 @@ def _answer(section: TaskFindings, setting: str, verdicts: Sequence[Verdict]) ->
         short="; ".join(clauses),
         statements=(
             *([undefended(section, bare)] if bare else []),
-            *(defended(section, one, bare) for one in others),
+            *(defended(section, other, bare) for other in others),
         ),
     )
 

@@ -55,8 +55,8 @@ def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, M
         return LimitsRecord(ranks=(), successes=(), budgets=()), {}
     found = read_record(path, LimitsRecord)
     kept = LimitsRecord(
-        ranks=tuple(one for one in found.ranks if one.cell in cells),
-        successes=tuple(one for one in found.successes if one.cell in cells),
+        ranks=tuple(rank for rank in found.ranks if rank.cell in cells),
+        successes=tuple(success for success in found.successes if success.cell in cells),
         budgets=(),
     )
     runs = {one.cell: one.run for one in (*kept.ranks, *kept.successes)}

@@ -114,11 +114,11 @@ def _told(known: _Known, setting: str, defense: str) -> Told:
 
 
 def _rows(known: _Known, setting: str, defense: str) -> str:
-    for one in known.section.evidence.verdicts:
-        if named_place(one.place) == (setting, defense) and one.rows != "not attacked":
-            labels = "; the labels leak" if one.labels else ""
-            grade = f" ({one.grade})" if one.rows == "leaks" else ""
-            return f"{one.rows}{grade}{labels}."
+    for verdict in known.section.evidence.verdicts:
+        if named_place(verdict.place) == (setting, defense) and verdict.rows != "not attacked":
+            labels = "; the labels leak" if verdict.labels else ""
+            grade = f" ({verdict.grade})" if verdict.rows == "leaks" else ""
+            return f"{verdict.rows}{grade}{labels}."
     return ""
 
 
@@ -180,7 +180,9 @@ def _changes(
     known: _Known, setting: str, best: Finding | None, audits: Sequence[AuditRow]
 ) -> Iterator[str]:
     if best is not None and best.tells:
-        here = dict.fromkeys(one.defense for one in known.findings if one.setting == setting)
+        here = dict.fromkeys(
+            finding.defense for finding in known.findings if finding.setting == setting
+        )
         hidden = [one for one in here if known.hides(setting, one)]
         if hidden:
             yield f"{names(hidden)} left no member told here."

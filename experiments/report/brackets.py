@@ -112,7 +112,11 @@ def brackets(
     found: dict[DefenseInSetting, Bracket] = {}
     for cell, place in section.by_cell.items():
         if cell in limits and place not in found:
-            here = [one for one in section.results if one.place == place and not one.is_control]
+            here = [
+                result
+                for result in section.results
+                if result.place == place and not result.is_control
+            ]
             found[place] = bracket(section, limits[cell], here)
     return found
 
@@ -121,7 +125,7 @@ def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]
     """Both sides under one defense; ``results`` are of the attacks on it, without controls."""
     text = section.modality == "text"
     metric = section.main if text else _ERROR
-    known = [(one, one.leakage[metric]) for one in results if metric in one.leakage]
+    known = [(result, result.leakage[metric]) for result in results if metric in result.leakage]
     blind = next((found for one, found in known if one.attack == PRIOR_ONLY), None)
     tried = any(one.attack != PRIOR_ONLY for one, _ in known)
     best, reached = max(

@@ -53,8 +53,8 @@ def costs(section: TaskFindings) -> list[str]:
     """For each setting, how utility moves in training and what each tested defense does to it."""
     verdicts = section.evidence.verdicts
     found = []
-    for setting in dict.fromkeys(one.setting for one in verdicts):
-        here = [one for one in verdicts if one.setting == setting]
+    for setting in dict.fromkeys(verdict.setting for verdict in verdicts):
+        here = [verdict for verdict in verdicts if verdict.setting == setting]
         bare = next((one for one in here if one.defense == "none"), None)
         tested = [one for one in here if one.defense != "none" and one.victims]
         clauses = [_training(section, bare) if bare else "", *_moves(section, bare, tested)]

@@ -63,11 +63,17 @@ def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> s
     if bare is None or bare.rows != "leaks":
         return ""
     ran = dict.fromkeys(
-        one.attacker
-        for one in section.results
-        if one.place == verdict.place and one.control == one.probe == "none" and one.leakage
+        result.attacker
+        for result in section.results
+        if result.place == verdict.place
+        and result.control == result.probe == "none"
+        and result.leakage
     )
-    known = {one.attacker for one in section.results if one.place == bare.place and one.leakage}
+    known = {
+        result.attacker
+        for result in section.results
+        if result.place == bare.place and result.leakage
+    }
     weak = [
         one for one in ran if one.attack != PRIOR_ONLY and one in known and one not in bare.beating
     ]
@@ -78,7 +84,7 @@ def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> s
 
 
 def _names(section: TaskFindings, attackers: Sequence[AttackKey]) -> str:
-    names = [attack_label(section, one) for one in attackers]
+    names = [attack_label(section, attacker) for attacker in attackers]
     text = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return text[:1].upper() + text[1:]
 
@@ -100,13 +106,13 @@ def doubt(section: TaskFindings, verdict: Verdict) -> str:
         )
     if verdict.rows != "not decided":
         return ""
-    reasons = [one for one in verdict.reasons if one.kind not in _BESIDE]
+    reasons = [reason for reason in verdict.reasons if reason.kind not in _BESIDE]
     over = number(section, verdict.over_null)
-    said = any(one.kind == "wide" for one in reasons)
+    said = any(reason.kind == "wide" for reason in reasons)
     lead = (
         f"Its lead over a blind guess is {over}{unit_after(section)}. " if over and not said else ""
     )
-    open_ = [phrase(section, one) for one in reasons]
+    open_ = [phrase(section, reason) for reason in reasons]
     more = len(open_) - _MOST
     listed = "; ".join(open_[:_MOST]) + (f"; and {more} more" if more > 0 else "")
     return f"{lead}Left open: {listed}."
@@ -114,5 +120,7 @@ def doubt(section: TaskFindings, verdict: Verdict) -> str:
 
 def false_certificates(section: TaskFindings, verdict: Verdict) -> str:
     """The loudest warning of the page; empty where every certificate is true."""
-    false = [phrase(section, one) for one in verdict.reasons if one.kind == "false_certificates"]
+    false = [
+        phrase(section, reason) for reason in verdict.reasons if reason.kind == "false_certificates"
+    ]
     return " ".join(f"{one}." for one in false)

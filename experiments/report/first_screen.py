@@ -34,13 +34,13 @@ _ADVICE: Mapping[Kind, str] = {
 def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
     """The example that came back best, and the best under the defense that leaks least."""
     by_place: dict[DefenseInSetting, Shown] = {}
-    for one in examples:
-        place = section.by_cell.get(one.cell)
-        if place is None or one.value is None:
+    for example in examples:
+        place = section.by_cell.get(example.cell)
+        if place is None or example.value is None:
             continue
         before = by_place.get(place)
-        if before is None or before.value is None or one.value > before.value:
-            by_place[place] = one
+        if before is None or before.value is None or example.value > before.value:
+            by_place[place] = example
     if not by_place:
         return ""
     most = max(by_place, key=lambda place: _value(by_place[place]))
@@ -72,7 +72,7 @@ def _said(section: TaskFindings, place: DefenseInSetting, one: Shown) -> str:
 
 def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket]) -> Iterator[str]:
     """What would decide what is open, and how far a stronger attack could get at most."""
-    open_ = [one for one in section.evidence.verdicts if one.rows in _OPEN]
+    open_ = [verdict for verdict in section.evidence.verdicts if verdict.rows in _OPEN]
     for kind, advice in _ADVICE.items():
         who = [one for one in open_ if any(reason.kind == kind for reason in one.reasons)]
         if who:
@@ -92,18 +92,20 @@ def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket])
 
 def _clients(verdict: Verdict) -> int:
     """How many clients would decide; 0 where their number is not what is missing."""
-    known = [one.numbers.get("needed", 0.0) for one in verdict.reasons]
+    known = [reason.numbers.get("needed", 0.0) for reason in verdict.reasons]
     return round(max((one for one in known if math.isfinite(one)), default=0.0))
 
 
 def _names(verdicts: Iterable[Verdict]) -> str:
     found = dict.fromkeys(
-        "no defense" if one.defense == "none" else defense_name(one.defense, one.defense_options)
-        for one in verdicts
+        "no defense"
+        if verdict.defense == "none"
+        else defense_name(verdict.defense, verdict.defense_options)
+        for verdict in verdicts
     )
     return names(list(found))
 
 
 def _range(verdicts: Collection[Verdict]) -> str:
-    counts = sorted({one.clients for one in verdicts})
+    counts = sorted({verdict.clients for verdict in verdicts})
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

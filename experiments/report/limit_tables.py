@@ -37,8 +37,8 @@ def rank_table(limits: Iterable[RankLimit], labels: SettingNames) -> Table:
         (*WHO, "attack", "light", "counted", "median", "largest", "limit", "why"),
         tuple(
             (
-                *_who(one, labels),
-                title(one.attack),
+                *_who(limit, labels),
+                title(limit.attack),
                 found.colour,
                 found.what,
                 median_low(found.counts),
@@ -46,8 +46,8 @@ def rank_table(limits: Iterable[RankLimit], labels: SettingNames) -> Table:
                 found.limit,
                 found.reason,
             )
-            for one in limits
-            for found in [one.feasibility]
+            for limit in limits
+            for found in [limit.feasibility]
         ),
     )
 
@@ -67,14 +67,14 @@ def success_table(limits: Iterable[SuccessLimit], labels: SettingNames) -> Table
         (*WHO, "unit", "noise", "guess", "without", "one round", "all rounds", "rounds"),
         tuple(
             (
-                *_who(one, labels),
-                one.unit,
-                Number(one.noise),
-                one.guess,
-                *(Number(chance) for chance in (one.without, one.one, one.all)),
-                one.rounds,
+                *_who(limit, labels),
+                limit.unit,
+                Number(limit.noise),
+                limit.guess,
+                *(Number(chance) for chance in (limit.without, limit.one, limit.all)),
+                limit.rounds,
             )
-            for one in limits
+            for limit in limits
         ),
     )
 
@@ -150,9 +150,9 @@ def limit_tables(run: Run, record: LimitsRecord) -> Limits:
     labels = settings({cell.name: cell.config for cell in run.cells}, experiments)
     path = run.root / "summary.json"
     sections = read_record(path, Findings).sections if path.exists() else ()
-    known = {one.cell: one for one in record.budgets}
+    known = {budget.cell: budget for budget in record.budgets}
     rules = read_rules(run.root)
-    scored = [one for section in sections for one in brackets(section, known).values()]
+    scored = [bracket for section in sections for bracket in brackets(section, known).values()]
     both = {cell: unscored(one, rules[experiments[cell]]) for cell, one in known.items()}
     both |= {one.limit.cell: one for one in scored}
     made = (

@@ -73,22 +73,22 @@ def render(
     """
     templates, classes = environment(), metric_classes()
     common, own = simulated(chapters)
-    front = next((picture for one in chapters for picture in one.pictures), None)
+    front = next((picture for chapter in chapters for picture in chapter.pictures), None)
     part = templates.get_template("chapter.html.j2")
     body = "\n".join(
         part.render(chapter=one, front=front, simulated=own[i], full=full, redact=redact)
         for i, one in enumerate(chapters)
     )
-    sections = [one.section for one in chapters]
-    judged = [one.section for one in chapters if one.judged]
+    sections = [chapter.section for chapter in chapters]
+    judged = [chapter.section for chapter in chapters if chapter.judged]
     top = {
         "who": attackers(chapters),
         "overall": overall(judged) if judged else _NO_ROWS,
-        "certainty": certainty(judged, {seed for one in chapters for seed in one.seeds})
+        "certainty": certainty(judged, {seed for chapter in chapters for seed in chapter.seeds})
         if judged
         else _SURE,
     }
-    costing = [(one.heading, costs(one.section)) for one in chapters]
+    costing = [(chapter.heading, costs(chapter.section)) for chapter in chapters]
     text = f"{_visible(body)} {' '.join(top.values())}"
     shown = {metric for section in sections for metric in shown_metrics(section)}
     metrics = {row.metric for row in rows} if full else shown

@@ -21,11 +21,11 @@ def attackers(chapters: Sequence[Chapter]) -> str:
     """Who attacked, with what, and what was kept from the attacker."""
     names = dict.fromkeys(
         title(result.attack)
-        for one in chapters
-        for result in one.section.results
+        for chapter in chapters
+        for result in chapter.section.results
         if not result.is_control and result.attack != PRIOR_ONLY
     )
-    hidden = withheld([one.threat for one in chapters])
+    hidden = withheld([chapter.threat for chapter in chapters])
     parts = (
         WHO,
         f"It was not told {', nor '.join(hidden)}." if hidden else "",
@@ -37,8 +37,10 @@ def attackers(chapters: Sequence[Chapter]) -> str:
 def threats(chapters: Sequence[Chapter]) -> list[tuple[str, ThreatModel]]:
     """The cards that differ in what the server was told, each with the tasks that it is of."""
     groups: dict[tuple[tuple[str, ...], ...], list[Chapter]] = {}
-    for one in chapters:  # a task of pictures has fewer facts to withhold, such as no token count
-        groups.setdefault((one.threat.granted, one.threat.varied), []).append(one)
+    for (
+        chapter
+    ) in chapters:  # a task of pictures has fewer facts to withhold, such as no token count
+        groups.setdefault((chapter.threat.granted, chapter.threat.varied), []).append(chapter)
     found = []
     for group in groups.values():
         hidden = withheld([one.threat for one in group])
@@ -49,8 +51,8 @@ def threats(chapters: Sequence[Chapter]) -> list[tuple[str, ThreatModel]]:
 
 def simulated(chapters: Sequence[Chapter]) -> tuple[Lines, list[Lines]]:
     """What was simulated alike in all chapters, and what is each one's own."""
-    common = shared_protocol([one.threat for one in chapters]) if len(chapters) > 1 else ()
-    return common, [[x for x in one.threat.protocol if x not in common] for one in chapters]
+    common = shared_protocol([chapter.threat for chapter in chapters]) if len(chapters) > 1 else ()
+    return common, [[x for x in chapter.threat.protocol if x not in common] for chapter in chapters]
 
 
 def scope(section: TaskFindings) -> str:

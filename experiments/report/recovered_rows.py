@@ -49,7 +49,7 @@ def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[RecoveredRo
         (DefenseInSetting(*place), AttackKey(attack, options, bool(adaptive))): part
         for (*place, attack, options, adaptive), part in coverage.groupby([*PLACE, *ATTACK])
     }
-    shown = [(one.place, one.attacker) for one in section.results if not one.is_control]
+    shown = [(result.place, result.attacker) for result in section.results if not result.is_control]
     return [union for key in shown if key in groups for union in _by_round(*key, groups[key])]
 
 

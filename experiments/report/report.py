@@ -152,7 +152,7 @@ def _write_files(
     for one in chapters:
         for table in one.all_tables if full else ():
             write_table(fit(table), folder / "tables")
-        for figure in one.all_figures:
+        for figure in chapter.all_figures:
             path, svg = folder / "figures" / f"{figure.name}.svg", figure.svg
             if redact and redacted(svg) != svg:
                 svg = redacted(svg)  # and no picture of pixels, in which the path would stand

@@ -191,7 +191,9 @@ def _leakage(section: TaskFindings, verdict: Verdict) -> str:
 def _words(section: TaskFindings, verdict: Verdict) -> str:
     """How many words of a batch an attack names, which can leak without their order."""
     results = [section.result(verdict.place, attacker) for attacker in verdict.beating]
-    known = [one for one in results if one is not None and set(WORDS) <= one.leakage.keys()]
+    known = [
+        result for result in results if result is not None and set(WORDS) <= result.leakage.keys()
+    ]
     if not known:
         return ""
     best = max(known, key=lambda one: min(one.leakage[name].mean for name in WORDS))

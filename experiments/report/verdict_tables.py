@@ -31,7 +31,7 @@ def verdict_tables(section: TaskFindings) -> tuple[Table, ...]:
 def rule(section: TaskFindings) -> str:
     """How the verdicts follow from counts and intervals, for the reader of the page."""
     unit = unit_of_main(section)
-    effects = {one.smallest for one in section.evidence.verdicts}
+    effects = {verdict.smallest for verdict in section.evidence.verdicts}
     smallest = f"{min(effects, default=0):g}{'' if unit == '1' else f' {unit}'}"
     words = (
         " Words leak if precision and recall of the words of the batch are both that far above."
@@ -224,12 +224,12 @@ def null_calls(section: TaskFindings, where: str) -> Table:
         ("baseline", "null calls", "of", "rate"),
         tuple(
             (
-                title(one.baseline),
-                one.called,
-                one.tested,
-                Number(one.called / one.tested, "1"),
+                title(null_call.baseline),
+                null_call.called,
+                null_call.tested,
+                Number(null_call.called / null_call.tested, "1"),
             )
-            for one in section.evidence.null_calls
+            for null_call in section.evidence.null_calls
         ),
     )
 

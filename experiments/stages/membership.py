@@ -28,7 +28,9 @@ RATES = {"membership_tpr_1": 0.01, "membership_tpr_01": 0.001}
 
 def score_membership(run: Run) -> None:
     """Write ``membership.parquet`` if an attack of the run infers membership."""
-    if any(e.infers == "membership" for one in run.plan.experiments for e in entries(one)):
+    if any(
+        e.infers == "membership" for experiment in run.plan.experiments for e in entries(experiment)
+    ):
         rows = [r for c in run.cells for r in MembershipScorer(Scorer(Victims(c))).rows()]
         write_rows(run.root / "membership.parquet", ScoreRow, rows)
 

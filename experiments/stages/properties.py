@@ -27,7 +27,9 @@ _BINS = 10
 
 def score_properties(run: Run) -> None:
     """Write ``properties.parquet`` if an attack of the run infers properties."""
-    if any(e.infers == "properties" for one in run.plan.experiments for e in entries(one)):
+    if any(
+        e.infers == "properties" for experiment in run.plan.experiments for e in entries(experiment)
+    ):
         rows = [r for c in run.cells for r in PropertyScorer(Scorer(Victims(c))).rows()]
         write_rows(run.root / "properties.parquet", ScoreRow, rows)
 

@@ -238,7 +238,8 @@ class ExactSearch:
     def _filled(self, test: SpanTest, sentences: list[SpanSentence]) -> bool:
         """Whether the sentences account for the whole span."""
         inputs = [
-            test.behind(one.place).restarting(one.restarts).inputs(one.ids) for one in sentences
+            test.behind(sentence.place).restarting(sentence.restarts).inputs(sentence.ids)
+            for sentence in sentences
         ]
         return test.subspace.filled(torch.cat(inputs))
 
