@@ -147,12 +147,12 @@ def _write_files(
         table = table.marked(partial) if partial else table
         return table.mapped(redacted) if redact else table
 
-    for table in pooled([(one.section, one.brief) for one in chapters]):
+    for table in pooled([(finished.section, finished.brief) for finished in chapters]):
         write_bytes(folder / "tables" / f"{table.name}.csv", to_csv(fit(table)).encode())
-    for one in chapters:
-        for table in one.all_tables if full else ():
+    for finished in chapters:
+        for table in finished.all_tables if full else ():
             write_table(fit(table), folder / "tables")
-        for figure in chapter.all_figures:
+        for figure in finished.all_figures:
             path, svg = folder / "figures" / f"{figure.name}.svg", figure.svg
             if redact and redacted(svg) != svg:
                 svg = redacted(svg)  # and no picture of pixels, in which the path would stand
