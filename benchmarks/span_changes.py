@@ -16,6 +16,8 @@ from attacks.tokens.next_token_shift import DirectionalShift
 from attacks.tokens.soft_traces import soft_traces
 from fedsim.types import Tensors
 
+_OPTIMIZERS = frozenset({None, "sgd", "momentum", "adam", "adamw", "adafactor"})
+
 
 def _first(match: Any, lines: Sequence[Any], count: int, found: Any = None) -> GradientPursuit:  # noqa: ANN401
     """The likeliest lines in place of those that explain the update together."""
@@ -48,12 +50,12 @@ COMPONENTS: Mapping[str, Mapping[str, Any]] = {
             soft_traces(model, rows=rows), later=()
         ),
     },
-    "consistency in the search": {_DECODER + "Decoder._explains": lambda *given: False},
+    "consistency in the search": {_DECODER + "Decoder.explains": lambda *given: False},
     "prefix fit": {_DECODER + "PrefixFit.tells": False},
     "gradient pursuit": {_DECODER + "choose": _first},
     "refinement": {_DECODER + "refined": lambda line, *given: line.tolist()},
     "second search": {_DECODER + "Tree.again": lambda *given: []},
-    "matched growth": {_DECODER + "_ADAPTIVE": frozenset()},
+    "matched growth": {_DECODER + "MULTIPLES": _OPTIMIZERS},
     "whitening": {_GROWTH + "Whitening.of": _raw},
     "suffix swaps": {_GROWTH + "swap_suffixes": lambda lines, *given: lines},
     "table rows": {"attacks.span.decoding.table_rows": lambda model: None},

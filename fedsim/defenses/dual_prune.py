@@ -21,8 +21,8 @@ class DualPrune(Defense):
     """Zeroes the largest and the smallest magnitudes of each tensor (Xue et al. 2024, "DGP").
 
     Of a tensor of m coordinates the ``round(m * largest)`` of greatest magnitude are set to 0, and
-    of the others the ``round(m * smallest)`` of least. The largest tell most of an image and are
-    what pruning keeps. The authors carry what was left out over to the next round: put
+    of the others the ``round(m * smallest)`` of least, and at least one is sent. The largest tell
+    most of an image and are what pruning keeps. The authors carry what was left out over to the next round: put
     ``error_feedback`` before it for that. Written from their abstract: how they rank, and which
     shares they choose, was not at hand, and the defaults are fedsim's.
 
@@ -60,8 +60,8 @@ class DualPrune(Defense):
 
     def _kept(self, value: torch.Tensor) -> torch.Tensor:
         flat, count = value.flatten(), value.numel()
-        top = round(count * self.largest)
-        kept = largest(flat, count - round(count * self.smallest))
+        top = min(round(count * self.largest), count - 1)
+        kept = largest(flat, max(top + 1, count - round(count * self.smallest)))
         if top:
             kept = kept & ~largest(flat, top)
         return kept.view_as(value)

@@ -39,8 +39,8 @@ TEXTS = {"text": "tiny-bert", "language": "tiny-gpt2"}
 NO_REPLAY = {"embedding_rows", "statistics", "prior_only", "properties", "membership", "ratio"}
 """They read an update, or nothing of it, and put no guess through a client's step."""
 NO_REPLAY |= {"film"}  # where it proves a text, it does so as span does
-REPLAYING = sorted(ATTACKS.keys() - NO_REPLAY - {"spear"})
-"""``spear`` replays whatever ``fedsim.local`` does, see below."""
+REPLAYING = sorted(ATTACKS.keys() - NO_REPLAY - {"spear", "disaggregate"})
+"""``spear``, which ``disaggregate`` hands over to, replays all that ``fedsim.local`` does."""
 
 
 class Later(FederationConfig):
