@@ -21,10 +21,10 @@ class DualPrune(Defense):
     """Zeroes the largest and the smallest magnitudes of each tensor (Xue et al. 2024, "DGP").
 
     Of a tensor of m coordinates the ``round(m * largest)`` of greatest magnitude are set to 0, and
-    of the others the ``round(m * smallest)`` of least, and at least one is sent. The largest tell
-    most of an image and are what pruning keeps. The authors carry what was left out over to the next round: put
-    ``error_feedback`` before it for that. Written from their abstract: how they rank, and which
-    shares they choose, was not at hand, and the defaults are fedsim's.
+    of the others the ``round(m * smallest)`` of least; at least one is sent. The largest tell most
+    of an image and are what pruning keeps. The authors carry what was left out over to the next
+    round: put ``error_feedback`` before it for that. Written from their abstract: how they rank,
+    and which shares they choose, was not at hand, and the defaults are fedsim's.
 
     The zeros are in plain sight, and an adaptive attacker leaves out no more than them. That no
     value sent is above those that were left out is not used.
