@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attacks.base import Job
 from attacks.observed.known_labels import known_labels
+from attacks.observed.labels import find_head
 from attacks.observed.running_statistics import counted_batches, tracking_layers
 from experiments.external.update import Update
 from fedsim.capture import CaptureKey
@@ -16,6 +17,12 @@ from fedsim.errors import FedsimError, message_of
 from fedsim.files import Record, read_json, write_json
 from fedsim.knowledge import FACTS
 from fedsim.seeds import generator
+from fedsim.types import Tensors
+
+_BALANCE = 0.05
+"""Largest sum of a bias gradient, as a share of its norm, that counts as 0, which it is under a
+cross-entropy. White noise alone passes in 4 % of the updates, at half and twice the share in 2 %
+and 8 %; what half precision rounds is below a hundredth."""
 
 
 class Disclosure(Record):
@@ -77,9 +84,23 @@ def _labels(victim: Update) -> tuple[dict[str, int], str]:
         return {}, str(error)
     except Exception as error:  # the network is foreign code
         return {}, f"{type(error).__name__}: {message_of(error)}"
+    if _blurred(seen.update(), find_head(task.build()).bias):
+        return {}, (
+            "the last layer's bias gradient does not add up to 0, as that of a cross-entropy does: "
+            "noise hides the counts"
+        )
     names = task.spec.class_names
     counts = Counter(int(label) for label in found.flatten().tolist())
     return {names[k] if k < len(names) else str(k): n for k, n in sorted(counts.items())}, ""
+
+
+def _blurred(update: Tensors, name: str | None) -> bool:
+    """Whether more than its own classes stand in a bias; where entries were cut it is not known."""
+    if name is None or name not in update:
+        return False
+    bias = update[name]
+    uncut = len(bias) > 1 and bool((bias != 0).all()) and len(bias.abs().unique()) > 1
+    return uncut and float(bias.sum().abs()) > _BALANCE * float(bias.norm())
 
 
 def write_disclosures(folder: Path, given: Sequence[Disclosure]) -> None:

@@ -114,7 +114,7 @@ def test_a_hostile_text_stays_a_text(captures: Path, said: Said) -> None:
     assert len(read_disclosures(path.parent)) == 2
 
 
-def images(net: Any, count: int | None, classes: list[int]) -> Disclosure:
+def images(net: Any, count: int | None, classes: list[int], noise: float = 0.0) -> Disclosure:
     import torch
     from torch.nn import functional as F
 
@@ -122,6 +122,8 @@ def images(net: Any, count: int | None, classes: list[int]) -> Disclosure:
     inputs = torch.rand(len(labels), 1, 8, 8, generator=torch.Generator().manual_seed(0))
     value = F.cross_entropy(net(inputs), labels)
     gradients = torch.autograd.grad(value, list(net.parameters()))
+    torch.manual_seed(0)
+    gradients = tuple(value + noise * torch.randn_like(value) for value in gradients)
     shape: Any = {"image_shape": (1, 8, 8)}
     known = {} if count is None else {"num_examples": count}
     return disclosed(fedsim.Update.of(net, gradients=gradients, loss=image_loss, **shape, **known))
@@ -131,6 +133,12 @@ def test_class_counts_are_read_off_the_update() -> None:
     assert images(Images(), 4, [1, 1, 3, 4]).labels == {"1": 2, "3": 1, "4": 1}
     unknown = images(Images(), None, [1, 2])
     assert (unknown.labels, "--knows num_examples=N" in unknown.no_labels) == ({}, True)
+
+
+def test_class_counts_under_noise_are_not_told() -> None:
+    assert images(Images(), 4, [1, 1, 3, 4], noise=1e-3).labels == {"1": 2, "3": 1, "4": 1}
+    blurred = images(Images(), 4, [1, 1, 3, 4], noise=1.0)
+    assert (blurred.labels, "noise hides the counts" in blurred.no_labels) == ({}, True)
 
 
 def test_nothing_is_written_for_an_attack_that_does_not_exist(captures: Path) -> None:
