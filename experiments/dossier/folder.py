@@ -100,17 +100,20 @@ def _render(record: EvidenceRecord) -> str:
     )
 
 
-def _persons(record: EvidenceRecord) -> list[tuple[str, WorstPerson]]:
-    """Exact returns, the highest share of clients first; defenses with equal counts together."""
-    groups: dict[tuple[int, int], list[WorstPerson]] = {}
+def _persons(record: EvidenceRecord) -> list[tuple[str, tuple[WorstPerson, ...]]]:
+    """Exact and recognisable returns, most clients first; defenses with equal counts together."""
+    places: dict[tuple[str, str], list[WorstPerson]] = {}
     for person in record.persons:
-        if person.kind == "verbatim":
-            groups.setdefault((person.hit, person.of), []).append(person)
-    ordered = sorted(groups.values(), key=lambda group: -group[0].high)
-    return [(_listed(group), group[0]) for group in ordered]
+        places.setdefault((person.setting, person.defense), []).append(person)
+    groups: dict[tuple[tuple[str, int, int], ...], list[tuple[WorstPerson, ...]]] = {}
+    for persons in places.values():
+        counts = tuple((person.kind, person.hit, person.of) for person in persons)
+        groups.setdefault(counts, []).append(tuple(persons))
+    ordered = sorted(groups.values(), key=lambda group: [-person.high for person in group[0]])
+    return [(_listed([persons[0].defense for persons in group]), group[0]) for group in ordered]
 
 
-def _listed(group: list[WorstPerson]) -> str:
+def _listed(defenses: list[str]) -> str:
     """``no defense``, or how many share the numbers; settings are told apart in the table."""
-    known = list(dict.fromkeys(one.defense for one in group))
+    known = list(dict.fromkeys(defenses))
     return known[0] if len(known) == 1 else f"{known[0]} and {len(known) - 1} more, each"

@@ -72,6 +72,10 @@ def test_what_an_assessment_asks_for(copied: Path, written: Path) -> None:
     hit, of = worst.hit, worst.of
     assert worst.high == pytest.approx(1.0 if hit == of else beta.ppf(0.95, hit + 1, of - hit))
     assert worst.low == pytest.approx(0.0 if not hit else beta.ppf(0.05, hit, of - hit + 1))
+    head = (written / "index.html").read_text("utf-8").partition("<main>")[0]
+    for kind, word in (("verbatim", "exactly"), ("recognisable", "recognisably")):
+        (person,) = (person for person in record.persons if person.kind == kind)
+        assert f"{person.hit} of {person.of} clients with an example that came back {word}" in head
     assert record.privacy == ()
     assert {one.measure for one in record.utility}
     assert record.risks
