@@ -150,6 +150,7 @@ def fork_and_die(spec: JobSpec, files: None) -> Iterator[str | Progress]:
     os._exit(4)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_that_never_answers(
     run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

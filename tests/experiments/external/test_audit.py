@@ -150,6 +150,7 @@ def test_the_import_is_light_and_offers_the_interface() -> None:
         _ = fedsim.no_such
 
 
+@pytest.mark.slow
 def test_a_sentence_forms_while_its_attack_runs(victim: Any) -> None:
     steps: list[tuple[int, float, Any]] = []
     fedsim.attack(victim, "film", quiet=True, on_step=lambda *step: steps.append(step))
