@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -19,7 +19,7 @@ from fedsim.capture import Observation
 from fedsim.errors import CannotAttack
 from fedsim.records import Certificate
 from fedsim.tasks.base import Task
-from fedsim.types import Batch
+from fedsim.types import joined
 
 OF: dict[str, type[Attack]] = {"spear": Spear, "closed_form": ClosedForm, "span": Span}
 """The attacks on what was separated."""
@@ -78,9 +78,9 @@ class Disaggregate(Attack):
             known = [observations[i] for i in sums if observations[i].key.round <= round_]
             here = [i for i in order if observations[i].key.round == round_]
             if {client for seen in known for client in seen.knowledge.members} - rows.keys():
-                found = self._separated(known, task, rngs[here[0]], job)
-                for client in found.keys() - rows.keys():
-                    rows[client] = inner.guess(found[client], task, rngs[here[0]], job)
+                separated = self._separated(known, task, rngs[here[0]], job)
+                for client in separated.keys() - rows.keys():
+                    rows[client] = inner.guess(separated[client], task, rngs[here[0]], job)
             for i in here:
                 guesses[i] = _together(observations[i], rows, task, job)
         return [guesses[i] for i in range(len(observations))]
@@ -111,29 +111,10 @@ def _together(
     for part in parts:
         levels += part.confidence or ["guess"] * len(part.guess)
     levels += ["guess"] * missing
-    batch = _joined([*(part.guess for part in parts), blind[slice(len(blind) - missing, None)]])
+    batch = joined([*(part.guess for part in parts), blind[slice(len(blind) - missing, None)]])
     named = ", ".join(map(str, single)) or "no client"
     return Reconstruction(
         batch,
         confidence=tuple(levels),
         note=f"told apart: {named} of the cohort's {len(seen.knowledge.members)}",
-    )
-
-
-def _joined(parts: Sequence[Batch]) -> Batch:
-    longest = max(part.inputs.shape[1] for part in parts)
-
-    def widened(part: Batch) -> Batch:
-        if part.mask is None:
-            return part
-        room = (0, longest - part.inputs.shape[1])
-        pad = torch.nn.functional.pad
-        return replace(part, inputs=pad(part.inputs, room), mask=pad(part.mask, room))
-
-    wide = [widened(part) for part in parts]
-    masks = [part.mask for part in wide if part.mask is not None]
-    return Batch(
-        torch.cat([part.inputs for part in wide]),
-        torch.cat([part.labels for part in wide]),
-        torch.cat(masks) if masks else None,
     )

@@ -159,8 +159,8 @@ def rank_row(
     )
     if matrix != MATRICES[-1]:
         return found
-    sentences = sum(one.sentences for one in outcomes)
-    words = [word for one in outcomes for word in one.words or [0.0] * one.sentences]
+    sentences = sum(outcome.sentences for outcome in outcomes)
+    words = [word for outcome in outcomes for word in outcome.words or [0.0] * outcome.sentences]
     batches = [number for number, one in enumerate(outcomes) for _ in range(one.sentences)]
     overlap = summary(words, batches, better="higher")
     return replace(
@@ -169,21 +169,21 @@ def rank_row(
         words=overlap.mean,
         words_low=overlap.low,
         words_high=overlap.high,
-        exact=sum(one.exact for one in outcomes) / sentences,
-        certified=sum(one.certified for one in outcomes) / sentences,
-        consistent=sum(one.consistent for one in outcomes) / sentences,
-        false=sum(one.false for one in outcomes),
-        seconds=statistics.mean(one.seconds for one in outcomes),
+        exact=sum(outcome.exact for outcome in outcomes) / sentences,
+        certified=sum(outcome.certified for outcome in outcomes) / sentences,
+        consistent=sum(outcome.consistent for outcome in outcomes) / sentences,
+        false=sum(outcome.false for outcome in outcomes),
+        seconds=statistics.mean(outcome.seconds for outcome in outcomes),
     )
 
 
 def complaints(outcomes: Sequence[RankOutcome]) -> Iterator[str]:
     """Refusals, wrong results and timeouts of the span attack, in this order."""
-    refused = Counter(one.refusal for one in outcomes if one.refusal)
+    refused = Counter(outcome.refusal for outcome in outcomes if outcome.refusal)
     count = len(outcomes)
     if refused:
         yield f"span refuses {refused.total()} of {count}: {refused.most_common(1)[0][0]}"
-    tried = [one for one in outcomes if not one.refusal]
+    tried = [outcome for outcome in outcomes if not outcome.refusal]
     if wrong := sum(one.exact < one.sentences for one in tried):
         yield f"span is wrong on {wrong} of {count}"
     if expired := sum(one.expired for one in tried):

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from docs.measured import RESULTS, Columns, Result, Row, read
+from docs.measured import RESULTS, Columns, Result, Row, read, significant
 from docs.recorded import origin, write
 from experiments.arena.records import GRADE, Grade, Number
 from experiments.plan.folder import read_provenance
@@ -56,10 +56,7 @@ def _rows(grade: Grade) -> Iterator[Row]:
     }
 
     def row(measure: str, number: Number, n: int | None = None) -> Row:
-        mean, low, high = (
-            None if value is None else float(f"{value:.5g}")
-            for value in (number.mean, number.low, number.high)
-        )
+        mean, low, high = map(significant, (number.mean, number.low, number.high))
         return Row(setting=setting, measure=measure, n=n, mean=mean, low=low, high=high)
 
     yield row("score", grade.score, grade.n)

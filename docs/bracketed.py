@@ -28,7 +28,9 @@ def record(root: Path) -> Result:
     run = Run.open(root)
     known = budgets(root, {cell.name: cell.config for cell in run.cells})
     sections = read_record(root / "summary.json", Findings).sections
-    pairs = [(section, one) for section in sections for one in brackets(section, known).values()]
+    pairs = [
+        (section, bracket) for section in sections for bracket in brackets(section, known).values()
+    ]
     provenance = read_json(root / "provenance.json")
     return Result(
         title=opening(find(run.plan.name)).rstrip("."),

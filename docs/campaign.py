@@ -124,7 +124,7 @@ def publish(name: str) -> None:
 
 def ready(names: Sequence[str], minutes: float) -> list[str]:
     """The experiments that can start and take no longer, cheapest first; estimates what is new."""
-    can = [n for n in names if all((RUNS / one / "provenance.json").exists() for one in needs(n))]
+    can = [n for n in names if all((RUNS / need / "provenance.json").exists() for need in needs(n))]
     for name in can:
         if name not in estimates() and (found := expect(name)):
             keep_estimates({**estimates(), name: found})
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--estimate", action="store_true", help="run nothing")
     asked = parser.parse_args(arguments)
     missing = asked.names or progress().left
-    missing += [one for name in missing for one in needs(name) if not (RUNS / one).exists()]
+    missing += [need for name in missing for need in needs(name) if not (RUNS / need).exists()]
     tried: set[str] = set()
     # Trained weights that one pass makes let the next one start more.
     while now := [name for name in ready(missing, asked.minutes) if name not in tried]:

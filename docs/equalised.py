@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from docs.measured import Columns, Result, Row
+from docs.measured import Columns, Result, Row, significant
 from docs.recorded import origin, write
 from docs.values import jobs
 from experiments.analysis.differences import sections
@@ -56,21 +56,21 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
     sides = [side for root in roots for side in sections(root).values()]
     modality = sides[0].findings.modality
     unit, metric = UNITS[modality], title(MAIN[modality])
-    found = _strongest(one for side in sides for one in scored(side.scores, MAIN[modality]))
+    values = _strongest(score for side in sides for score in scored(side.scores, MAIN[modality]))
     noises = [
-        one
+        spent
         for family in answer.families
         if _is_noise(family)
-        for one in family.tried
-        if one.name in found and one.costs
+        for spent in family.tried
+        if spent.name in values and spent.costs
     ]
     if not noises:
         raise ConfigError(f"{roots[0]}: has no Gaussian noise that the search tried.")
-    others = [one.at for one in answer.families if one.at and not _is_noise(one)]
-    rows = [_leakage(NONE, metric, unit, found[NONE])]
-    rows.append(_leakage("blind guess", metric, unit, found[PRIOR_ONLY]))
-    for one in noises:
-        rows += [*_costs(one, ""), _leakage(one.name, metric, unit, found[one.name])]
+    others = [family.at for family in answer.families if family.at and not _is_noise(family)]
+    rows = [_leakage(NONE, metric, unit, values[NONE])]
+    rows.append(_leakage("blind guess", metric, unit, values[PRIOR_ONLY]))
+    for noise in noises:
+        rows += [*_costs(noise, ""), _leakage(noise.name, metric, unit, values[noise.name])]
     words: Counter[str] = Counter()
     for family in answer.families:
         if _is_noise(family):
@@ -79,10 +79,10 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
         rows += _costs(at or family.tried[0], "" if family.limit == "bracketed" else family.limit)
         if at is None:
             continue
-        rows.append(_leakage(at.name, metric, unit, found[at.name]))
+        rows.append(_leakage(at.name, metric, unit, values[at.name]))
         word = ALIKE
         for side, beside in _beside(noises, at).items():
-            apart = difference(found[at.name], found[beside.name], comparisons=2 * len(others))
+            apart = difference(values[at.name], values[beside.name], comparisons=2 * len(others))
             assert apart is not None
             rows.append(_row(at.name, f"{metric} less that of {side} noise", unit, apart))
             word = _word(apart, side) or word
@@ -92,7 +92,7 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
     grain = "".join(f" --range {k}={a:g}:{b:g}" for k, (a, b) in answer.question.ranges.items())
     depth = answer.question.strengths.bit_length()
     digits = 1 if unit == "dB" else 2
-    dear = sum(one.at is None for one in answer.families)
+    dear = sum(family.at is None for family in answer.families)
     return Result(
         title=opening(find(answer.name)).rstrip("."),
         paper="",
@@ -125,14 +125,14 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
 
 def _beside(noises: Sequence[Spent], at: Spent) -> dict[str, Spent]:
     """The noise next below and next above in cost, where there is one."""
-    cheaper = [one for one in noises if _lost(one) <= _lost(at)]
-    dearer = [one for one in noises if _lost(one) >= _lost(at)]
-    found = {}
+    cheaper = [noise for noise in noises if _lost(noise) <= _lost(at)]
+    dearer = [noise for noise in noises if _lost(noise) >= _lost(at)]
+    sides = {}
     if cheaper:
-        found[CHEAPER] = max(cheaper, key=_lost)
+        sides[CHEAPER] = max(cheaper, key=_lost)
     if dearer:
-        found[DEARER] = min(dearer, key=_lost)
-    return found
+        sides[DEARER] = min(dearer, key=_lost)
+    return sides
 
 
 def _lost(spent: Spent) -> float:
@@ -142,13 +142,14 @@ def _lost(spent: Spent) -> float:
 def _strongest(scores: Iterable[Scored]) -> dict[str, Values]:
     """By display name of the defense, and ``prior_only`` without any."""
     groups: dict[str, list[Scored]] = defaultdict(list)
-    for one in scores:
-        groups[named_place(one.place)[1]].append(one)
-    found = {
-        name: portfolio([one for one in group if is_attack(one)]) for name, group in groups.items()
+    for score in scores:
+        groups[named_place(score.place)[1]].append(score)
+    strongest = {
+        name: portfolio([score for score in group if is_attack(score)])
+        for name, group in groups.items()
     }
-    blind = next(one for one in groups[NONE] if one.attacker.attack == PRIOR_ONLY)
-    return {**found, PRIOR_ONLY: blind.values}
+    blind = next(score for score in groups[NONE] if score.attacker.attack == PRIOR_ONLY)
+    return {**strongest, PRIOR_ONLY: blind.values}
 
 
 def _is_noise(family: Strongest) -> bool:
@@ -157,12 +158,12 @@ def _is_noise(family: Strongest) -> bool:
 
 def _costs(at: Spent, limit: str) -> Iterator[Row]:
     """What a strength loses, and whether it is an end of the range."""
-    for one in at.costs:
+    for cost in at.costs:
         yield Row(
             setting={"defense": at.name},
-            measure=f"share of {one.measure} lost",
-            n=one.lost.n,
-            mean=float(f"{one.lost.mean:.5g}"),
+            measure=f"share of {cost.measure} lost",
+            n=cost.lost.n,
+            mean=significant(cost.lost.mean),
             outcome=limit,
         )
 
@@ -171,13 +172,10 @@ def _leakage(name: str, metric: str, unit: str, values: Values) -> Row:
     return _row(name, metric, unit, estimate(values))
 
 
-def _row(name: str, measure: str, unit: str, found: Estimate) -> Row:
-    """With five significant digits."""
-    mean, low, high = (
-        None if end is None else float(f"{end:.5g}") for end in (found.mean, found.low, found.high)
-    )
+def _row(name: str, measure: str, unit: str, value: Estimate) -> Row:
+    mean, low, high = map(significant, (value.mean, value.low, value.high))
     place = {"defense": name}
-    return Row(setting=place, measure=measure, n=found.n, mean=mean, low=low, high=high, unit=unit)
+    return Row(setting=place, measure=measure, n=value.n, mean=mean, low=low, high=high, unit=unit)
 
 
 def _word(apart: Difference, side: str) -> str:

@@ -155,6 +155,11 @@ def number(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
+def significant(value: float | None) -> float | None:
+    """The value with the five significant digits that a result file keeps."""
+    return None if value is None else float(f"{value:.5g}")
+
+
 def read(name: str) -> Result:
     """One result file."""
     text = (RESULTS / f"{name}.json").read_text(encoding="utf-8")

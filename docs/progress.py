@@ -105,9 +105,9 @@ def rows() -> tuple[list[list[str]], list[list[str]]]:
     now, known = progress(), estimates()
     done = []
     for name, files in sorted(now.done.items()):
-        took = [read(one).cpu_seconds for one in files]
+        took = [read(file).cpu_seconds for file in files]
         times = [duration(seconds) for seconds in took if seconds is not None]
-        done.append([f"`{name}`", ", ".join(f"`{one}`" for one in files), ", ".join(times)])
+        done.append([f"`{name}`", ", ".join(f"`{file}`" for file in files), ", ".join(times)])
     left = []
     for name in cheapest_first(now.left):
         expected = known[name].text() if name in known else ""

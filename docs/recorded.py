@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from docs.measured import RESULTS, Columns, Result, Row, read
+from docs.measured import RESULTS, Columns, Result, Row, read, significant
 from docs.values import Value, derived, jobs, values
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
@@ -105,8 +105,8 @@ def _filled(row: Row, value: Value) -> Row:
     if not math.isfinite(value.mean):
         return row.model_copy(update={"n": value.n, "mean": None, "outcome": "diverged"})
     mean, low, high = (
-        None if one is None else float(f"{scale * one:.5g}")
-        for one in (value.mean, value.low, value.high)
+        significant(None if end is None else scale * end)
+        for end in (value.mean, value.low, value.high)
     )
     measured = {"n": value.n, "mean": mean, "low": low, "high": high, "outcome": value.outcome}
     return row.model_copy(update=measured)

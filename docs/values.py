@@ -74,8 +74,8 @@ def _exact(side: Side) -> Iterator[Value]:
     section = side.findings
     metric = EXACT_METRIC[section.modality]
     scores = scored(side.scores, metric)
-    for place in dict.fromkeys(one.place for one in scores):
-        here = [one for one in scores if one.place == place]
+    for place in dict.fromkeys(score.place for score in scores):
+        here = [score for score in scores if score.place == place]
         for hits in exact_hits({metric: here}, section.modality):
             n = next(
                 len(x.values) for x in here if (x.attacker, x.control) == (hits.attacker, "none")
@@ -212,7 +212,7 @@ def jobs(run: Run) -> str:
 def _why(result: Result) -> Iterator[tuple[str, str, int]]:
     """For each status but done, the most frequent reason and how many jobs ended so."""
     for status in STATUSES:
-        problems = [one for one in result.problems if one.status == status != "done"]
+        problems = [problem for problem in result.problems if problem.status == status != "done"]
         if problems:
             reason = max(problems, key=lambda one: one.jobs).reason.split(". ")[0].rstrip(".")
-            yield status, reason, sum(one.jobs for one in problems)
+            yield status, reason, sum(problem.jobs for problem in problems)

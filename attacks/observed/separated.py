@@ -31,16 +31,16 @@ def by_updates(sums: Sequence[Observation]) -> dict[int, Observation]:
     clients = sorted({client for seen in sums for client in seen.knowledge.members})
     taking = _incidence(sums, clients)
     inverse = torch.linalg.pinv(taking)
-    told = (torch.eye(len(clients)).double() - inverse @ taking).norm(dim=1) < CUTS.determined
-    if not told.any():
+    determined = (torch.eye(len(clients)).double() - inverse @ taking).norm(dim=1) < CUTS.determined
+    if not determined.any():
         return {}
     counts = torch.tensor([float(seen.knowledge.num_examples or 0) for seen in sums]).double()
-    shares, rows = (inverse @ counts)[told], inverse[told] * counts
+    shares, rows = (inverse @ counts)[determined], inverse[determined] * counts
     updates = [seen.update() for seen in sums]
     solved = {name: _solved(rows, [update[name] for update in updates]) for name in updates[0]}
     mean = torch.full((1, len(sums)), 1 / len(sums)).double()
     sent = {name: _solved(mean, [seen.sent[name] for seen in sums])[0] for name in sums[0].sent}
-    names = [client for client, known in zip(clients, told.tolist(), strict=True) if known]
+    names = [client for client, known in zip(clients, determined.tolist(), strict=True) if known]
     return {
         client: _single(sums[-1], client, sent, float(n), {k: v[i] / n for k, v in solved.items()})
         for i, (client, n) in enumerate(zip(names, shares, strict=True))
@@ -116,29 +116,33 @@ def by_spans(
     Returns:
         By client: of the first round in which it was separated, with the layer's tensors alone.
     """
-    known = [one for seen in sums if (one := _spanned(seen, layer, device)) is not None]
+    spanned = (_spanned(seen, layer, device) for seen in sums)
+    known = [cohort for cohort in spanned if cohort is not None]
     counts = _counts(sums)
     spans = dict(_spans(known, counts))
-    found: dict[int, Observation] = {}
-    for one in known:
-        members = one.seen.knowledge.members
-        if not one.members <= spans.keys() or one.members <= found.keys():
+    separated: dict[int, Observation] = {}
+    for cohort in known:
+        members = cohort.seen.knowledge.members
+        if not cohort.members <= spans.keys() or cohort.members <= separated.keys():
             continue
         basis = torch.cat([spans[client] for client in members], 1)
         inverse = torch.linalg.pinv(basis).T
-        weights = one.matrix @ inverse
+        weights = cohort.matrix @ inverse
         # What no span explains is the sum's rounding. It stays in, enlarged as the rounding within
         # the spans is, so that an attack sees how exact the separated gradient is.
-        rest = (one.matrix - weights @ basis.T) * torch.linalg.matrix_norm(inverse, 2)
+        rest = (cohort.matrix - weights @ basis.T) * torch.linalg.matrix_norm(inverse, 2)
         parts = weights.split([spans[client].shape[1] for client in members], 1)
         for client, part in zip(members, parts, strict=True):
-            total = one.seen.knowledge.num_examples or 1
-            own = (part @ spans[client].T + rest) * (total / counts[client])
-            shape = one.seen.received[layer.weight].shape
-            update = {layer.weight: own[:, :-1].reshape(shape).cpu(), layer.bias: own[:, -1].cpu()}
-            single = _single(one.seen, client, one.seen.sent, counts[client], update)
-            found.setdefault(client, single)
-    return found
+            total = cohort.seen.knowledge.num_examples or 1
+            gradient = (part @ spans[client].T + rest) * (total / counts[client])
+            shape = cohort.seen.received[layer.weight].shape
+            update = {
+                layer.weight: gradient[:, :-1].reshape(shape).cpu(),
+                layer.bias: gradient[:, -1].cpu(),
+            }
+            single = _single(cohort.seen, client, cohort.seen.sent, counts[client], update)
+            separated.setdefault(client, single)
+    return separated
 
 
 def _counts(sums: Sequence[Observation]) -> dict[int, float]:
@@ -160,11 +164,12 @@ def _spanned(seen: Observation, layer: FirstLinear, device: torch.device) -> _Su
 
 def _spans(known: Sequence[_Sum], counts: dict[int, float]) -> Iterator[tuple[int, Tensor]]:
     for client, count in counts.items():
-        taking = [one for one in known if client in one.members]
-        if not taking or reduce(frozenset.__and__, (one.members for one in taking)) != {client}:
+        taking = [cohort for cohort in known if client in cohort.members]
+        shared = [cohort.members for cohort in taking]
+        if not shared or reduce(frozenset.__and__, shared) != {client}:
             continue
         first, rows = taking[0].span, int(count)
-        outside = [first - one.span @ (one.span.T @ first) for one in taking[1:]]
+        outside = [first - cohort.span @ (cohort.span.T @ first) for cohort in taking[1:]]
         _, sines, right = torch.linalg.svd(torch.cat(outside), full_matrices=False)
         sines, right = sines.flip(0), right.flip(0)
         if sines[rows - 1] < CUTS.common_sine and sines[rows] > CUTS.separate_sine:

@@ -73,19 +73,19 @@ def grade(folder: Path, truth: Path) -> Grade:
         ConfigError: a folder is not what it should be, or the submission breaks a rule.
         StoreError: the bundle, the truth or a guess is not the one that was hashed.
     """
-    manifest, made = _submission(folder)
-    cell = _opened(truth, manifest, made)
+    manifest, submitted = _submission(folder)
+    cell = _opened(truth, manifest, submitted)
     rules = manifest.rules
-    if made.cpu_seconds > 60 * rules.cpu_minutes * _ALLOWANCE:
+    if submitted.cpu_seconds > 60 * rules.cpu_minutes * _ALLOWANCE:
         raise ConfigError(
-            f"{folder}: used {made.cpu_seconds / 60:.1f} CPU minutes, and {rules.track} allows "
-            f"{rules.cpu_minutes:g}. Submit with less work."
+            f"{folder}: used {submitted.cpu_seconds / 60:.1f} CPU minutes, and {rules.track} "
+            f"allows {rules.cpu_minutes:g}. Submit with less work."
         )
     with tempfile.TemporaryDirectory() as temporary, one_thread():
         working = SealedCell(cell.experiment, cell.config, Path(temporary), cell.folder)
         _hand_in(folder, manifest, working)
         rows = _rows(working, manifest)
-    result = _grade(rows, manifest, made, digest_plain(folder / SUBMISSION), cell.name)
+    result = _grade(rows, manifest, submitted, digest_plain(folder / SUBMISSION), cell.name)
     write_json(folder / GRADE, result)
     return result
 
@@ -95,24 +95,24 @@ def _submission(folder: Path) -> tuple[Bundle, Submission]:
     if not (folder / SUBMISSION).is_file():
         raise ConfigError(f"{folder}: no submission ({SUBMISSION} is missing). Correct the path.")
     check_folder(folder)
-    made = read_record(folder / SUBMISSION, Submission)
-    if digest_plain(folder / BUNDLE) != made.bundle:
+    submitted = read_record(folder / SUBMISSION, Submission)
+    if digest_plain(folder / BUNDLE) != submitted.bundle:
         raise StoreError(f"{folder / BUNDLE}: not the bundle that was attacked. {REMEDY}")
     manifest = read_record(folder / BUNDLE, Bundle)
-    check_hashes(folder / "guesses", made.files, "Submit again.")
-    return manifest, made
+    check_hashes(folder / "guesses", submitted.files, "Submit again.")
+    return manifest, submitted
 
 
-def _opened(truth: Path, manifest: Bundle, made: Submission) -> Cell:
+def _opened(truth: Path, manifest: Bundle, submitted: Submission) -> Cell:
     """The cell of a truth folder that opens the commitments of the bundle."""
     if not (truth / SECRET).is_file():
         raise ConfigError(f"--truth {truth}: {SECRET} is missing. Name the truth of fedsim seal.")
     check_folder(truth)
     secret = read_record(truth / SECRET, Secret)
-    if secret.bundle != made.bundle:
+    if secret.bundle != submitted.bundle:
         raise StoreError(
             f"--truth {truth}: of another bundle ({secret.bundle[:12]}, and the submission is "
-            f"about {made.bundle[:12]}). Name the truth that was sealed with it."
+            f"about {submitted.bundle[:12]}). Name the truth that was sealed with it."
         )
     run = Run.open(truth)
     (cell,) = run.cells
@@ -124,13 +124,12 @@ def _opened(truth: Path, manifest: Bundle, made: Submission) -> Cell:
     return cell
 
 
-def _hand_in(folder: Path, manifest: Bundle, cell: Cell) -> None:
+def _hand_in(folder: Path, manifest: Bundle, cell: SealedCell) -> None:
     """Put the guesses where scoring looks for them; nothing else that was submitted is believed.
 
     Certificates, statuses and objectives are the participant's words: a victim that is called
     skipped would leave the mean. A capture without a guess counts as a blank one.
     """
-    assert isinstance(cell, SealedCell)
     task = load_task(cell.captures.root, network=False)
     place = cell.folder / "guesses" / LABEL
     for name in manifest.rules.answers:
@@ -157,48 +156,47 @@ def _rows(cell: Cell, manifest: Bundle) -> list[ScoreRow]:
 
 
 def _grade(
-    rows: list[ScoreRow], manifest: Bundle, made: Submission, submission: str, cell: str
+    rows: list[ScoreRow], manifest: Bundle, submitted: Submission, submission: str, cell: str
 ) -> Grade:
     rules = manifest.rules
-    found = {
-        (one.attacker.attack, one.control): one.values
-        for one in scored(score_frame(rows, {row.cell: "" for row in rows}), rules.metric)
+    values = {
+        (score.attacker.attack, score.control): score.values
+        for score in scored(score_frame(rows, {row.cell: "" for row in rows}), rules.metric)
     }
-    own = found[LABEL, "none"]
-    nulls = _nulls(found)
+    reached = values[LABEL, "none"]
+    nulls = _nulls(values)
     mine = [row for row in rows if (row.attack, row.control) == (LABEL, "none")]
     return Grade(
         track=rules.track,
-        name=made.name,
+        name=submitted.name,
         metric=rules.metric,
-        n=len(own),
-        clients=len({victim.owner for victim in own}),
+        n=len(reached),
+        clients=len({victim.owner for victim in reached}),
         exact=None
         if rules.asked == "membership"
         else sum(is_exact(row) for row in mine if row.metric in EXACT),
-        score=_number(estimate(own)),
-        nulls={name: _number(estimate(values)) for name, values in nulls.items()},
-        lead={name: _number(difference(own, values)) for name, values in nulls.items()},
-        cpu_seconds=made.cpu_seconds,
-        measured=made.measured,
-        code=made.code,
-        bundle=made.bundle,
+        score=_number(estimate(reached)),
+        nulls={name: _number(estimate(null)) for name, null in nulls.items()},
+        lead={name: _number(difference(reached, null)) for name, null in nulls.items()},
+        cpu_seconds=submitted.cpu_seconds,
+        measured=submitted.measured,
+        code=submitted.code,
+        bundle=submitted.bundle,
         submission=submission,
         grader=__version__,
     )
 
 
-def _nulls(found: Mapping[tuple[str, str], Values]) -> dict[str, Values]:
+def _nulls(values: Mapping[tuple[str, str], Values]) -> dict[str, Values]:
     """Guesses that never saw the victim, on the victims of the submission."""
     wanted = {
         PRIOR_ONLY: (PRIOR_ONLY, "none"),
         OTHER_CLIENT: (LABEL, OTHER_CLIENT),
         FRESH_ROW: (LABEL, FRESH_ROW),
     }
-    return {name: found[key] for name, key in wanted.items() if key in found}
+    return {name: values[key] for name, key in wanted.items() if key in values}
 
 
-def _number(one: Estimate | None) -> Number:
-    assert one is not None  # nulls are of the same victims
-    low, high = one.low, one.high
-    return Number(mean=one.mean, low=low, high=high)
+def _number(value: Estimate | None) -> Number:
+    assert value is not None  # nulls are of the same victims
+    return Number(mean=value.mean, low=value.low, high=value.high)

@@ -91,9 +91,9 @@ class Lab:
         if not truth.is_dir():
             raise ConfigError(f"{self.root}: has no puzzle {number}. Run {START} first.")
         if puzzle.answer == "submission":
-            made = grade(Path(answer), truth)
-            solved = made.score.mean >= puzzle.least
-            return solved, f"{made.metric} {made.score.mean:.3g}, and {puzzle.least:g} is asked"
+            graded = grade(Path(answer), truth)
+            solved = graded.score.mean >= puzzle.least
+            return solved, f"{graded.metric} {graded.score.mean:.3g}, and {puzzle.least:g} is asked"
         wanted, given = _private(puzzle, Run.open(truth).cells[0]), _numbers(answer)
         if len(given) != len(wanted):
             raise ConfigError(

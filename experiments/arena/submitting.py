@@ -61,16 +61,16 @@ def submit_attack(
             records = run_serial(specs, ledger)
         seconds = _cpu() - before
         answers = {str(record.key): _answer(specs[0], record, bundle) for record in records}
-    kept = {name: one for name, one in answers.items() if not isinstance(one, str)}
-    lost = [f"{name}: {one}" for name, one in answers.items() if isinstance(one, str)]
-    if not kept:
+    guesses = {key: answer for key, answer in answers.items() if not isinstance(answer, str)}
+    lost = [f"{key}: {answer}" for key, answer in answers.items() if isinstance(answer, str)]
+    if not guesses:
         raise ConfigError(f"--attack {table['name']}: left no guess. {lost[0]}")
     for line in lost:
         say(f"fedsim: {line}; it counts as a blank guess", error=True)
     return _write(
         bundle,
         out,
-        kept,
+        guesses,
         name=name or str(table["name"]),
         options=options_of(attack),
         code=source_hash(type(attack)),
@@ -141,17 +141,17 @@ def _write(
 ) -> Submission:
     """Check every guess, then write them with the bundle's manifest."""
     rules, task = bundle.manifest.rules, bundle.task
-    checked = {key: check_answer(key, one, rules, task) for key, one in answers.items()}
+    checked = {key: check_answer(key, answer, rules, task) for key, answer in answers.items()}
     try:  # before anything is written
-        made = Submission(fedsim=__version__, bundle=bundle.sha256, files={}, **stated)
+        submission = Submission(fedsim=__version__, bundle=bundle.sha256, files={}, **stated)
     except ValidationError as error:
         raise ConfigError(explain(error, "submit")) from None
     for key, tensors in checked.items():
         save_tensors(out / "guesses" / f"{key}.safetensors", tensors)
     write_bytes(out / BUNDLE, read_bytes(bundle.root / BUNDLE))
-    made = made.model_copy(update={"files": hashes(out / "guesses")})
-    write_json(out / SUBMISSION, made)
-    return made
+    submission = submission.model_copy(update={"files": hashes(out / "guesses")})
+    write_json(out / SUBMISSION, submission)
+    return submission
 
 
 def _check_new(out: Path) -> None:
@@ -161,5 +161,5 @@ def _check_new(out: Path) -> None:
 
 def _cpu() -> float:
     """User and system seconds of this process and of its children that have ended."""
-    used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    usages = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -24,5 +24,5 @@ def grade(
     """
     from experiments.arena.grading import grade as score
 
-    made = score(submission, truth)
-    say(made.model_dump_json() if as_json else made.text())
+    graded = score(submission, truth)
+    say(graded.model_dump_json() if as_json else graded.text())

@@ -40,11 +40,13 @@ def seal(
         given = replace(given, sets=[*given.sets, *secret_settings(given.plan())])
         run = given.run(("simulate",))
         execute(run, ("simulate",), quiet=quiet or as_json)
-    made = write(run, out, minutes)
+    sealed = write(run, out, minutes)
     if as_json:
-        say(json.dumps({"bundle": str(made.bundle), "rows": made.rows, "sha256": made.sha256}))
+        say(
+            json.dumps({"bundle": str(sealed.bundle), "rows": sealed.rows, "sha256": sealed.sha256})
+        )
     else:
         say(
-            f"sealed {made.rows} rows: publish {made.bundle} ({made.sha256[:16]}), keep "
-            f"{made.truth} and the run to yourself"
+            f"sealed {sealed.rows} rows: publish {sealed.bundle} ({sealed.sha256[:16]}), keep "
+            f"{sealed.truth} and the run to yourself"
         )

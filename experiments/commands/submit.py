@@ -43,19 +43,21 @@ def submit(
         raise ConfigError("submit: name an attack, --attack span, or a file, --guesses FILE.")
     sealed = open_bundle(bundle)
     if attack is not None:
-        made = submit_attack(sealed, override({"name": attack}, sets or []), out, name or attack)
+        submission = submit_attack(
+            sealed, override({"name": attack}, sets or []), out, name or attack
+        )
     elif name is None or cpu_seconds is None:
         raise ConfigError(
             "--guesses: say whose they are and what they cost: --name, --cpu-seconds."
         )
     else:
         assert guesses is not None
-        made = submit_guesses(sealed, guesses, name, cpu_seconds, out)
+        submission = submit_guesses(sealed, guesses, name, cpu_seconds, out)
     if as_json:
-        say(made.model_dump_json())
+        say(submission.model_dump_json())
     else:
         say(
-            f"submitted {made.name}: guesses at {len(made.files)} of "
-            f"{len(sealed.manifest.rules.answers)} clients, {made.cpu_seconds:.0f} CPU seconds; "
-            f"send {out} to whoever holds the truth"
+            f"submitted {submission.name}: guesses at {len(submission.files)} of "
+            f"{len(sealed.manifest.rules.answers)} clients, {submission.cpu_seconds:.0f} CPU "
+            f"seconds; send {out} to whoever holds the truth"
         )
