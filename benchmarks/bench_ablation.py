@@ -272,6 +272,7 @@ def recorded(out: Path) -> dict[str, Any]:
             "Regrowth and the row view were removed for what is seen here; commit 0d5206e has "
             "them.",
         ],
+        "generator": "python -m benchmarks.bench_ablation runs/span-ablation.jsonl --record",
     }
 
 

@@ -40,6 +40,7 @@ def board(grades: Iterable[Grade], run: Path) -> Result:
         ),
         rows=tuple(row for one in ordered for row in _rows(one)),
         notes=_notes(),
+        generator="python -m docs.board --run sealed/TRACK/run SUBMISSION ...",
     )
 
 

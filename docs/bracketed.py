@@ -40,6 +40,7 @@ def record(root: Path) -> Result:
         columns=Columns(lines=("defense",), digits=dict.fromkeys(_BOUNDS, _digits(pairs))),
         rows=tuple(row for section, one in pairs for row in _rows(section, one)),
         notes=tuple(_gap([one for _, one in pairs])),
+        generator=f"python -m docs.bracketed runs/{run.plan.name}",
     )
 
 

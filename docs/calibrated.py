@@ -81,6 +81,7 @@ def record(root: Path) -> Result:
             "The grid attacks every client under every strength, with the error shared by all of "
             "them; a search stops where it is sure.",
         ),
+        generator=f"python -m docs.calibrated runs/{answer.name}-calibrated",
     )
 
 

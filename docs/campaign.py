@@ -29,15 +29,14 @@ from docs.progress import (
     needs,
     progress,
 )
-from docs.recorded import record, write
+from docs.recorded import CLOCK, record, spent, write
 from experiments.plan.folder import Run
 from experiments.wording.names import duration
 from fedsim.errors import FedsimError
-from fedsim.files import read_json, write_json
+from fedsim.files import write_json
 
 RUNS = Path("runs")
 PAGE = ROOT / "docs" / "results" / "progress.md"
-_CLOCK = "cpu-seconds.json"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _RECORDING = Lock()
 
@@ -91,9 +90,9 @@ def make(name: str) -> str:
     """Run an experiment to its end and record it; returns what to tell."""
     folder = RUNS / name
     ran = command("run", name, "--engine", "in-process", "--json")
-    seconds = ran.seconds + spent(folder)
+    seconds = ran.seconds + (spent(folder) or 0.0)
     if (folder / "experiment.toml").exists():
-        write_json(folder / _CLOCK, {"seconds": seconds})
+        write_json(folder / CLOCK, {"seconds": seconds})
     told: dict[str, Any] = json.loads(ran.output) if ran.output else {"interrupted": 0}
     if ran.status not in (0, 1) or told["interrupted"] or not told.get("report"):
         return f"{name}: not finished, ended with status {ran.status}"
@@ -106,12 +105,6 @@ def make(name: str) -> str:
         except LookupError as error:  # a page repeats a value that the file no longer has
             return f"{name}: recorded, but the tables are not written: {error}"
     return f"{name}: {duration(seconds)} of CPU time"
-
-
-def spent(folder: Path) -> float:
-    """CPU seconds of the attempts so far."""
-    clock = folder / _CLOCK
-    return float(read_json(clock)["seconds"]) if clock.exists() else 0.0
 
 
 def publish(name: str) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from docs.measured import DASH, RESULTS, Reference, Row, Strict, digits, found_row
+from docs.measured import DASH, PAPERS, Reference, Row, Strict, digits, found_row
 
-PAPERS = RESULTS / "papers"
 HEADER = ["Cell", "Paper", "fedsim", "n", "95 % interval", "What differs"]
 
 

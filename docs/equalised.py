@@ -120,6 +120,7 @@ def record(search: Path, roots: Sequence[Path]) -> Result:
             "Noise of further strengths of the search was added to the file that was run.",
             f"Jobs: {'; '.join(jobs(Run.open(root)) for root in roots)}.",
         ),
+        generator=f"python -m docs.equalised runs/{answer.name}-calibrated RUN...",
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
+PAPERS = RESULTS / "papers"
 HEADLINES = "headline"
 DASH = "\N{EN DASH}"
 
@@ -57,6 +58,11 @@ class Row(Strict):
         if self.unit == "of n" and self.mean is not None and self.n is None:
             raise ValueError(f"{self.setting}: a share 'of n' needs n")
         return self
+
+    @property
+    def measured(self) -> bool:
+        """Whether it has a number of ours."""
+        return self.mean is not None or self.low is not None
 
     def text(self, digits: int) -> str:
         """The value with its interval, or the outcome."""
@@ -106,6 +112,8 @@ class Result(Strict):
         cpu_seconds: CPU time of the command; None where it was not recorded.
         cpu_seconds_reason: why it is None.
         notes: what a reader has to know to compare the numbers.
+        generator: the command that writes rows and notes from the finished run, where one does, so
+            that they need no sources of their own.
     """
 
     title: str
@@ -120,6 +128,7 @@ class Result(Strict):
     columns: Columns
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    generator: str = ""
 
     @model_validator(mode="after")
     def _accounts_for_time(self) -> Result:

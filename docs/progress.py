@@ -16,7 +16,7 @@ from experiments.wording.names import duration
 from fedsim.files import write_bytes
 
 ESTIMATES = RESULTS / "estimates.toml"
-_RUN = re.compile(r"fedsim (?:run|calibrate|seal) ([\w-]+)([^;]*)")
+RUN = re.compile(r"fedsim (?:run|calibrate|seal) ([\w-]+)([^;]*)")
 
 
 class Estimate(NamedTuple):
@@ -61,7 +61,7 @@ def progress() -> Progress:
     for path in sorted(RESULTS.glob("*.json")):
         if path.stem == HEADLINES:
             continue
-        for name, options in _RUN.findall(read(path.stem).command):
+        for name, options in RUN.findall(read(path.stem).command):
             kind = smaller if "--set" in options or "--seed" in options else done
             for member in members(name) if name in shipped() else ():
                 kind.setdefault(member, []).append(path.stem)

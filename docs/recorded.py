@@ -1,8 +1,9 @@
-"""From a finished run to a file of ``docs/results``: ``python -m docs.recorded RUN [NAME]``.
+"""From finished runs to a file of ``docs/results``: ``python -m docs.recorded RUN... --name NAME``.
 
-A file that is not there yet gets a row for each attack, defense and measure. One that is there
-keeps its words, the paper's values and its layout: a row with a ``source`` takes the new value of
-that source, and where no row has one, all measured rows are made anew. The source
+A file that is not there yet gets a row for each attack, defense and measure, with its source. One
+that is there keeps its words, the paper's values and its layout: a row with a ``source`` takes the
+new value of that source, and where no row has one, all measured rows are made anew. A new file with
+a number that names no source, in a row or a note, is refused (``docs.sources``). The source
 ``{"attack": "A less B", ...}`` is the paired difference of two attacks, and the measure ``exact``
 the share of the examples that came back exactly.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.measured import RESULTS, Columns, Result, Row, read, significant
+from docs.sources import refusal
 from docs.values import Value, derived, jobs, values
 from experiments.plan.config import shipped
 from experiments.plan.folder import Run
@@ -25,6 +27,7 @@ from experiments.preview.catalog import opening
 from fedsim.errors import ConfigError
 from fedsim.files import read_json, write_bytes
 
+CLOCK = "cpu-seconds.json"
 UNTIMED = "CPU time is recorded by make results alone"
 _DIGITS = {"dB": 1, "squared pixel": 4, "perplexity": 0}
 _LABELS = ("data", "model", "protocol", "setting", "defense", "attack", "probe")
@@ -32,33 +35,35 @@ _SILENT = re.compile(r" --(json|quiet)\b| --(out|engine|workers) \S+")
 _JOBS = "Jobs: "
 
 
-def record(run: Run, name: str, cpu_seconds: float | None) -> Result:
-    """The result file of a run.
+def record(run: Run, name: str, cpu_seconds: float | None, others: Sequence[Run] = ()) -> Result:
+    """The result file of a run, or of several that one table shows.
 
     Args:
-        run: reported.
+        run: reported; commit, date and machine are its own.
         name: of the file, whose words are kept if it is there.
-        cpu_seconds: None if they were not measured.
+        cpu_seconds: of all runs; None if they were not measured.
+        others: reported too, by the same code.
 
     Raises:
         ConfigError: a row's ``source`` does not name one value, or only some rows have one.
     """
     old = read(name) if (RESULTS / f"{name}.json").exists() else None
-    found = values(run)
+    runs = [run, *others]
+    found = [value for each in runs for value in values(each)]
     rows, columns = _made(found)
     if old is not None and any(row.source for row in old.rows):
-        known = (found, list(derived(run)))
+        known = (found, [value for each in runs for value in derived(each)])
         rows, columns = [_renewed(row, known, name) for row in old.rows], old.columns
     elif old is not None:
         rows = [_beside_paper(row, old.rows) for row in rows]
     provenance = read_json(run.root / "provenance.json")
     notes = [note for note in (old.notes if old else ()) if not note.startswith(_JOBS)]
-    if how := jobs(run):
+    if how := "; ".join(filter(None, map(jobs, runs))):
         notes.append(f"{_JOBS}{how}.")
     return Result(
         title=old.title if old else _title(run.plan.name),
         paper=old.paper if old else "",
-        command=_command(run, provenance),
+        command="; ".join(map(_command, runs)),
         **origin(provenance, cpu_seconds),
         columns=columns,
         rows=tuple(rows),
@@ -78,8 +83,20 @@ def origin(provenance: dict[str, Any], cpu_seconds: float | None = None) -> dict
     }
 
 
+def spent(folder: Path) -> float | None:
+    """CPU seconds of a run by ``docs.campaign``; None for others."""
+    clock = folder / CLOCK
+    return float(read_json(clock)["seconds"]) if clock.exists() else None
+
+
 def write(result: Result, name: str) -> Path:
-    """Write ``docs/results/<name>.json``, without what is empty."""
+    """Write ``docs/results/<name>.json``, without what is empty.
+
+    Raises:
+        ConfigError: a number names no source, in a file that is new or lacked fewer.
+    """
+    if why := refusal(result, name):
+        raise ConfigError(why)
     table = result.model_dump(mode="json", exclude_defaults=True)
     path = RESULTS / f"{name}.json"
     write_bytes(path, (json.dumps(table, indent=1, ensure_ascii=False) + "\n").encode())
@@ -87,13 +104,19 @@ def write(result: Result, name: str) -> Path:
 
 
 def _made(found: Sequence[Value]) -> tuple[list[Row], Columns]:
-    """A row for each value; labels that are the same everywhere name no line."""
+    """A row for each value, with its source; labels that never differ name no line."""
     varied = tuple(key for key in _LABELS if len({one.labels[key] for one in found}) > 1)
     lines = varied or ("attack",)
     rows = []
     for value in found:
         setting = {key: value.labels[key] for key in lines}
-        row = Row(setting=setting, measure=value.measure, outcome="none", unit=value.unit or "1")
+        row = Row(
+            setting=setting,
+            measure=value.measure,
+            outcome="none",
+            unit=value.unit or "1",
+            source={**setting, "measure": value.measure},
+        )
         rows.append(_filled(row, value))
     digits = {one.measure: _DIGITS[one.unit] for one in found if one.unit in _DIGITS}
     return rows, Columns(lines=lines, digits=digits)
@@ -123,7 +146,7 @@ def _beside_paper(row: Row, old: Sequence[Row]) -> Row:
 def _renewed(row: Row, known: Sequence[Sequence[Value]], name: str) -> Row:
     """The row with the value of its source, in the first list that has any."""
     if row.source is None:
-        if row.mean is None and row.low is None:
+        if not row.measured:
             return row
         raise ConfigError(f"{name}.json: {row.setting} has a value and no source. Name its source.")
     fitting: list[Value] = []
@@ -144,12 +167,13 @@ def _title(name: str) -> str:
     return opening(path).rstrip(".") if path else name
 
 
-def _command(run: Run, provenance: dict[str, Any]) -> str:
-    """What was typed first, without the options that change no number."""
-    typed = str(next(iter(provenance["commands"].values())))
+def _command(run: Run) -> str:
+    """What was typed first, without the options that change no number, and an audit after it."""
+    typed = str(next(iter(read_json(run.root / "provenance.json")["commands"].values())))
     if not re.search(rf" {re.escape(run.plan.name)}\b(?!/)", typed):  # gone on with by its folder
-        return f"fedsim run {run.plan.name}"
-    return _SILENT.sub("", typed).replace("fedsim simulate", "fedsim run")
+        typed = f"fedsim run {run.plan.name}"
+    audit = f"; fedsim audit runs/{run.plan.name}" * (run.root / "audit.json").exists()
+    return _SILENT.sub("", typed).replace("fedsim simulate", "fedsim run") + audit
 
 
 def _machine(provenance: dict[str, Any]) -> str:
@@ -160,12 +184,14 @@ def _machine(provenance: dict[str, Any]) -> str:
 def main() -> None:
     """Record the run that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="its folder")
-    parser.add_argument("name", nargs="?", help="of the file; the experiment's by default")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a folder")
+    parser.add_argument("--name", help="of the file; that of the first experiment by default")
     asked = parser.parse_args()
-    run = Run.open(asked.run)
+    run, *others = map(Run.open, asked.runs)
     name = asked.name or run.plan.name
-    print(write(record(run, name, None), name))
+    times = [seconds for seconds in map(spent, asked.runs) if seconds is not None]
+    total = round(sum(times), 1) if len(times) == len(asked.runs) else None
+    print(write(record(run, name, total, others), name))
 
 
 if __name__ == "__main__":

@@ -23,10 +23,12 @@ from docs.measured import (
     read_headlines,
 )
 from docs.progress import rows
+from docs.sources import gap, lines, summary
 
 _TABLE = re.compile(r"(<!-- table: ([\w/-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 PROGRESS = "progress"
+SOURCES = "sources"
 PAPERS = "papers/"
 
 Cells = dict[tuple[str, ...], dict[str, list[Row]]]
@@ -60,9 +62,12 @@ def source(result: Result, name: str) -> str:
         if result.cpu_seconds is not None
         else result.cpu_seconds_reason
     )
+    lacking = len(gap(result).rows)
+    bare = f" {lacking} of its {sum(row.measured for row in result.rows)} values name no source."
     return (
         f"`{result.command}`; {n}{seed}; {result.machine}; {took}; "
         f"commit {result.commit} of {result.date}. Data: `docs/results/{name}.json`."
+        f"{bare if lacking else ''}"
     )
 
 
@@ -83,7 +88,7 @@ def _places(columns: Columns, row: Row) -> Iterator[tuple[tuple[str, ...], str, 
     values = {**row.setting, "measure": row.measure}
     line = tuple(values.get(key, "") for key in columns.lines)
     column = values[columns.across]
-    own = row.mean is not None or row.low is not None or bool(row.outcome)
+    own = row.measured or bool(row.outcome)
     if own:
         yield line, column, row
     if row.paper_value is not None:
@@ -132,6 +137,8 @@ def block(name: str) -> str:
         return headlines() + "\n"
     if name == PROGRESS:
         return _standing()
+    if name == SOURCES:
+        return _sources()
     if name.startswith(PAPERS):
         return f"\n{markdown(HEADER, compared(name.removeprefix(PAPERS)))}\n\n"
     result = read(name)
@@ -149,6 +156,12 @@ def _standing() -> str:
         f"{len(left)} are left.\n\n"
         f"{markdown(['Experiment', 'Expected CPU time', 'Measured smaller in'], left)}\n\n"
     )
+
+
+def _sources() -> str:
+    """The table of files with numbers that name no source."""
+    header = ["Result file", "Values without a source", "Numbers of notes without one"]
+    return f"\n{summary()}\n\n{markdown(header, lines())}\n\n"
 
 
 def renewed(text: str) -> str:

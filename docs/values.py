@@ -14,11 +14,13 @@ from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.membership import METRICS, inferred
 from experiments.analysis.paired import difference, scored
 from experiments.analysis.statistics import Estimate
+from experiments.bounds.audit import AuditRecord
 from experiments.plan.folder import Run
 from experiments.report.naming import attack_label, attack_name, named_place, unit_of
 from experiments.stages.rows import read_rows
+from experiments.wording.defense_names import defense_name
 from experiments.wording.names import settings, title
-from fedsim.files import read_text
+from fedsim.files import read_record, read_text
 from fedsim.records import STATUSES, ScoreRow
 
 
@@ -62,15 +64,25 @@ def values(run: Run) -> list[Value]:
 
 
 def derived(run: Run) -> Iterator[Value]:
-    """What only a row with a source prints: examples that came back exactly, and differences."""
+    """What only a row with a source prints, beside ``values``.
+
+    Examples that came back exactly, in all rounds and in each; paired differences of attacks; all
+    metrics of controls and rounds; the curve of utility; and bounds on epsilon.
+    """
     for side in sections(run.root).values():
-        yield from _exact(side)
+        yield from _exact(side, "exact")
+        for number in sorted(set(side.scores["round"])):
+            there = side._replace(scores=side.scores[side.scores["round"] == number])
+            yield from _exact(there, f"exact, round {number}")
         for metric in HEADLINE[side.findings.modality]:
             yield from _paired(side, metric)
+        yield from _by_round(side.findings)
+        yield from _curve(side.findings)
+    yield from _audited(run)
 
 
-def _exact(side: Side) -> Iterator[Value]:
-    """Share of the examples that came back exactly, by attack: measure ``exact``."""
+def _exact(side: Side, measure: str) -> Iterator[Value]:
+    """Share of the examples that came back exactly, by attack, and of those certified in error."""
     section = side.findings
     metric = EXACT_METRIC[section.modality]
     scores = scored(side.scores, metric)
@@ -83,7 +95,60 @@ def _exact(side: Side) -> Iterator[Value]:
             labels = _labels(section, place, attack_label(section, hits.attacker))
             sure = len(hits.hit & hits.certified)
             outcome = "all certified" if sure == n else f"{sure} certified" if sure else ""
-            yield Value(labels, "exact", "of n", n, len(hits.hit) / n, None, None, outcome)
+            yield Value(labels, measure, "of n", n, len(hits.hit) / n, None, None, outcome)
+            false = len(hits.certified - hits.hit) / n
+            yield Value(labels, f"{measure}, falsely certified", "of n", n, false, None, None)
+
+
+def _by_round(section: TaskFindings) -> Iterator[Value]:
+    """Every metric of every attack and control, over all rounds and in each."""
+    for result in section.results:
+        labels = _labels(section, result.place, attack_name(section, result))
+        labels["probe"] = result.probe
+        ended = _outcome(result.jobs)
+        for metric, leaked in result.leakage.items():
+            yield Value(labels, title(metric), leaked.unit, leaked.n, *_spread(leaked), ended)
+        for metric, rounds in result.rounds.items():
+            for number, leaked in rounds.items():
+                measure = f"{title(metric)}, round {number}"
+                yield Value(labels, measure, leaked.unit, leaked.n, *_spread(leaked), ended)
+
+
+def _curve(section: TaskFindings) -> Iterator[Value]:
+    """Utility after each round; round 0 is before training."""
+    for measured in section.utility:
+        labels = _labels(section, measured.place, "global model")
+        for name in measured.values:
+            if spread := measured.over_seeds(name):
+                unit = "perplexity" if name == "perplexity" else "1"
+                measure = f"{title(name)}, round {measured.round}"
+                yield Value(labels, measure, unit, measured.seeds, *spread)
+
+
+def _audited(run: Run) -> Iterator[Value]:
+    """Bounds on epsilon that canaries gave, if the run was audited."""
+    path = run.root / "audit.json"
+    configs = {cell.name: cell.config for cell in run.cells}
+    for row in read_record(path, AuditRecord).rows if path.exists() else ():
+        config = configs[row.cell]
+        labels = {
+            "data": config.task.dataset,
+            "model": config.task.model,
+            "protocol": title(config.federation.protocol),
+            "setting": "",
+            "defense": defense_name(row.defense, row.defense_options),
+            "attack": "canaries",
+            "probe": "none",
+        }
+        bounds = {
+            "at least": row.lower,
+            "at least, any mechanism": row.any_mechanism,
+            "at most": row.epsilon,
+            "shift": row.shift,
+        }
+        for name, bound in bounds.items():
+            measure = f"{name}, round {row.round}"
+            yield Value(labels, measure, "1", row.canaries, bound, None, None)
 
 
 def _paired(side: Side, metric: str) -> Iterator[Value]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import measured, progress, recorded
+from docs import measured, progress, recorded, sources
 from experiments.analysis.summary import summarise
 from experiments.pipeline import execute
 from experiments.plan.config import Plan, parse_experiment
@@ -34,5 +34,6 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(recorded, "RESULTS", folder)
     monkeypatch.setattr(measured, "RESULTS", folder)
     monkeypatch.setattr(progress, "RESULTS", folder)
+    monkeypatch.setattr(sources, "RESULTS", folder)
     monkeypatch.setattr(progress, "ESTIMATES", folder / "estimates.toml")
     return folder

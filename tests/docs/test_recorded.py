@@ -54,6 +54,7 @@ def test_rows_with_a_source_keep_their_layout(run: Run, results: Path) -> None:
     assert renewed.rows[0].mean == pytest.approx(100 * (wanted.mean or 0), rel=1e-4)
     assert renewed.rows[1] == papers
 
+    (results / "unsourced.toml").write_text("[rows]\nshaped = 1\n")
     for rows, fault in (
         ((own.model_copy(update={"source": MEASURE}),), "names [2-9] values"),
         ((own.model_copy(update={"source": {"measure": "none such"}}),), "names 0 values"),

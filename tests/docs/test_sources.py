@@ -1,0 +1,68 @@
+"""A number of a result file has a source; what older files lack is counted and may only fall."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from docs import recorded, sources
+from docs.measured import Result, Row, read
+from experiments.plan.folder import Run
+from fedsim.errors import ConfigError
+
+BARE = Row(setting={"attack": "span"}, measure="ROUGE-1", mean=0.5)
+MNIST = read("mnist-dlg")
+
+
+def test_no_file_lacks_more_sources_than_it_is_known_to() -> None:
+    assert sources.lowered() == sources.exempt(), "run python -m docs.sources --lower"
+    for name in sources.names():
+        assert not sources.refusal(read(name), name)
+
+
+def test_a_run_gives_every_row_its_source(run: Run, results: Path) -> None:
+    found = recorded.record(run, "new", 1.0)
+    assert all(row.source for row in found.rows)
+    recorded.write(found, "new")
+    again = recorded.record(run, "new", 1.0)
+    assert again == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rows": [BARE.model_dump()]}, "has a value and no source"),
+        ({"notes": ["It has 0.123 of another."]}, "no row prints what the notes say: 0.123"),
+        ({"notes": ["23 of 24 are exact."]}, "23 of 24"),
+        ({"notes": ["It is 17 dB better."]}, "17"),
+    ],
+)
+def test_a_new_file_with_a_number_from_nowhere_is_refused(
+    changes: dict[str, object], said: str, results: Path
+) -> None:
+    result = Result.model_validate(MNIST.model_dump() | changes)
+    with pytest.raises(ConfigError, match=said):
+        recorded.write(result, "new")
+    kind = "rows" if "rows" in changes else "notes"
+    (results / "unsourced.toml").write_text(f"[{kind}]\nnew = 1\n")
+    assert recorded.write(result, "new").exists()
+    assert sources.lowered()[kind] == {"new": 1}
+    generated = result.model_copy(update={"generator": "python -m docs.board"})
+    assert not sources.refusal(generated, "other")
+
+
+def test_a_note_may_repeat_a_row_the_experiment_and_the_paper(results: Path) -> None:
+    notes = ["The paper has 0.0038, we have 59.4 dB, 24 of 24 right, at a rate of 1.0."]
+    result = Result.model_validate(MNIST.model_dump() | {"notes": notes})
+    assert recorded.write(result, "new").exists()
+
+
+def test_counts_fall_and_never_rise(results: Path) -> None:
+    table = MNIST.model_dump() | {"rows": [BARE.model_dump()]}
+    (results / "new.json").write_text(json.dumps(table))
+    (results / "unsourced.toml").write_text("[rows]\nnew = 5\ngone = 2\n[notes]\nnew = 1\n")
+    assert sources.lowered() == {"rows": {"new": 1}, "notes": {}}
+    (results / "unsourced.toml").write_text("[rows]\nother = 1\n")
+    assert sources.refusal(read("new"), "new")
+    assert sources.lines() == [["`new`", "1 of 1", "0"]]
+    assert sources.summary().startswith("0 of 1 measured rows")
