@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from docs import compared
-from docs.compared import HEADER, PAPERS
+from docs.compared import HEADER
+from docs.measured import PAPERS
 
 VALUE = {"result": "mnist-dlg", "setting": {"attack": "DLG, LeNet, B = 1"}, "measure": "PSNR"}
 COUNT = {**VALUE, "measure": "label right"}

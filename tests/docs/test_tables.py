@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from docs import tables
-from docs.compared import PAPERS
-from docs.measured import HEADLINES, RESULTS, ROOT, Headlines, Result, Row, look_up, read
+from docs.measured import HEADLINES, PAPERS, RESULTS, ROOT, Headlines, Result, Row, look_up, read
 
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
