@@ -3,8 +3,8 @@
 A row has a source if it names the value of the run that it prints, and rows and notes have one if a
 command writes the whole file from the run (``generator``). Else a number of a note needs a row of
 the same file that prints it, or stands in the experiment's own file or in the paper. What older
-files lack is counted in ``unsourced.toml``, where no count may rise and no file may be added:
-``--lower`` writes the counts that fell.
+files lack is counted in ``unsourced.toml``, where no count may rise and no file may be added;
+``python -m docs.tables`` writes those that fell.
 """
 
 from __future__ import annotations
@@ -138,6 +138,11 @@ def lowered() -> Exempt:
     }
 
 
+def lower() -> None:
+    """Write the counts that fell."""
+    write_bytes(RESULTS / "unsourced.toml", tomli_w.dumps(lowered()).encode())
+
+
 def summary() -> str:
     """One line: how many rows have a source."""
     results = [read(name) for name in names()]
@@ -163,9 +168,8 @@ def lines() -> list[list[str]]:
 
 
 def main() -> None:
-    """Print what lacks a source, and write the counts that fell if asked to."""
+    """Print what lacks a source."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lower", action="store_true", help="write the counts that fell")
     parser.add_argument("--notes", metavar="NAME", help="print the numbers of this file's notes")
     asked = parser.parse_args()
     if asked.notes:
@@ -174,8 +178,6 @@ def main() -> None:
     for name, rows, numbers in lines():
         print(f"{name:34} {rows:>12} rows {numbers:>5} numbers of notes")
     print(summary())
-    if asked.lower:
-        write_bytes(RESULTS / "unsourced.toml", tomli_w.dumps(lowered()).encode())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from docs.measured import (
     read_headlines,
 )
 from docs.progress import rows
-from docs.sources import gap, lines, summary
+from docs.sources import gap, lines, lower, summary
 
 _TABLE = re.compile(r"(<!-- table: ([\w/-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -181,7 +181,8 @@ def placed() -> list[str]:
 
 
 def main() -> None:
-    """Write every table anew."""
+    """Write every table anew, and how many numbers still name no source."""
+    lower()
     for path in pages():
         text = path.read_text(encoding="utf-8")
         if (new := renewed(text)) != text:

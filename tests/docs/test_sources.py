@@ -15,7 +15,7 @@ MNIST = read("mnist-dlg")
 
 
 def test_no_file_lacks_more_sources_than_it_is_known_to() -> None:
-    assert sources.lowered() == sources.exempt(), "run python -m docs.sources --lower"
+    assert sources.lowered() == sources.exempt(), "run python -m docs.tables"
     for name in sources.names():
         assert not sources.refusal(read(name), name)
 
