@@ -221,9 +221,13 @@ class Attack:
     def abridged(self) -> tuple[Attack, float] | None:
         """The attack with little work before its first step, and its length in such steps.
 
-        Used to estimate the time of a job; None if no schedule fixes the number of steps.
+        Used to estimate the time of a job; None if no schedule fixes the number of steps. Unless
+        overridden, an option ``steps`` is that number, and to infer no rows takes none.
         """
-        return None
+        if self.infers != "rows":
+            return self, 0.0
+        steps: int | None = getattr(self, "steps", None)
+        return None if steps is None else (self, steps)
 
     def feasible(self, prospect: Prospect) -> Feasibility | None:
         """Whether the attack can work on such replies; None if that cannot be predicted.

@@ -86,7 +86,6 @@ THRESHOLDS: Mapping[str, str] = {
             "neighbour_ratio",
             "lowest_limit",
             "highest_limit",
-            "absent_weight",
             "separation",
             "end_gain",
             "next_tokens",
@@ -95,6 +94,7 @@ THRESHOLDS: Mapping[str, str] = {
             "row_level",
         )
     },
+    "absent_weight": "attacks.proofs.cuts.CUTS.absent_weight",
     "largest ratio": "attacks.tokens.evidence._LARGEST_RATIO",
     "layer trust": "attacks.tokens.evidence._LAYER_TRUST",
     "model weight": "attacks.tokens.next_token_shift._MODEL_WEIGHT",

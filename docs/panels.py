@@ -62,11 +62,6 @@ def panels(run: Run, examples: Sequence[Shown], modality: Modality) -> list[Pane
     return sorted(found, key=lambda panel: panel.defense != defense_name("none", "[]"))
 
 
-def protected(defense: str) -> str:
-    """A defense's printed name, which may be none."""
-    return "no defense" if defense == defense_name("none", "[]") else defense
-
-
 def chosen(shown: Sequence[Panel], count: int) -> list[tuple[int, int, int]]:
     """Victims that every panel has, evenly spaced from the most to the least leaked undefended."""
     common = set.intersection(*(set(panel.examples) for panel in shown))

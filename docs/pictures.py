@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from docs.panels import chosen, panels, protected, rows_of
+from docs.panels import chosen, panels, rows_of
 from experiments.analysis.frames import counted
 from experiments.decision.answer import Answer
 from experiments.decision.picture import picture
@@ -26,7 +26,7 @@ from experiments.plan.folder import Run
 from experiments.report.figures import INK
 from experiments.report.gallery import data_uri, mark, words
 from experiments.stages.gallery import Shown, read_gallery
-from experiments.wording.defense_names import defense_name
+from experiments.wording.defense_names import defense_name, spoken
 from fedsim.files import read_record
 from fedsim.records import PRIOR_ONLY
 
@@ -70,7 +70,7 @@ def images(run: Run, examples: Sequence[Shown], colours: Colours) -> str:
     side, left, gap = 84, 210, 12
     lines = [("private images", "", [_uri(shown[0].examples[key].original) for key in keys])]
     for panel in shown:
-        about = f"{panel.attack};\n{protected(panel.defense)}"
+        about = f"{panel.attack};\n{spoken(panel.defense)}"
         lines.append(("recovered", about, [_uri(panel.examples[key].guess) for key in keys]))
     body = []
     for number, (what, about, uris) in enumerate(lines):
@@ -100,7 +100,7 @@ def sentences(run: Run, examples: Sequence[Shown], colours: Colours) -> str:
     body: list[str] = []
     y = 24
     for panel in shown:
-        body.append(_text(0, y, f"{panel.attack}; {protected(panel.defense)}", colours.ink, 17))
+        body.append(_text(0, y, f"{panel.attack}; {spoken(panel.defense)}", colours.ink, 17))
         y += 30
         for key in keys:
             example = panel.examples[key]
@@ -178,7 +178,7 @@ def rounds(run: Run, colours: Colours) -> str:
             look: dict[str, Any] = {
                 "color": colours.lines[number],
                 "marker": markers[number],
-                "label": protected(name),
+                "label": spoken(name),
             }
             own = rows[(rows.cell == cell) & (rows.attack != PRIOR_ONLY)]
             by_round = own.groupby(["attack", "round"]).value.mean().groupby("round").max()

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Attack, Job, Reconstruction
+from attacks.base import Job, Reconstruction
 from attacks.images.descent import ImageObjective, best_restarts
 from attacks.images.evidence import pixel_prior
 from attacks.images.image_matching import ImageMatching
@@ -66,10 +66,6 @@ class Bayes(ImageMatching):
     unroll: bool = True
     orders: Annotated[int, Field(ge=1)] = 24
     evaluations: Annotated[int, Field(ge=1)] = 300
-
-    def abridged(self) -> tuple[Attack, float]:
-        """All of it; every step costs the same."""
-        return self, self.steps
 
     def reconstruct(
         self,

@@ -65,10 +65,6 @@ class DLG(Attack):
     labels: Literal["auto", "joint"] = "auto"
     adaptive: bool = False
 
-    def abridged(self) -> tuple[Attack, float]:
-        """All of it; every step costs the same."""
-        return self, self.steps
-
     def fixed_labels(
         self, observation: Observation, task: Task, rng: torch.Generator, job: Job
     ) -> Tensor | None:

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Attack, Reconstruction
+from attacks.base import Reconstruction
 from attacks.images.descent import ImageObjective, best_restarts
 from attacks.images.image_losses import total_variation
 from attacks.images.image_matching import RegularisedMatching
@@ -52,10 +52,6 @@ class Inverting(RegularisedMatching):
 
     steps: Annotated[int, Field(ge=1)] = STEPS
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
-
-    def abridged(self) -> tuple[Attack, float]:
-        """All of it; every step costs the same."""
-        return self, self.steps
 
     @property
     def pixel_variation(self) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.learned.features import Coordinates, Features
 from attacks.learned.gradients import Gradients
 from attacks.learned.simulated_statistics import SimulatedStatistics
-from attacks.observed.declared import declared
+from attacks.observed.declared import declared, update_of
 from attacks.observed.local_steps import LocalSteps
 from attacks.observed.replay import Replay, step_length
 from fedsim.capture import Observation
@@ -98,7 +98,7 @@ class SimulatedClient:
                 value /= self.spread.steps
         if self.chain.changes_update:
             updates = range(len(next(iter(means.values()))))
-            sent = (self._sent(_row(means, i), rng) for i in updates)
+            sent = (update_of(self.chain, _row(means, i), self.length, rng) for i in updates)
             if self.spread.clients == 1:  # one by one, without a copy of all
                 alone = ({name: value[None] for name, value in own.items()} for own in sent)
                 return torch.cat([self.features.linear(own) for own in alone])
@@ -137,12 +137,8 @@ class SimulatedClient:
         examples = len(next(iter(single.values())))
         means = []
         for start in range(0, examples, size):
-            total: Tensors = {}
-            for i in range(start, start + size):
-                own = self.chain.on_gradient(_row(single, i), rng)
-                total = {name: total[name] + value for name, value in own.items()} if total else own
-            summed = self.chain.on_sum(total, rng)
-            means.append({name: value / size for name, value in summed.items()})
+            rows = (_row(single, i) for i in range(start, start + size))
+            means.append(self.chain.mean(rows, rng))
         return _stacked(means)
 
     def _stepped(
@@ -159,13 +155,6 @@ class SimulatedClient:
         ]
         changed = [self.chain.on_step(_row(own, i), step, rng) for i, step in enumerate(steps)]
         return _stacked(changed)
-
-    def _sent(self, mean: Tensors, rng: torch.Generator) -> Tensors:
-        if self.length == 1:
-            return self.chain.on_update(mean, rng)
-        update = {name: value * self.length for name, value in mean.items()}
-        update = self.chain.on_update(update, rng)
-        return {name: value / self.length for name, value in update.items()}
 
     def averages(self, batch: Batch) -> bool:
         """Whether updates are the means of what single examples give, the same each time.

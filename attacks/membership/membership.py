@@ -88,10 +88,6 @@ class Membership(Attack):
         several = self.over_rounds or self.statistic == "loss_drop"
         return "same_client" if several else self.grouping
 
-    def abridged(self) -> tuple[Attack, float]:
-        """The whole attack, which takes no steps."""
-        return self, 0.0
-
     def reconstruct(
         self,
         observations: Sequence[Observation],

@@ -36,10 +36,6 @@ class Properties(Attack):
 
     of: Literal["classes", "words"] = "classes"
 
-    def abridged(self) -> tuple[Attack, float]:
-        """The whole attack, which takes no steps."""
-        return self, 0.0
-
     def reconstruct(
         self,
         observations: Sequence[Observation],

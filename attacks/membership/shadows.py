@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from attacks.observed.declared import declared
+from attacks.observed.declared import declared, update_of
 from attacks.observed.replay import Replay, step_length
 from fedsim.capture import Observation
 from fedsim.defenses.base import Step
@@ -47,18 +47,11 @@ def shadow_updates(
 def _sent(model: Replay, chain: Chain, rows: Batch, length: float, rng: torch.Generator) -> Tensors:
     rows = chain.on_batch(rows, rng)
     if chain.per_example:
-        total: Tensors = {}
-        for i in range(len(rows)):
-            gradient = chain.on_gradient(_gradient(model, rows[i]), rng)
-            total = {name: total[name] + v for name, v in gradient.items()} if total else gradient
-        mean = {k: value / len(rows) for k, value in chain.on_sum(total, rng).items()}
+        mean = chain.mean((_gradient(model, rows[i]) for i in range(len(rows))), rng)
     else:
         mean = _gradient(model, rows)
     mean = chain.on_step(mean, Step(model.network, rows, model.task.loss), rng)
-    if not chain.changes_update:
-        return mean
-    update = chain.on_update({name: length * value for name, value in mean.items()}, rng)
-    return {name: value / length for name, value in update.items()}
+    return update_of(chain, mean, length, rng)
 
 
 def _gradient(model: Replay, rows: Batch) -> Tensors:

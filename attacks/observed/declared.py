@@ -58,6 +58,14 @@ def declared_training(observation: Observation) -> FederationConfig:
     return config.model_copy(update={"learning_rate": rate})
 
 
+def update_of(chain: Chain, mean: Tensors, length: float, rng: torch.Generator) -> Tensors:
+    """A mean gradient as it arrives, after the defenses of an update of that step length."""
+    if not chain.changes_update:
+        return mean
+    update = chain.on_update({name: value * length for name, value in mean.items()}, rng)
+    return {name: value / length for name, value in update.items()}
+
+
 def unreplayed(options: Mapping[str, object]) -> CannotAttack:
     """The error of an attack that does not replay options of a client's local training."""
     said = ", ".join(f"{name} = {value!r}" for name, value in options.items())

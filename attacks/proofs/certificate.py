@@ -13,8 +13,8 @@ from attacks.base import Reconstruction
 from attacks.observed.calls import noted
 from attacks.observed.labels import find_head
 from attacks.observed.replay import check_options, step_length
+from attacks.proofs.cuts import CUTS
 from attacks.proofs.verdict import NO_PROOF, Proof, certificate, compare
-from attacks.tokens.cuts import CUTS
 from attacks.tokens.layout import RIGHT, Layout
 from attacks.tokens.sentences import SpanSentence
 from fedsim.capture import Observation

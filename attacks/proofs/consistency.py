@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from attacks.observed.declared import declared, granted_noise
 from attacks.proofs import verdict
 from attacks.proofs.certificate import batch_of
-from attacks.proofs.cuts import CUTS as PROOFS
+from attacks.proofs.cuts import CUTS
 from attacks.proofs.entry_bounds import EntryBounds, entry_bounds, scale_of
 from attacks.proofs.replayed_steps import Unrolled
 from attacks.proofs.whiteness import chance, edge, shares
-from attacks.tokens.cuts import CUTS
 from fedsim.capture import Observation
 from fedsim.knowledge import MULTIPLES
 from fedsim.models.embeddings import embedding_names
@@ -129,7 +128,7 @@ class Consistency:
             return 0.0
         noisy = self.noise != 0 and all(bounds.complete for bounds in self.found.values())
         exact = 0.0 if rival and noisy else self._bounded(guess)
-        if exact >= PROOFS.p_value or not noisy:
+        if exact >= CUTS.p_value or not noisy:
             return exact
         return self._white(guess, sum(map(len, lines)), rival)
 

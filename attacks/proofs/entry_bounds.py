@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.observed.readings import read
-from attacks.tokens.cuts import CUTS
+from attacks.proofs.cuts import CUTS
 from fedsim.capture import Observation
 
 

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chi2, gamma
 from torch import Tensor
 
-from attacks.tokens.cuts import CUTS
+from attacks.proofs.cuts import CUTS
 
 _GAMMA = (46.446, 0.186054, 9.84801)
 """Shape, scale and shift of the gamma law near that of Tracy and Widom (Chiani 2014, table I)."""

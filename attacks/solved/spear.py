@@ -116,11 +116,8 @@ class Spear(Attack):
         assert isinstance(linear, nn.Linear)
         signs = Signs(factors, linear)
         pool = Pool(factors, signs.quiet())
-
-        def judge(columns: Tensor) -> Reconstruction:
-            return self._judge(observation, task, network, layer, factors, signs, columns)
-
-        dictionary = self._dictionary(observation, network, task, layer, factors, rng)
+        update = _Update(observation, task, network, layer, factors, signs)
+        dictionary = update.dictionary(linear, rng)
         silent = list(dictionary.silent(rng, job)) if dictionary else []
         if silent:
             pool.offer(torch.stack(silent))
@@ -128,7 +125,7 @@ class Spear(Attack):
         if len(silent) == factors.rank:
             settled, found = signs.settle(pool, torch.stack(silent))
             columns, agreement = (settled, found) if found > agreement else (columns, agreement)
-        guess = judge(columns) if agreement >= CUTS.provable_agreement else None
+        guess = update.judge(columns) if agreement >= CUTS.provable_agreement else None
         done, expired = 0, False
         # Sampling adds nothing to a whole dictionary where it could not have found the batch alone.
         whole = len(silent) == factors.rank and factors.rank > self._sampled()
@@ -140,78 +137,84 @@ class Spear(Attack):
             done, idle = done + _CHUNK, idle + 1
             better, found = signs.best(pool) if changed else (columns, agreement)
             if found > agreement:
-                pool.offer(self._silent(task, network, layer, factors, better))
+                pool.offer(update.silent(better))
                 better, found = signs.best(pool)
             if found > agreement:
                 columns, agreement, idle = better, found, 0
-                guess = judge(columns) if agreement >= CUTS.provable_agreement else None
+                guess = update.judge(columns) if agreement >= CUTS.provable_agreement else None
             job.report(done, 1 - agreement, "")
         steps = done + (dictionary.programs if dictionary else 0)
-        return replace(guess or judge(columns), steps=steps, expired=expired)
+        return replace(guess or update.judge(columns), steps=steps, expired=expired)
 
     def _sampled(self) -> int:
         """Largest batch for which about ``2^(B-1)`` submatrices are no more than ``samples``."""
         return 1 + int(math.log2(self.samples))
 
-    def _dictionary(
-        self,
-        observation: Observation,
-        network: nn.Module,
-        task: Task,
-        layer: FirstLinear,
-        factors: Factors,
-        rng: torch.Generator,
-    ) -> ReluDictionary | None:
-        """The activations' dictionary, if a layer that takes them sent a gradient of that rank."""
-        name = find_next_linear(network, task, layer, rng) if factors.rank > 1 else None
-        if name is None or name not in observation.received:
-            return None
-        gradient = observation.update((name,))[name]
-        if min(gradient.shape) < factors.rank or not bool(gradient.isfinite().all()):
-            return None
-        linear = network.get_submodule(layer.module)
-        assert isinstance(linear, nn.Linear)
-        return ReluDictionary(factors, linear, gradient.to(factors.left.device))
 
-    def _silent(
-        self,
-        task: Task,
-        network: nn.Module,
-        layer: FirstLinear,
-        factors: Factors,
-        columns: Tensor,
-    ) -> Tensor:
+_GUESS: Certificate = "guess"
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """Images with their classes, how often each occurs, and what they prove."""
+
+    images: Tensor
+    labels: Tensor
+    times: Tensor
+    proof: Proof
+
+
+@dataclass(frozen=True)
+class _Update:
+    """One update, and what of it stands in the network's first linear layer."""
+
+    observation: Observation
+    task: Task
+    network: nn.Module
+    layer: FirstLinear
+    factors: Factors
+    signs: Signs
+
+    def dictionary(self, linear: nn.Linear, rng: torch.Generator) -> ReluDictionary | None:
+        """The activations' dictionary, if a layer that takes them sent a gradient of that rank."""
+        if self.factors.rank <= 1:
+            return None
+        name = find_next_linear(self.network, self.task, self.layer, rng)
+        if name is None or name not in self.observation.received:
+            return None
+        gradient = self.observation.update((name,))[name]
+        if min(gradient.shape) < self.factors.rank or not bool(gradient.isfinite().all()):
+            return None
+        return ReluDictionary(self.factors, linear, gradient.to(self.factors.left.device))
+
+    def silent(self, columns: Tensor) -> Tensor:
         """The silent units of each image and class whose slopes lie in the gradient's span.
 
         An image depends on the columns of all other images, not on its own. If a single column is
         wrong, its image is right, and the image then determines the column.
         """
-        images = layer.pixels(factors.unmix(columns)[0]).nan_to_num(0.5).clamp(0, 1)
-        made = slopes(network, task, layer, images.reshape(-1, *task.spec.input_shape))
-        made = made[:, :, factors.live].flatten(0, 1)
-        outside = made - made @ factors.left @ factors.left.T
-        return made[outside.norm(dim=1) < CUTS.slopes_outside * made.norm(dim=1)] == 0
+        images = self.layer.pixels(self.factors.unmix(columns)[0]).nan_to_num(0.5).clamp(0, 1)
+        slope = self._slopes(images).flatten(0, 1)
+        outside = slope - slope @ self.factors.left @ self.factors.left.T
+        return slope[outside.norm(dim=1) < CUTS.slopes_outside * slope.norm(dim=1)] == 0
 
-    def _judge(
-        self,
-        observation: Observation,
-        task: Task,
-        network: nn.Module,
-        layer: FirstLinear,
-        factors: Factors,
-        signs: Signs,
-        columns: Tensor,
-    ) -> Reconstruction:
-        """The images, their labels and their confidence."""
+    def _slopes(self, images: Tensor) -> Tensor:
+        """Of each image's loss at the live units, for each class: ``(image, class, unit)``."""
+        images = images.reshape(-1, *self.task.spec.input_shape)
+        return slopes(self.network, self.task, self.layer, images)[:, :, self.factors.live]
+
+    def judge(self, columns: Tensor) -> Reconstruction:
+        """The images of the columns, their labels and their confidence."""
+        observation, task, layer, factors = self.observation, self.task, self.layer, self.factors
         values, seen = factors.unmix(columns)
         inputs = layer.pixels(values).nan_to_num(0.5)
         facts, first = observation.knowledge, [(layer.weight, layer.bias)]
 
         def explained(images: Tensor) -> _Explained:
             images = images.reshape(-1, *task.spec.input_shape)
-            made = slopes(network, task, layer, images)[:, :, factors.live]
-            shares = (made * seen[:, None]).sum(2) / made.square().sum(2).clamp(min=1e-300)
-            misses = (seen[:, None] - shares[:, :, None] * made).norm(dim=2)
+            slope = self._slopes(images)
+            shares = (slope * seen[:, None]).sum(2) / slope.square().sum(2).clamp(min=1e-300)
+            misses = (seen[:, None] - shares[:, :, None] * slope).norm(dim=2)
             labels = misses.where(shares > 0, torch.inf).argmin(1)
             share = shares.gather(1, labels[:, None])[:, 0].clamp(min=1e-300)
             count = facts.num_examples or len(images)
@@ -232,15 +235,14 @@ class Spear(Attack):
             if again.error >= proof.error:
                 break
             images, proof = batch.inputs, again
-            made = slopes(network, task, layer, images)[:, :, factors.live]
-            slope = times[:, None] * made[torch.arange(len(made)), labels]
-            inputs = layer.pixels(factors.inputs(slope))
+            slope = self._slopes(images)[torch.arange(len(images)), labels]
+            inputs = layer.pixels(factors.inputs(times[:, None] * slope))
         if not proof.holds and range_note(layer.pixels(values), task):
             other = explained(layer.pixels(values).nan_to_num(0.5))
             if other.proof.holds or other.proof.error < proof.error / 2:
                 images, labels, times, proof = other.images, other.labels, other.times, other.proof
         size = max(1.0, float(values.abs().max())) if proof.holds else 1.0
-        agreed = signs.agreement(columns)
+        agreed = self.signs.agreement(columns)
         sharp = 3 * factors.spread(seen) <= CUTS.pixel_error * size
         levels: list[Certificate] = [
             certificate(proof, "in_span" if good else "guess", sharp=bool(right))
@@ -263,19 +265,6 @@ class Spear(Attack):
             confidence=(*(levels[i] for i in places.tolist()), *[_GUESS] * missing),
             note="; ".join(filter(None, notes)),
         )
-
-
-_GUESS: Certificate = "guess"
-
-
-@dataclass(frozen=True, slots=True)
-class _Explained:
-    """Images with their classes, how often each occurs, and what they prove."""
-
-    images: Tensor
-    labels: Tensor
-    times: Tensor
-    proof: Proof
 
 
 def _factor(observation: Observation, proof: Proof) -> float:

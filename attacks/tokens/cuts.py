@@ -1,4 +1,4 @@
-"""Thresholds of what reads tokens from an update, proves a batch, or searches its sentences."""
+"""Thresholds of what reads tokens from an update, or searches its sentences."""
 
 from __future__ import annotations
 
@@ -34,9 +34,6 @@ class TokenCuts:
     twins: int = 8  # most neighbours below that ratio: other sentences that differ in one word
     # Error of inputs that are sums of words and positions, as a share of their norm.
     sum_error: float = 1e-4
-    # Weight below which a sentence is absent, as a share of the largest.
-    absent_weight: float = 0.05
-    proof_sentences: int = 32  # most sentences tried for a batch, and the largest multiplicity
     separation: float = 0.4  # distance of false from true tokens, in logs, from which a layer tells
     # Least variance of noise, as a share of the mean square of a gradient.
     least_noise: float = 1e-4
@@ -48,23 +45,6 @@ class TokenCuts:
     next_tokens: int = 48  # tokens tried behind each prefix
     prefixes: int = 8  # prefixes kept for each sentence of the batch
     fewest_lines: int = 8  # the least of that
-    # Sentences that differ from a guess in one word, which noise must not explain.
-    consistency_rivals: int = 8
-    # Share of a true gradient's entries that may be out of their bounds.
-    stray_entries: float = 1e-3
-    # Entries of a weight that were sent, below which nothing is told from them.
-    fewest_entries: int = 256
-    # Size of an entry whose sign rounding cannot change, in units of a tensor's rms.
-    clear_sign: float = 0.01
-    gradient_rounding: float = 1e-4  # error of an entry of a float32 gradient, in the same units
-    guess_rounding: float = 1e-6  # error of a whole float32 gradient, as a share of its norm
-    # Largest relative width of the bounds of an entry by which a scale is fitted.
-    sharp_width: float = 0.1
-    # Rms of a tensor that is more than rounding, as a share of the median one's.
-    living_tensor: float = 1e-3
-    granted_noise: float = 0.06  # largest difference of measured from granted noise, as a share
-    # Rows and columns outside a guess's spaces that noise is measured on.
-    outside_dimensions: int = 8
     least_probability: float = 0.1  # smallest probability of a word that is worth a mention
     pursued: float = 3e-4  # share of a direction that a pursuit leaves to rounding
     # Share of a row outside the chosen ones below which it says nothing new.

@@ -18,7 +18,7 @@ from experiments.analysis.paired import Scored, Values, difference, estimate, sc
 from experiments.analysis.statistics import Estimate
 from experiments.analysis.summary import SectionKey
 from experiments.stages.rows import read_rows
-from experiments.wording.defense_names import defense_name
+from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import differing, show, title, told_apart
 from fedsim.errors import StoreError
 from fedsim.files import read_record
@@ -226,8 +226,7 @@ def _where(place: DefenseInSetting) -> list[str]:
 
 
 def _defense(place: DefenseInSetting) -> str:
-    none = place.defense == "none"
-    return "no defense" if none else defense_name(place.defense, place.defense_options)
+    return spoken(defense_name(place.defense, place.defense_options))
 
 
 def _named(pair: Pair, metric: str) -> str:

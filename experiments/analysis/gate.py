@@ -14,7 +14,7 @@ from experiments.analysis.hits import EXACT_METRIC
 from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.paired import Scored, estimate, is_attack, scored
 from experiments.stages.coverage import EXACT
-from experiments.wording.defense_names import defense_name
+from experiments.wording.defense_names import defense_name, spoken
 from fedsim.records import PRIOR_ONLY, AttackKey
 
 Compared: TypeAlias = Literal["bound", "mean", "client"]
@@ -150,5 +150,5 @@ def _exact(metric: str, value: float) -> bool:
 
 def where(place: DefenseInSetting) -> str:
     """``under gaussian noise (std=0.001) at batch 4``."""
-    name = "no defense" if place.defense == "none" else defense_name(*place[1:])
+    name = spoken(defense_name(*place[1:]))
     return f"under {name}{f' at {place.setting}' if place.setting else ''}"

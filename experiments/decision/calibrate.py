@@ -38,6 +38,7 @@ from experiments.plan.folder import Run
 from experiments.stages.attack import attackers
 from experiments.stages.privacy import owned
 from experiments.stages.victims import Victims
+from experiments.wording.defense_names import NO_DEFENSE
 from fedsim.files import remove_temporaries
 from fedsim.records import PRIOR_ONLY
 
@@ -128,7 +129,7 @@ class Calibration:
         found = decide(trial, self.attacks, self.targets, clients, self.errors, self.question.group)
         family = self.families[place[0]] if place != NONE else None
         tried = Tried(
-            name=family.member(place[1]) if family else "no defense",
+            name=family.member(place[1]) if family else NO_DEFENSE,
             index=place[1],
             value=family.values[place[1]] if family else None,
             word=found.word,

@@ -19,7 +19,7 @@ from experiments.report.figures import (
     legend_below,
 )
 from experiments.report.pareto import front
-from experiments.wording.defense_names import compact
+from experiments.wording.defense_names import NO_DEFENSE, compact
 from experiments.wording.names import title
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _of(tried: Tried, target: Target) -> Reached:
 def _by_strength(axes: Axes, answer: Answer, target: Target) -> None:
     names = [found.title for found in answer.families]
     most = max((len(found.values) for found in answer.families), default=1)
-    _mark(axes, [-1.0], [answer.undefended], target, INK, "o", "no defense")
+    _mark(axes, [-1.0], [answer.undefended], target, INK, "o", NO_DEFENSE)
     for number, found in enumerate(answer.families):
         colour, marker = family_colour(found.title, names), MARKERS[number % len(MARKERS)]
         places = [_place(found, one.index, most) for one in found.tried]

@@ -23,8 +23,9 @@ from experiments.dossier.register import register, untried
 from experiments.plan.folder import Run, read_provenance
 from experiments.plan.levels import CONDITIONS, LEVELS, LeveledSections, level_of
 from experiments.report.naming import named_place
+from experiments.report.numbers import useful
 from experiments.report.statements import defended, undefended
-from experiments.report.verdict_tables import useful
+from experiments.wording.defense_names import spoken
 from experiments.wording.names import title
 from experiments.wording.threat import OUT_OF_SCOPE, threat_model
 from fedsim.cell import CellConfig
@@ -154,8 +155,7 @@ def _open(verdict: Verdict) -> str:
 
 def _where(section: TaskFindings, verdict: Verdict) -> str:
     setting, defense = named_place(verdict.place)
-    name = "no defense" if defense == "none" else defense
-    return f"{name}{f' at {setting}' if setting else ''}, {section.dataset}"
+    return f"{spoken(defense)}{f' at {setting}' if setting else ''}, {section.dataset}"
 
 
 def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:
@@ -168,7 +168,7 @@ def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:
             said = defended(section, verdict, bases.get(verdict.setting))
         yield Conclusion(
             setting=setting,
-            defense="no defense" if name == "none" else name,
+            defense=spoken(name),
             word=said.said,
             grade=said.grade,
             statement=redacted(f"{said.lead} {said.detail}".strip()),
@@ -182,7 +182,7 @@ def _persons(section: TaskFindings) -> Iterator[WorstPerson]:
             if found.of:
                 yield WorstPerson(
                     setting=setting,
-                    defense="no defense" if name == "none" else name,
+                    defense=spoken(name),
                     kind=kind,
                     hit=found.hit,
                     of=found.of,
@@ -198,7 +198,7 @@ def _utility(section: TaskFindings) -> Iterator[UtilityCost]:
         if value is not None:
             yield UtilityCost(
                 setting=setting,
-                defense="no defense" if name == "none" else name,
+                defense=spoken(name),
                 measure=title(section.utility_name or ""),
                 value=str(value),
                 change="" if change is None else str(change),

@@ -9,7 +9,7 @@ from experiments.bounds.audit import AuditRecord, AuditRow
 from experiments.dossier.record import PrivacyCard
 from experiments.plan.folder import Run
 from experiments.report.naming import named_place
-from experiments.report.verdict_tables import useful
+from experiments.report.numbers import useful
 from fedsim.defenses import build_chain
 from fedsim.defenses.base import Defense
 from fedsim.files import read_record

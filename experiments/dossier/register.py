@@ -15,6 +15,7 @@ from experiments.preview.catalog import CATALOGS
 from experiments.report.naming import attack_label, named_place
 from experiments.report.tables import Number
 from experiments.stages.rows import read_rows
+from experiments.wording.defense_names import spoken
 from experiments.wording.names import options, settings, title
 from fedsim.records import PRIOR_ONLY, ScoreRow
 
@@ -48,7 +49,7 @@ def register(
             yield Tested(
                 objective="data reconstruction",
                 setting=setting,
-                defense="no defense" if defense == "none" else defense,
+                defense=spoken(defense),
                 attack=attack_label(section, result.attacker),
                 what=said.get(result.attack, "").replace("``", ""),
                 options=options(result.attack_options),
@@ -101,7 +102,7 @@ def _inference(
     return Tested(
         objective=objective,
         setting=one.setting,
-        defense="no defense" if one.defense == "none" else one.defense,
+        defense=spoken(one.defense),
         attack=one.attack,
         what="",
         options="",

@@ -58,16 +58,8 @@ def attack(
         ConfigError: the attack or an option does not exist, or a value does not fit.
 
     Example:
-        The pictures that a search has on its way:
+        The pictures that a search for the ``victim`` of `fedsim.Update` has on its way:
 
-        >>> import fedsim, torch
-        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
-        >>> def loss(network, batch):
-        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
-        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
-        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
-        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
-        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
         >>> pictures = []
         >>> def keep(step, objective, guess):
         ...     pictures.append(guess)

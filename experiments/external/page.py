@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 from markupsafe import Markup
 
 from experiments.external.disclosures import Disclosure, read_disclosures
-from experiments.external.run import Outcome, is_scored, outcomes
+from experiments.external.run import Outcome, efforts, is_scored, outcomes
 from experiments.plan.folder import Run, read_provenance
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import SCRIPT, environment
 from experiments.report.tables import Table
 from experiments.stages.png import png
 from experiments.wording.names import title
+from experiments.wording.prose import capital, counted
 from fedsim.files import write_bytes
 from fedsim.knowledge import FACTS
 from fedsim.plain_files import make_private
@@ -116,11 +115,12 @@ def _answers(results: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
         if not guessed:
             yield (
                 "not-decided",
-                f"{_upper(title(name))} could attack none of {_captures(len(those))}.",
+                f"{capital(title(name))} could attack none of {counted(len(those), 'capture')}.",
             )
             continue
         examples = sum(len(outcome.guess.examples.batch) for outcome in guessed if outcome.guess)
-        what = f"{_upper(title(name))} guessed {examples} examples from {_captures(len(guessed))}"
+        whence = counted(len(guessed), "capture")
+        what = f"{capital(title(name))} guessed {examples} examples from {whence}"
         if proven:
             yield "verbatim", f"{what}: {proven} are certified, and came back exactly."
         else:
@@ -164,36 +164,21 @@ def _who(given: Sequence[Disclosure], task: Task) -> str:
     return f"The server that aggregates, with the model ({task.spec.model}) and each reply. {facts}"
 
 
-def _upper(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
-
-
-def _captures(count: int) -> str:
-    return f"{count} capture{'s' * (count != 1)}"
-
-
 def _attacks(results: Sequence[Outcome]) -> Table:
     columns = ("attack", "captures", "guesses", "certified", "objective", "cosine", "null")
-    lines = []
-    for name in dict.fromkeys(outcome.record.attack for outcome in results):
-        those = [outcome for outcome in results if outcome.record.attack == name]
-        fits = [outcome.fit for outcome in those if outcome.fit]
-        line: tuple[Any, ...] = (
-            title(name),
-            len(those),
-            sum(outcome.guess is not None for outcome in those),
-            sum(outcome.certified for outcome in those),
-            _mean([outcome.record.objective for outcome in those]),
-            _mean([fit.own for fit in fits]),
-            _mean([fit.other for fit in fits]),
+    lines = tuple(
+        (
+            title(effort.attack),
+            *(effort.captures, effort.guesses, effort.certified),
+            *(_mean(effort.objective), _mean(effort.cosine), _mean(effort.null)),
         )
-        lines.append(line)
-    return Table("attacks", "What each attack results of the captures", columns, tuple(lines))
+        for effort in efforts(results)
+    )
+    return Table("attacks", "What each attack results of the captures", columns, lines)
 
 
-def _mean(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{fmean(known):.3g}" if known else _NONE
+def _mean(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.3g}"
 
 
 def _updates(given: Sequence[Disclosure]) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -66,6 +66,50 @@ class Outcome:
             refuses = "refuses: " if self.record.status == "skipped" else ""
             return f"{self.record.attack}: {refuses}{self.refusal}"
         return str(self.guess) + ("" if self.fit is None else f"\n  {self.fit}")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What one attack makes of all captures; a mean is None where no guess has its number.
+
+    Attributes:
+        attack: its name.
+        captures: on which it was run.
+        guesses: of these, those from which it guessed.
+        certified: examples that an update proves.
+        objective: mean of the attack's own.
+        cosine: mean of a guess's gradient with its update, see ``evidence.Fit``.
+        null: mean of the same gradients with another client's update.
+    """
+
+    attack: str
+    captures: int
+    guesses: int
+    certified: int
+    objective: float | None
+    cosine: float | None
+    null: float | None
+
+
+def efforts(results: Sequence[Outcome]) -> Iterator[Effort]:
+    """One for each attack, in the order in which they were run."""
+    for name in dict.fromkeys(outcome.record.attack for outcome in results):
+        mine = [outcome for outcome in results if outcome.record.attack == name]
+        fits = [outcome.fit for outcome in mine if outcome.fit]
+        yield Effort(
+            attack=name,
+            captures=len(mine),
+            guesses=sum(outcome.guess is not None for outcome in mine),
+            certified=sum(outcome.certified for outcome in mine),
+            objective=_mean(outcome.record.objective for outcome in mine),
+            cosine=_mean(fit.own for fit in fits),
+            null=_mean(fit.other for fit in fits),
+        )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def make_run(captures: Captured, names: Sequence[str], budget: float) -> Run:

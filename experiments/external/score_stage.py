@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.external.page import write_page
-from experiments.external.run import is_scored, open_run, outcomes
+from experiments.external.run import efforts, is_scored, open_run, outcomes
 from experiments.pipeline import execute
 from experiments.plan.cells import Cell
 from experiments.plan.folder import note_provenance
@@ -110,23 +110,8 @@ def report_captures(folder: Path) -> pd.DataFrame:
 
     check_folder(folder)
     started, run, task = time.monotonic(), open_run(folder), load_task(folder, network=False)
-    every = list(outcomes(run, task))
-    rows = []
-    for name in sorted({outcome.record.attack for outcome in every}):
-        mine = [outcome for outcome in every if outcome.record.attack == name]
-        fits = [outcome.fit for outcome in mine if outcome.fit is not None]
-        rows.append(
-            {
-                "attack": name,
-                "captures": len(mine),
-                "guesses": sum(outcome.guess is not None for outcome in mine),
-                "certified": sum(outcome.certified for outcome in mine),
-                "objective": _mean([outcome.record.objective for outcome in mine]),
-                "cosine": _mean([fit.own for fit in fits]),
-                "cosine (null)": _mean([fit.other for fit in fits]),
-            }
-        )
-    frame = pd.DataFrame(rows)
+    table = sorted(efforts(list(outcomes(run, task))), key=lambda effort: effort.attack)
+    frame = pd.DataFrame(table).rename(columns={"null": "cosine (null)"})
     if is_scored(run):
         scores = read_rows(run.root / "scores.parquet", ScoreRow)
         frame = frame.merge(means(scores, task), on="attack", how="left")
@@ -135,8 +120,3 @@ def report_captures(folder: Path) -> pd.DataFrame:
         note_provenance(run, "report", time.monotonic() - started)
     write_page(run, task)
     return frame
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -40,14 +40,8 @@ class Scores:
         certified: whether the guess at each example is certified.
 
     Example:
-        >>> import fedsim, torch
-        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
-        >>> def loss(network, batch):
-        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
-        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
-        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
-        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
-        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        With the ``victim`` of `fedsim.Update` and its private ``picture``:
+
         >>> guess = fedsim.attack(victim, "closed_form", quiet=True)
         >>> fedsim.score(guess, truth=picture).certified
         (True,)
@@ -107,14 +101,8 @@ def score(guess: Guess, truth: Any) -> Scores:  # noqa: ANN401
         ConfigError: the truth is of another kind or shape.
 
     Example:
-        >>> import fedsim, torch
-        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
-        >>> def loss(network, batch):
-        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
-        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
-        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
-        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
-        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        With the ``victim`` of `fedsim.Update` and its private ``picture``:
+
         >>> guess = fedsim.attack(victim, "closed_form", quiet=True)
         >>> fedsim.score(guess, truth=picture).mean("psnr") > 60
         True

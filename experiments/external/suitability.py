@@ -58,14 +58,8 @@ def suited(victim: Update) -> Suitability:
     that an attack runs does not say that it succeeds.
 
     Example:
-        >>> import fedsim, torch
-        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
-        >>> def loss(network, batch):
-        ...     return torch.nn.functional.cross_entropy(network(batch.inputs), batch.labels)
-        >>> picture, label = torch.rand(1, 1, 8, 8), torch.tensor([3])
-        >>> value = torch.nn.functional.cross_entropy(net(picture), label)
-        >>> gradients = torch.autograd.grad(value, list(net.parameters()))
-        >>> victim = fedsim.Update.of(net, gradients=gradients, loss=loss, image_shape=(1, 8, 8))
+        With the ``victim`` of `fedsim.Update`:
+
         >>> "closed_form" in fedsim.suited(victim).attacks
         True
     """

@@ -17,13 +17,13 @@ from experiments.report.doubts import mostly_refused
 from experiments.report.statements import (
     Statement,
     defended,
-    listed,
     no_leak,
     recovered,
     things,
     undefended,
 )
 from experiments.wording.defense_names import defense_name
+from experiments.wording.prose import capital, listed
 
 MOST = 3
 """Up to so many defenses of one verdict are named in the answer; of more, the first and how many
@@ -89,7 +89,7 @@ def overall(sections: Iterable[TaskFindings]) -> str:
         _unsettled(groups["not decided"]),
         _plural(groups["not attacked"], "was not tested", "were not tested"),
     ]
-    return ". ".join(map(_capital, filter(None, parts))) + "."
+    return ". ".join(map(capital, filter(None, parts))) + "."
 
 
 def _graded(verdict: Verdict) -> str:
@@ -270,7 +270,3 @@ def _unsettled(defenses: Sequence[str]) -> str:
 
 def _plural(defenses: Sequence[str], one: str, many: str) -> str:
     return f"{names(defenses)} {one if len(defenses) == 1 else many}" if defenses else ""
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

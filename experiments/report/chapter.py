@@ -15,7 +15,6 @@ from experiments.report.appendix import appendix
 from experiments.report.beyond import Told, beyond, told_of
 from experiments.report.brackets import Bracket, brackets
 from experiments.report.curves import curves
-from experiments.report.defense_table import defense_table
 from experiments.report.figures import Figure
 from experiments.report.first_screen import changes, worst
 from experiments.report.gallery import Strip, strips
@@ -28,11 +27,12 @@ from experiments.report.result_tables import tables
 from experiments.report.tables import Table, named
 from experiments.report.tradeoff_tables import tradeoff_tables
 from experiments.report.trend_table import trend
-from experiments.report.verdict_tables import verdict_tables
+from experiments.report.verdict_tables import defense_table, verdict_tables
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown
 from experiments.stages.updates import UpdateRow
 from experiments.wording.names import settings, title
+from experiments.wording.prose import capital
 from experiments.wording.threat import ThreatModel, threat_model
 from fedsim.cell import CellConfig
 
@@ -82,9 +82,7 @@ class Chapter:
     def heading(self) -> str:
         """Task, data set, model and protocol."""
         one = self.section
-        task = title(one.task)
-        task = task[:1].upper() + task[1:]
-        return f"{task}: {one.dataset}, {one.model}, {title(one.protocol)}"
+        return f"{capital(title(one.task))}: {one.dataset}, {one.model}, {title(one.protocol)}"
 
     def told_of(self, place: DefenseInSetting) -> Told | None:
         """What else is known of a defense."""

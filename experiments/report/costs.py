@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import UTILITY, TaskFindings
+from experiments.report.numbers import useful
 from experiments.report.tables import Number
-from experiments.report.verdict_tables import useful
 from experiments.wording.defense_names import defense_name
 from experiments.wording.names import show, title, utility_unit
+from experiments.wording.prose import counted
 
 MOST = 3
 """The costs of up to so many defenses of a setting are named at the top of the page."""
@@ -73,7 +74,7 @@ def _training(section: TaskFindings, bare: Verdict) -> str:
         return ""
     start = show(measured[0][name], utility_unit(name))
     rounds = max(measured)
-    over = f"over {rounds} round{'' if rounds == 1 else 's'} without a defense"
+    over = f"over {counted(rounds, 'round')} without a defense"
     if not math.isfinite(end.value):
         return f"the training diverges {over}"
     return _from_to(

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from experiments.analysis.evidence import Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.report.naming import attack_label, unit_of_main
-from experiments.report.reasons import jobs, phrase, share_bound, unit_after
-from experiments.report.verdict_tables import number
+from experiments.report.numbers import number
+from experiments.report.reasons import phrase, share_bound, unit_after
 from experiments.wording.names import show
+from experiments.wording.prose import capital, counted, listed
 from fedsim.records import PRIOR_ONLY, AttackKey
 
 _BESIDE = frozenset({"false_certificates", "skipped"})
@@ -53,7 +54,7 @@ def refused(section: TaskFindings, verdict: Verdict) -> str:
         return ""  # said first, see ``hardly``
     name = attack_label(section, strongest.attacker)
     return (
-        f"{name[:1].upper()}{name[1:]} could not attack {strongest.refused} of {verdict.victims} "
+        f"{capital(name)} could not attack {strongest.refused} of {verdict.victims} "
         "victims, which count as blind guesses."
     )
 
@@ -85,14 +86,14 @@ def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> s
 
 def _names(section: TaskFindings, attackers: Sequence[AttackKey]) -> str:
     names = [attack_label(section, attacker) for attacker in attackers]
-    text = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return text[:1].upper() + text[1:]
+    return capital(listed(names))
 
 
 def doubt(section: TaskFindings, verdict: Verdict) -> str:
     """Why it is open; or, where no leak was found, what that means."""
     if verdict.rows == "no leak found":
         skipped = verdict.jobs["skipped"]
+        refusing = f"{counted(skipped, 'job')} could not attack." if skipped else ""
         most = (
             ""
             if verdict.most is None
@@ -101,8 +102,7 @@ def doubt(section: TaskFindings, verdict: Verdict) -> str:
         return (
             f"At 95 % the mean is {most}{unit_after(section)} above a blind guess, and at most "
             f"{share_bound(verdict.recovered)} of clients have an example that these attacks "
-            "recover; a stronger attack may still succeed. "
-            f"{f'{jobs(skipped)} could not attack.' if skipped else ''}"
+            f"recover; a stronger attack may still succeed. {refusing}"
         )
     if verdict.rows != "not decided":
         return ""

@@ -13,8 +13,9 @@ from experiments.report.brackets import Bracket
 from experiments.report.gallery import attack_of
 from experiments.report.naming import unit_of_main
 from experiments.stages.gallery import Shown
-from experiments.wording.defense_names import defense_name
+from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import show, title
+from experiments.wording.prose import capital
 
 _OPEN = ("no leak found", "not decided", "not attacked")
 _ADVICE: Mapping[Kind, str] = {
@@ -49,7 +50,7 @@ def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
     least = min(defended, key=lambda place: _value(by_place[place]), default=most)
     if least != most:
         said += f"; where least leaks, {_said(section, least, by_place[least])}"
-    return said[:1].upper() + said[1:]
+    return capital(said)
 
 
 def _value(one: Shown) -> float:
@@ -98,10 +99,7 @@ def _clients(verdict: Verdict) -> int:
 
 def _names(verdicts: Iterable[Verdict]) -> str:
     found = dict.fromkeys(
-        "no defense"
-        if verdict.defense == "none"
-        else defense_name(verdict.defense, verdict.defense_options)
-        for verdict in verdicts
+        spoken(defense_name(verdict.defense, verdict.defense_options)) for verdict in verdicts
     )
     return names(list(found))
 

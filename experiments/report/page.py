@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from experiments.analysis.summary import metric_classes
 from experiments.preview.catalog import CATALOGS
+from experiments.report import templates
 from experiments.report.answers import certainty, overall
 from experiments.report.binding import Binder
 from experiments.report.chapter import Chapter
@@ -22,16 +23,16 @@ from experiments.report.figures import INK
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.glossary import glossary, metric_terms
 from experiments.report.naming import attack_label, attack_name, shown_metrics, unit_of
+from experiments.report.numbers import null_of, number, reached, told_labels, useful
 from experiments.report.phrases import attackers, scope, simulated, threats, told, trained
 from experiments.report.reasons import phrases
 from experiments.report.statements import shade, word_of
 from experiments.report.tables import text_of
-from experiments.report.verdict_tables import null_of, number, reached, rule, told_labels, useful
+from experiments.report.verdict_tables import rule
 from experiments.wording.defense_names import defense_name, family, short_options
 from experiments.wording.names import natural, options, show, title, utility_unit
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE
 from fedsim.records import PRIOR_ONLY, STATUSES, ScoreRow, shown
-from fedsim.visible import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -71,10 +72,10 @@ def render(
         redact: say that private examples were left out.
         values: what else the template needs.
     """
-    templates, classes = environment(), metric_classes()
+    pages, classes = environment(), metric_classes()
     common, own = simulated(chapters)
     front = next((picture for chapter in chapters for picture in chapter.pictures), None)
-    part = templates.get_template("chapter.html.j2")
+    part = pages.get_template("chapter.html.j2")
     body = "\n".join(
         part.render(chapter=one, front=front, simulated=own[i], full=full, redact=redact)
         for i, one in enumerate(chapters)
@@ -94,7 +95,7 @@ def render(
     metrics = {row.metric for row in rows} if full else shown
     said = CATALOGS["attacks"]()
     attacked = dict.fromkeys(row.attack for row in rows if row.attack != PRIOR_ONLY)
-    return templates.get_template("report.html.j2").render(
+    return pages.get_template("report.html.j2").render(
         front=front,
         body=Markup(body),  # rendered with escaping above
         chapters=chapters,
@@ -126,25 +127,10 @@ def _visible(body: str) -> str:
     return html.unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", body, flags=re.DOTALL))
 
 
-def _shown(value: object) -> object:
-    """What an expression of a template gives, made visible unless it is HTML of ours."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
 def environment() -> Environment:
     """The templates of a run's page, whose expressions are escaped."""
-    from jinja2 import DictLoader, Environment, StrictUndefined
-
-    source, classes = files("experiments.report"), metric_classes()
-    # Reconstructed text is hostile input: whatever is not marked safe here gets escaped.
-    made = Environment(
-        loader=DictLoader({name: source.joinpath(name).read_text("utf-8") for name in TEMPLATES}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    classes = metric_classes()
+    made = templates.environment(dict.fromkeys(TEMPLATES, "experiments.report"))
     made.filters["bound"] = Binder()
     made.globals |= {
         "attack_label": attack_label,

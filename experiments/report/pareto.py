@@ -22,8 +22,8 @@ from experiments.report.figures import (
 )
 from experiments.report.label_layout import PlacedMark, write_labels
 from experiments.report.naming import unit_of_main
+from experiments.report.numbers import null_of, reached, useful
 from experiments.report.tables import Number
-from experiments.report.verdict_tables import null_of, reached, useful
 from experiments.wording.defense_names import compact, family, strength, varied
 from experiments.wording.names import title
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY

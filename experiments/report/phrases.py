@@ -9,8 +9,9 @@ from dataclasses import replace
 from experiments.analysis.findings import Problem, Result, TaskFindings
 from experiments.report.chapter import Chapter
 from experiments.report.naming import attack_label
-from experiments.report.statements import listed
+from experiments.wording.defense_names import NO_DEFENSE
 from experiments.wording.names import duration, show, title, utility_unit
+from experiments.wording.prose import counted, listed
 from experiments.wording.threat import WHO, ThreatModel, shared_protocol, withheld
 from fedsim.records import PRIOR_ONLY, STATUSES, shown
 
@@ -29,7 +30,7 @@ def attackers(chapters: Sequence[Chapter]) -> str:
     parts = (
         WHO,
         f"It was not told {', nor '.join(hidden)}." if hidden else "",
-        f"It ran {_count(len(names), 'attack')}: {listed(list(names))}." if names else "",
+        f"It ran {counted(len(names), 'attack')}: {listed(list(names))}." if names else "",
     )
     return " ".join(filter(None, parts))
 
@@ -66,14 +67,14 @@ def scope(section: TaskFindings) -> str:
     settings = {result.setting for result in attacked}
     defended = {result.place[1:] for result in attacked if result.defense != "none"}
     undefended = " and none" if any(result.defense == "none" for result in attacked) else ""
-    under = _count(len(defended), "defense") + undefended if defended else "no defense"
+    under = counted(len(defended), "defense") + undefended if defended else NO_DEFENSE
     jobs = {status: sum(result.jobs[status] for result in attacked) for status in STATUSES}
     became = ", ".join(f"{count:,} {shown(status)}" for status, count in jobs.items() if count)
     became = "all done" if jobs["done"] == sum(jobs.values()) else became
     return (
-        f"{_count(section.victims, 'private example')} of {_count(section.clients, 'client')}, "
+        f"{counted(section.victims, 'private example')} of {counted(section.clients, 'client')}, "
         f"attacked under {under}{f' in {len(settings)} settings' if len(settings) > 1 else ''} by "
-        f"{_count(len(attacks), 'attack')}: {_count(sum(jobs.values()), 'job')}, {became}, "
+        f"{counted(len(attacks), 'attack')}: {counted(sum(jobs.values()), 'job')}, {became}, "
         f"{duration(sum(result.seconds for result in attacked))} of work in all."
     )
 
@@ -94,10 +95,6 @@ def trained(section: TaskFindings) -> str:
         else "",
     ]
     return " ".join(filter(None, parts))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def told(result: Result) -> list[tuple[str, int, str]]:

@@ -9,6 +9,7 @@ from experiments.analysis.evidence import Clients, Kind, Reason, Verdict
 from experiments.analysis.findings import TaskFindings
 from experiments.report.naming import attack_label, unit_of_main
 from experiments.wording.names import show, title
+from experiments.wording.prose import counted
 from fedsim.records import MAIN, OTHER_CLIENT, PRIOR_ONLY
 
 BASELINES = {PRIOR_ONLY: "prior only", OTHER_CLIENT: "another client's update"}
@@ -30,14 +31,12 @@ def unit_after(section: TaskFindings) -> str:
     return "" if unit == "1" else f" {unit}"
 
 
-def jobs(count: float) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{count:.0f} job{'' if count == 1 else 's'}"
+def _jobs(reason: Reason) -> str:
+    return counted(reason.numbers["jobs"], "job")
 
 
-def clients(count: float) -> str:
-    """``1 client``, ``2 clients``."""
-    return f"{count:.0f} client{'' if count == 1 else 's'}"
+def _clients(reason: Reason) -> str:
+    return counted(reason.numbers["clients"], "client")
 
 
 def clients_hit(known: Clients, how: str) -> str:
@@ -79,13 +78,13 @@ def _no_null(_: TaskFindings, reason: Reason) -> str:
 
 def _few(_: TaskFindings, reason: Reason) -> str:
     numbers = reason.numbers
-    return f"{clients(numbers['clients'])}, where a mean takes {numbers['needed']:.0f} to decide"
+    return f"{_clients(reason)}, where a mean takes {numbers['needed']:.0f} to decide"
 
 
 def _alike(section: TaskFindings, reason: Reason) -> str:
     return (
         f"{_metric(reason)}{_who(section, reason)} and {BASELINES[reason.baseline]} are alike on "
-        f"most of {clients(reason.numbers['clients'])}, which says little about others"
+        f"most of {_clients(reason)}, which says little about others"
     )
 
 
@@ -116,7 +115,7 @@ def _beats_one(section: TaskFindings, reason: Reason) -> str:
 
 def _recovered(section: TaskFindings, reason: Reason) -> str:
     return (
-        f"{_who(section, reason)} recovers an example of {clients(reason.numbers['clients'])} "
+        f"{_who(section, reason)} recovers an example of {_clients(reason)} "
         "where blind guesses do not, too few to exclude chance"
     )
 
@@ -135,13 +134,11 @@ _PHRASES: Mapping[Kind, Callable[[TaskFindings, Reason], str]] = {
     "wide": _wide,
     "beats_one": _beats_one,
     "recovered": _recovered,
-    "failed": lambda _, one: f"{jobs(one.numbers['jobs'])} failed",
-    "unfinished": lambda _, one: f"{jobs(one.numbers['jobs'])} unfinished: the clock ended them",
-    "interrupted": lambda _, one: (
-        f"{jobs(one.numbers['jobs'])} were interrupted: fedsim attack runs them again"
-    ),
+    "failed": lambda _, one: f"{_jobs(one)} failed",
+    "unfinished": lambda _, one: f"{_jobs(one)} unfinished: the clock ended them",
+    "interrupted": lambda _, one: f"{_jobs(one)} were interrupted: fedsim attack runs them again",
     "no_adaptive": lambda *_: "no attack was adapted to the defense",
     "no_control": lambda *_: "no attack that was run is shown to work without a defense",
     "hardly_tested": lambda *_: "every attack refused most victims",
-    "skipped": lambda _, one: f"{jobs(one.numbers['jobs'])} were skipped",
+    "skipped": lambda _, one: f"{_jobs(one)} were skipped",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.analysis.evidence import Verdict, Word
@@ -13,10 +12,11 @@ from experiments.analysis.verdicts import WORDS
 from experiments.report.costs import cost
 from experiments.report.doubts import doubt, false_certificates, refused, tested
 from experiments.report.naming import attack_label, unit_of_main
-from experiments.report.reasons import clients_hit, jobs, unit_after
-from experiments.report.verdict_tables import null_of, reached, told_labels
-from experiments.wording.defense_names import defense_name
+from experiments.report.numbers import null_of, reached, told_labels
+from experiments.report.reasons import clients_hit, unit_after
+from experiments.wording.defense_names import NO_DEFENSE, defense_name
 from experiments.wording.names import show, title
+from experiments.wording.prose import capital, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ def undefended(section: TaskFindings, verdict: Verdict) -> Statement:
         "not decided": f"Not decided: whether the {them} leak without a defense.",
         "not attacked": f"Whether the {them} leak without a defense was not tested.",
     }[verdict.word]
-    return _statement(section, verdict, "no defense", lead, _detail(section, verdict))
+    return _statement(section, verdict, NO_DEFENSE, lead, _detail(section, verdict))
 
 
 def defended(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> Statement:
     """What the attacks show under a defense, and what it costs."""
     name = defense_name(verdict.defense, verdict.defense_options)
-    start = name[:1].upper() + name[1:]
+    start = capital(name)
     leaking = bare is None or bare.rows == "leaks"
     lead = {
         "leaks": f"{start} does not stop the leak: {_leaking(section, verdict)}.",
@@ -154,11 +154,6 @@ def recovered(section: TaskFindings, verdict: Verdict) -> tuple[int, int] | None
     return round(found.share.value * found.n), verdict.victims
 
 
-def listed(words: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
-
 def _detail(section: TaskFindings, verdict: Verdict) -> str:
     parts = (
         false_certificates(section, verdict),
@@ -185,7 +180,7 @@ def _leakage(section: TaskFindings, verdict: Verdict) -> str:
     whole = f"recovers {count[0]} of {count[1]} {things(section)} and " if count else ""
     against = f", against {show(null.value, null.unit)}{unit} for a blind guess" if null else ""
     mean = show(found.value, found.unit)
-    return f"{name[:1].upper()}{name[1:]} {whole}reaches a mean {metric} of {mean}{unit}{against}."
+    return f"{capital(name)} {whole}reaches a mean {metric} of {mean}{unit}{against}."
 
 
 def _words(section: TaskFindings, verdict: Verdict) -> str:
@@ -200,7 +195,7 @@ def _words(section: TaskFindings, verdict: Verdict) -> str:
     precision, recall = (f"{100 * best.leakage[name].mean:.0f} %" for name in WORDS)
     name = attack_label(section, best.attacker)
     return (
-        f"{name[:1].upper()}{name[1:]} names {recall} of the words of a batch, and {precision} of "
+        f"{capital(name)} names {recall} of the words of a batch, and {precision} of "
         "those that it names are right."
     )
 
@@ -218,7 +213,8 @@ def _why_untested(section: TaskFindings, verdict: Verdict) -> str:
     ]
     reason = re.split(r"[;.]\s", reasons[0], maxsplit=1)[0].rstrip(".") if reasons else ""
     reason = f": {reason[:120]}" if reason else ""
-    return f"No attack could run ({jobs(skipped)} skipped){reason}. Another attack may succeed."
+    jobs = counted(skipped, "job")
+    return f"No attack could run ({jobs} skipped){reason}. Another attack may succeed."
 
 
 def _labels(section: TaskFindings, verdict: Verdict) -> str:

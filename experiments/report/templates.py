@@ -1,33 +1,45 @@
-"""Pages of one template, which take the style of the report."""
+"""The templates of all pages: what an expression gives is escaped and made visible."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from experiments.report.tables import Number
 from fedsim.visible import visible
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 
 def render(package: str, template: str, **values: object) -> str:
     """The page that a package's template makes of values; the report's style lies beside it."""
+    made = environment({template: package, "report.css": "experiments.report"})
+    made.tests["number"] = lambda value: isinstance(value, int | Number)
+    return made.get_template(template).render(**values)
+
+
+def environment(packages: Mapping[str, str]) -> Environment:
+    """Templates by name, each from the package that holds it."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
-    sources = {template: files(package), "report.css": files("experiments.report")}
-    templates = {name: at.joinpath(name).read_text("utf-8") for name, at in sources.items()}
-    environment = Environment(
-        loader=DictLoader(templates),
+    sources = {
+        name: files(package).joinpath(name).read_text("utf-8") for name, package in packages.items()
+    }
+    # Reconstructed text is hostile input: whatever is not marked safe here gets escaped.
+    return Environment(
+        loader=DictLoader(sources),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.tests["number"] = lambda value: isinstance(value, int | Number)
-    return environment.get_template(template).render(**values)
 
 
 def _shown(value: object) -> object:
-    """Names of attacks and defenses may be a stranger's."""
+    """What an expression gives, made visible unless it is HTML of ours."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

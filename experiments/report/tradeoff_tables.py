@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from experiments.analysis.findings import TaskFindings
 from experiments.report.naming import named_place, place_of, unit_of_main
+from experiments.report.numbers import number
 from experiments.report.tables import Number, Table
-from experiments.report.verdict_tables import number
 from experiments.wording.defense_names import family
 from experiments.wording.names import title
 

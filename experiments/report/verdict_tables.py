@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from experiments.analysis.evidence import Clients, Gap, Reached, Verdict
-from experiments.analysis.findings import Spread, TaskFindings
-from experiments.analysis.keys import DefenseInSetting, undefended
-from experiments.analysis.statistics import Difference, Estimate
+from experiments.analysis.evidence import Clients, Gap, Verdict
+from experiments.analysis.findings import TaskFindings
+from experiments.analysis.keys import DefenseInSetting
 from experiments.analysis.verdicts import LABELS
+from experiments.report.beyond import Told, told_of
+from experiments.report.brackets import Bracket
 from experiments.report.naming import attack_label, named_place, place_of, unit_of_main
+from experiments.report.numbers import null_of, number, reached, told_labels, useful
 from experiments.report.reasons import phrases
+from experiments.report.statements import word_of
 from experiments.report.tables import Number, Table, Value
-from experiments.wording.names import title, utility_unit
+from experiments.wording.names import title
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES, shown
 
 
@@ -92,9 +95,7 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
         *named_place(verdict.place),
         ", ".join(verdict.levels),
         *use,
-        verdict.word,
-        verdict.grade,
-        "; ".join(phrases(section, verdict)),
+        *(verdict.word, *_graded(section, verdict)),
         *(_share(one) for one in (verdict.verbatim, verdict.recovered)),
         *(verdict.victims, verdict.clients, verdict.attacks),
         *(verdict.jobs[status] for status in STATUSES),
@@ -114,53 +115,64 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
     )
 
 
+def _graded(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
+    """The columns ``severity`` and ``why``."""
+    return verdict.grade, "; ".join(phrases(section, verdict))
+
+
 def _share(known: Clients) -> Number | None:
     """Share of clients, with the one-sided bounds at 95 %."""
     return Number(known.hit / known.of, "1", known.low, known.high) if known.of else None
 
 
-def useful(
-    section: TaskFindings, place: DefenseInSetting
-) -> tuple[Number | None, Number | None, Number | None]:
-    """Utility at the end of training, its change from no defense in the setting, and epsilon."""
-    name, end = section.utility_name, section.at_end(place)
-    if name is None or end is None or name not in end.values:
-        return None, None, None
-    bases = undefended(one.place for one in section.utility)
-    base = section.at_end(bases[place.setting]) if place.setting in bases else None
-    compared = base is not None and place.defense != "none"
-    change = _utility(end.over_seeds(name, base), name) if compared else None
-    epsilon = None if end.epsilon is None else Number(end.epsilon)
-    return _utility(end.over_seeds(name), name), change, epsilon
+def defense_table(
+    section: TaskFindings,
+    told: Sequence[Told],
+    brackets: Mapping[DefenseInSetting, Bracket],
+) -> Table:
+    """Few columns of the matrix, a row a defense and setting, and what else is known of it."""
+    return Table(
+        "defenses",
+        f"Each defense under the strongest attack on it: mean {title(section.main)} with its 95 % "
+        "interval.",
+        (
+            *("setting", "defense", "verdict", "severity", "why", "clients verbatim"),
+            *("strongest attack", "metric", "leakage"),
+            *("blind guess", "lead over it", "utility metric", "utility", "utility change"),
+            *("victims", "clients", "AUC of membership", "epsilon audited"),
+            *("leaks", "bounded by"),
+        ),
+        tuple(
+            _brief_row(section, verdict, told_of(told, verdict.place), brackets.get(verdict.place))
+            for verdict in section.evidence.verdicts
+        ),
+    )
 
 
-def _utility(found: Spread | None, name: str) -> Number | None:
-    return Number(found[0], utility_unit(name), *found[1:]) if found else None
-
-
-def reached(section: TaskFindings, found: Reached | None) -> tuple[str, Number | None]:
-    """Label of an attack, and the mean that it reached over all victims."""
-    if found is None:
-        return "", None
-    return attack_label(section, found.attacker), number(section, found.leakage)
-
-
-def told_labels(section: TaskFindings, verdict: Verdict) -> Number | None:
-    """Label accuracy of the attack that infers labels best."""
-    result = section.result(verdict.place, verdict.labels) if verdict.labels else None
-    found = result.leakage[LABELS] if result else None
-    return Number(found.mean, found.unit, found.low, found.high) if found else None
-
-
-def null_of(section: TaskFindings, verdict: Verdict, kind: str) -> Number | None:
-    """Mean of a null baseline of the strongest attack; None if it was not run."""
-    found = verdict.nulls.get(kind)
-    return None if found is None else Number(found, unit_of_main(section))
-
-
-def number(section: TaskFindings, found: Estimate | Difference | None) -> Number | None:
-    """A mean with its interval, in the unit of the main metric."""
-    return Number(found.mean, unit_of_main(section), found.low, found.high) if found else None
+def _brief_row(
+    section: TaskFindings, verdict: Verdict, told: Told | None, bracket: Bracket | None
+) -> tuple[Value, ...]:
+    attack, leaked = reached(section, verdict.strongest)
+    measure, change, _ = useful(section, verdict.place)
+    return (
+        *named_place(verdict.place),
+        *(word_of(section, verdict), *_graded(section, verdict)),
+        verdict.verbatim.hit,
+        attack,
+        title(section.main),
+        leaked,
+        null_of(section, verdict, verdict.null) if verdict.null else None,
+        number(section, verdict.over_null),
+        title(section.utility_name or ""),
+        measure,
+        change,
+        verdict.victims,
+        verdict.clients,
+        told.members if told else None,
+        told.epsilon if told else None,
+        bracket.said if bracket else None,
+        bracket.why if bracket else None,
+    )
 
 
 def adaptive(section: TaskFindings, where: str) -> Table:

@@ -16,7 +16,7 @@ from experiments.report.figures import INK, Figure, frame_decibels, panel, strok
 from experiments.report.gallery import data_uri, mark, words
 from experiments.report.templates import render
 from experiments.watch.state import CellState, Line, State
-from experiments.wording.defense_names import defense_name
+from experiments.wording.defense_names import defense_name, spoken
 from experiments.wording.names import duration, show, title, utility_unit
 from fedsim.build import registry
 from fedsim.metrics import METRICS
@@ -67,7 +67,7 @@ def _words(cell: CellState) -> str:
 
 def _place(line: Line | CellState) -> str:
     setting, defense, options = line.place
-    name = "no defense" if defense == "none" else defense_name(defense, options)
+    name = spoken(defense_name(defense, options))
     return f"{setting}: {name}" if setting else name
 
 

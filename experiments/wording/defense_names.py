@@ -15,6 +15,8 @@ from fedsim.cell import CellConfig
 
 NamedPart: TypeAlias = tuple[str, dict[str, Any]]
 """One defense of a chain: its name and its options."""
+NO_DEFENSE = "no defense"
+"""What a sentence calls the defense ``none``."""
 SYMBOLS = {"epsilon": "ε", "delta": "δ"}
 
 
@@ -33,6 +35,11 @@ def defense_name(defense: str, text: str) -> str:
     if parts is None:
         return f"{family(defense)} ({text})"
     return " + ".join(_name(title(name), _written(_own(name, table))) for name, table in parts)
+
+
+def spoken(name: str) -> str:
+    """A display name where a sentence or a picture needs one: ``no defense`` for none."""
+    return NO_DEFENSE if name == "none" else name
 
 
 def cell_defense(cell: CellConfig) -> str:

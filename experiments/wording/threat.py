@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from experiments.plan.levels import level_of
 from experiments.wording.defense_names import cell_defense
 from experiments.wording.names import natural, title
+from experiments.wording.prose import counted
 from fedsim.cell import CaptureConfig, CellConfig, TaskConfig
 from fedsim.federation import FederationConfig
 from fedsim.knowledge import FACTS, Fact
@@ -147,11 +148,11 @@ def _protocol(cell: CellConfig) -> dict[str, str]:
     }
     if run.protocol == "fedavg":
         amount = (
-            _count(run.local_steps, "step")
+            counted(run.local_steps, "step")
             if run.local_steps
-            else _count(run.local_epochs, "epoch")
+            else counted(run.local_epochs, "epoch")
         )
-        rows = f" of {_count(run.client_rows, 'row')}" if run.client_rows else ""
+        rows = f" of {counted(run.client_rows, 'row')}" if run.client_rows else ""
         lines["local training"] = (
             f"{amount}{rows}, {run.optimizer} of step size {run.learning_rate:g}{_training(run)}"
         )
@@ -223,7 +224,3 @@ def _listed(numbers: Sequence[int]) -> str:
     if len(numbers) <= 12:
         return ", ".join(map(str, numbers)) or "all"
     return f"{', '.join(map(str, numbers[:3]))}, …, {numbers[-1]} ({len(numbers)} in all)"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,6 +103,16 @@ class Chain(Defense):
         for defense in self.defenses:
             total = defense.on_sum(total, rng)
         return total
+
+    def mean(self, gradients: Iterable[Tensors], rng: torch.Generator) -> Tensors:
+        """Mean of the gradients of single examples, each of them and their sum defended."""
+        total: Tensors = {}
+        count = 0
+        for gradient in gradients:
+            gradient = self.on_gradient(gradient, rng)
+            total = {name: total[name] + v for name, v in gradient.items()} if total else gradient
+            count += 1
+        return {name: value / count for name, value in self.on_sum(total, rng).items()}
 
     def on_step(self, gradient: Tensors, step: Step, rng: torch.Generator) -> Tensors:
         """Apply ``on_step`` of each defense to the result of the one before."""

@@ -151,17 +151,19 @@ class LocalClient:
         if not self.chain.per_example:
             gradient, loss = mean_gradient(self.task, self.config, model, batch)
             return self.chain.on_step(gradient, step, rng), gradient, loss
-        total: Tensors = {}
         clean: Tensors = {}
         losses = []
-        for gradient, loss in self.single_gradients(model, batch):
-            clean = _sum(clean, gradient)
-            total = _sum(total, self.chain.on_gradient(gradient, rng))
-            losses.append(loss)
-        total = self.chain.on_sum(total, rng)
+
+        def single() -> Iterator[Tensors]:
+            for gradient, loss in self.single_gradients(model, batch):
+                clean.update(_sum(clean, gradient))
+                losses.append(loss)
+                yield gradient
+
+        mean = self.chain.on_step(self.chain.mean(single(), rng), step, rng)
         count = len(losses)
-        mean = self.chain.on_step(_mean(total, count), step, rng)
-        return mean, _mean(clean, count), sum(losses) / count
+        clean = {name: value / count for name, value in clean.items()}
+        return mean, clean, sum(losses) / count
 
     def single_gradients(self, model: nn.Module, batch: Batch) -> Iterator[tuple[Tensors, float]]:
         """Gradient and loss of each example, one by one: few gradients fill a machine's memory."""
@@ -212,10 +214,6 @@ class LocalClient:
 
 def _sum(total: Tensors, more: Tensors) -> Tensors:
     return {k: total[k] + value for k, value in more.items()} if total else more
-
-
-def _mean(total: Tensors, count: int) -> Tensors:
-    return {name: value / count for name, value in total.items()}
 
 
 def _difference(first: Tensors, second: Tensors) -> Tensors:
