@@ -57,12 +57,12 @@ class BaselineComparison:
 
     def hardest(self, metric: str) -> str | None:
         """The baseline that the attack beats by least, by the lower end of the interval."""
-        known = {kind: (_low(one), one.mean) for kind, one in self.against[metric].items()}
+        known = {kind: (_low(lead), lead.mean) for kind, lead in self.against[metric].items()}
         return min(known, key=lambda kind: (*known[kind], kind), default=None)
 
     def most(self, metric: str) -> float | None:
         """The lead over all baselines together is at most this; None without a bound."""
-        ends = [one.high for one in self.against[metric].values() if one.high is not None]
+        ends = [lead.high for lead in self.against[metric].values() if lead.high is not None]
         return min(ends, default=None)
 
     @property
@@ -77,45 +77,45 @@ class BaselineComparison:
         lacking = [kind for kind in NULLS if kind not in known]
         if PRIOR_ONLY in lacking or (lacking and all(map(self._above, known.values()))):
             return Reason(kind="no_null", baseline="" if len(lacking) > 1 else lacking[0])
-        open_ = {kind: one for kind, one in known.items() if not self._above(one)}
-        kind, one = min(open_.items(), key=lambda item: (_low(item[1]), item[0]))
-        clients = {"clients": float(one.clusters)}
-        if one.clusters < self.clients:
+        open_ = {kind: lead for kind, lead in known.items() if not self._above(lead)}
+        kind, lead = min(open_.items(), key=lambda item: (_low(item[1]), item[0]))
+        clients = {"clients": float(lead.clusters)}
+        if lead.clusters < self.clients:
             return Reason(kind="few_clients", numbers=clients | {"needed": float(self.clients)})
         why: Kind = "wide"
         numbers = clients
-        if one.low is None or one.high is None:
+        if lead.low is None or lead.high is None:
             why = "alike"
-        elif self._below(one):
+        elif self._below(lead):
             why = "beats_one"
         else:
-            ends = {"mean": one.mean, "low": one.low, "high": one.high}
-            numbers = clients | ends | {"needed": self._needed(one, one.high)}
+            ends = {"mean": lead.mean, "low": lead.low, "high": lead.high}
+            numbers = clients | ends | {"needed": self._needed(lead, lead.high)}
         return Reason(kind=why, attack=self.attacker, baseline=kind, metric=metric, numbers=numbers)
 
-    def _needed(self, one: Difference, high: float) -> float:
+    def _needed(self, lead: Difference, high: float) -> float:
         """Clients that would part the interval from the smallest effect, its width as observed."""
-        apart = abs(one.mean - self.smallest)
-        half = high - one.mean
-        needed = one.clusters * (half / apart) ** 2 if apart else math.inf
+        apart = abs(lead.mean - self.smallest)
+        half = high - lead.mean
+        needed = lead.clusters * (half / apart) ** 2 if apart else math.inf
         return float(min(math.ceil(needed), MOST_CLIENTS)) if needed < MOST_CLIENTS else math.inf
 
-    def _above(self, one: Difference) -> bool:
-        return one.clusters >= self.clients and _low(one) > self.smallest
+    def _above(self, lead: Difference) -> bool:
+        return lead.clusters >= self.clients and _low(lead) > self.smallest
 
-    def _below(self, one: Difference) -> bool:
-        high = math.inf if one.high is None else one.high
-        return one.clusters >= self.clients and high < self.smallest
+    def _below(self, lead: Difference) -> bool:
+        high = math.inf if lead.high is None else lead.high
+        return lead.clusters >= self.clients and high < self.smallest
 
 
 def merged(reasons: Iterable[Reason]) -> list[Reason]:
     """Each reason once."""
-    kept: list[Reason] = []
+    distinct: list[Reason] = []
     for reason in reasons:
-        if reason not in kept:
-            kept.append(reason)
-    return kept
+        if reason not in distinct:
+            distinct.append(reason)
+    return distinct
 
 
-def _low(one: Difference) -> float:
-    return -math.inf if one.low is None else one.low
+def _low(lead: Difference) -> float:
+    return -math.inf if lead.low is None else lead.low

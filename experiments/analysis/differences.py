@@ -83,7 +83,11 @@ class Comparison(Data):
     def text(self, *, every: bool = False) -> str:
         """The numbers that moved or changed without an interval, or all, and how many there are."""
         counts = Counter(change.moved for change in self.changes)
-        changed = [one for one in self.changes if one.moved or (one.moved is None and one.differs)]
+        changed = [
+            number
+            for number in self.changes
+            if number.moved or (number.moved is None and number.differs)
+        ]
         shown = [change.text() for change in (self.changes if every else changed)]
         shown.append(f"{counts[True]} of {len(self.changes)} numbers differ beyond their intervals")
         if counts[None]:
@@ -114,24 +118,24 @@ def compare(before: Path, after: Path) -> Comparison:
         raise StoreError(f"{before} and {after}: have no task, data set and model in common.")
     missing = [
         f"only in {run}: {', '.join(key)}"
-        for run, own in ((before, sides[0]), (after, sides[1]))
-        for key in own
+        for run, by_section in ((before, sides[0]), (after, sides[1]))
+        for key in by_section
         if key not in shared
     ]
     pairs: list[tuple[str, Pair, bool]] = []
     utility: list[Change] = []
     for key in shared:
-        one, other = sides[0][key], sides[1][key]
+        earlier, other = sides[0][key], sides[1][key]
         head = f"{key.dataset}, {key.model}: " if len(shared) > 1 else ""
-        same = set(one.scores.split) == set(other.scores.split)
-        for metric in HEADLINE[one.findings.modality]:
-            found = [attacks_of(side.scores, metric) for side in (one, other)]
-            both = list(_matched(*found))
+        same = set(earlier.scores.split) == set(other.scores.split)
+        for metric in HEADLINE[earlier.findings.modality]:
+            scored_sides = [attacks_of(side.scores, metric) for side in (earlier, other)]
+            both = list(_matched(*scored_sides))
             pairs += [(f"{head}{_named(pair, metric)}", pair, same) for pair in both]
-            if metric == one.findings.main:
-                missing += _unmatched(before, found[0], {id(pair[0]) for pair in both}, head)
-                missing += _unmatched(after, found[1], {id(pair[1]) for pair in both}, head)
-        utility += _utility(one.findings, other.findings, head)
+            if metric == earlier.findings.main:
+                missing += _unmatched(before, scored_sides[0], {id(pair[0]) for pair in both}, head)
+                missing += _unmatched(after, scored_sides[1], {id(pair[1]) for pair in both}, head)
+        utility += _utility(earlier.findings, other.findings, head)
     scores = [_change(what, pair, same, len(pairs)) for what, pair, same in pairs]
     return Comparison(changes=(*scores, *utility), missing=tuple(missing))
 
@@ -154,9 +158,9 @@ def compare_attacks(run: Path, names: Collection[str] = ()) -> Comparison:
             attacks = attacks_of(side.scores, metric)
             keys = [attack.attacker for attack in attacks]
             for pair in combinations(attacks, 2):
-                asked = not names or all(one.attacker.attack in names for one in pair)
+                asked = not names or all(side.attacker.attack in names for side in pair)
                 if asked and pair[0].place == pair[1].place:
-                    first, second = (told_apart(one.attacker, keys) for one in pair)
+                    first, second = (told_apart(side.attacker, keys) for side in pair)
                     words = (*_where(pair[0].place), f"{first} to {second}", title(metric))
                     pairs.append((head + ", ".join(words), pair))
     if not pairs:
@@ -174,50 +178,52 @@ def sections(run: Path) -> dict[SectionKey, Side]:
     """
     if not (run / "summary.json").exists():
         raise StoreError(f"{run}: has no report. Run fedsim report {run} first.")
-    rows, found = read_rows(run / "scores.parquet", ScoreRow), {}
+    rows, sides = read_rows(run / "scores.parquet", ScoreRow), {}
     for section in read_record(run / "summary.json", Findings).sections:
         labels = {cell: place.setting for cell, place in section.by_cell.items()}
         frame = score_frame((row for row in rows if row.cell in labels), labels)
         key = SectionKey(section.task, section.dataset, section.model, section.protocol)
-        found[key] = Side(section, frame)
-    return found
+        sides[key] = Side(section, frame)
+    return sides
 
 
 def attacks_of(scores: pd.DataFrame, metric: str) -> list[Scored]:
     """What attacks got, and ``prior_only``; without controls."""
-    return [one for one in scored(scores, metric) if one.control == "none"]
+    return [attack for attack in scored(scores, metric) if attack.control == "none"]
 
 
 def _matched(before: Sequence[Scored], after: Sequence[Scored]) -> Iterator[Pair]:
     """The same attack under the same defense; its options may differ if it is the only one."""
-    same = {(one.place, one.attacker): one for one in after}
+    same = {(attack.place, attack.attacker): attack for attack in after}
     rest = []
-    for one in before:
-        other = same.pop((one.place, one.attacker), None)
+    for attack in before:
+        other = same.pop((attack.place, attack.attacker), None)
         if other is None:
-            rest.append(one)
+            rest.append(attack)
         else:
-            yield one, other
-    loose = [{_loose(one): one for one in left} for left in (rest, same.values())]
-    counts = [Counter(map(_loose, left)) for left in (rest, same.values())]
+            yield attack, other
+    loose = [
+        {_loose(attack): attack for attack in unmatched} for unmatched in (rest, same.values())
+    ]
+    counts = [Counter(map(_loose, unmatched)) for unmatched in (rest, same.values())]
     for key in loose[0]:
         if counts[0][key] == counts[1][key] == 1:
             yield loose[0][key], loose[1][key]
 
 
-def _loose(one: Scored) -> tuple[object, ...]:
-    return one.place, one.attacker.attack, one.attacker.adaptive
+def _loose(attack: Scored) -> tuple[object, ...]:
+    return attack.place, attack.attacker.attack, attack.attacker.adaptive
 
 
-def _unmatched(run: Path, own: Sequence[Scored], matched: set[int], head: str) -> Iterator[str]:
-    for one in own:
-        if id(one) not in matched:
-            yield f"only in {run}: {head}{_called(one)}"
+def _unmatched(run: Path, attacks: Sequence[Scored], matched: set[int], head: str) -> Iterator[str]:
+    for attack in attacks:
+        if id(attack) not in matched:
+            yield f"only in {run}: {head}{_called(attack)}"
 
 
-def _called(one: Scored, note: str = "") -> str:
-    adaptive = ["adaptive"] if one.attacker.adaptive else []
-    words = [*_where(one.place), title(one.attacker.attack), *adaptive, note]
+def _called(attack: Scored, note: str = "") -> str:
+    adaptive = ["adaptive"] if attack.attacker.adaptive else []
+    words = [*_where(attack.place), title(attack.attacker.attack), *adaptive, note]
     return ", ".join(filter(None, words))
 
 
@@ -230,15 +236,15 @@ def _defense(place: DefenseInSetting) -> str:
 
 
 def _named(pair: Pair, metric: str) -> str:
-    old, new = (one.attacker.attack_options for one in pair)
+    old, new = (attack.attacker.attack_options for attack in pair)
     note = f"{differing(old, [new])} and {differing(new, [old])}" if old != new else ""
     return f"{_called(pair[0], note)}, {title(metric)}"
 
 
 def _change(what: str, pair: Pair, same: bool, comparisons: int) -> Change:
-    before, after = (_known(one.values) if same else {} for one in pair)
-    found = difference(after, before, comparisons=comparisons)
-    if found is None:
+    before, after = (_known(attack.values) if same else {} for attack in pair)
+    lead = difference(after, before, comparisons=comparisons)
+    if lead is None:
         one, other = (estimate(side.values) for side in pair)
         low, high = _apart(one, other)
         return Change(what=what, before=one.mean, after=other.mean, low=low, high=high, paired=0)
@@ -246,10 +252,10 @@ def _change(what: str, pair: Pair, same: bool, comparisons: int) -> Change:
     return Change(
         what=what,
         before=start,
-        after=start + found.mean,
-        low=found.low,
-        high=found.high,
-        paired=found.n,
+        after=start + lead.mean,
+        low=lead.low,
+        high=lead.high,
+        paired=lead.n,
     )
 
 
@@ -258,26 +264,26 @@ def _known(values: Values) -> Values:
     return {victim: value for victim, value in values.items() if victim.row >= 0}
 
 
-def _apart(one: Estimate, other: Estimate) -> tuple[float | None, float | None]:
-    if one.low is None or one.high is None or other.low is None or other.high is None:
+def _apart(earlier: Estimate, other: Estimate) -> tuple[float | None, float | None]:
+    if earlier.low is None or earlier.high is None or other.low is None or other.high is None:
         return None, None
-    return other.low - one.high, other.high - one.low
+    return other.low - earlier.high, other.high - earlier.low
 
 
 def _utility(before: TaskFindings, after: TaskFindings, head: str) -> Iterator[Change]:
     """The measure of utility that counts, at the end of training; pairs are seeds."""
     name = before.utility_name
     for place in dict.fromkeys(point.place for point in before.utility):
-        one, other = before.at_end(place), after.at_end(place)
-        if name is None or one is None or other is None or name not in other.values:
+        earlier, other = before.at_end(place), after.at_end(place)
+        if name is None or earlier is None or other is None or name not in other.values:
             continue
-        low, high = (other.over_seeds(name, one) or (0.0, None, None))[1:]
+        low, high = (other.over_seeds(name, earlier) or (0.0, None, None))[1:]
         words = (place.setting, _defense(place), title(name))
         yield Change(
             what=head + ", ".join(filter(None, words)),
-            before=one.values[name],
+            before=earlier.values[name],
             after=other.values[name],
             low=low,
             high=high,
-            paired=len(one.by_seed[name].keys() & other.by_seed[name].keys()),
+            paired=len(earlier.by_seed[name].keys() & other.by_seed[name].keys()),
         )

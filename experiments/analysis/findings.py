@@ -98,7 +98,7 @@ class Result(Placed):
     @property
     def n(self) -> int:
         """Number of scored examples; 0 if every job was skipped."""
-        return max((found.n for found in self.leakage.values()), default=0)
+        return max((leakage.n for leakage in self.leakage.values()), default=0)
 
 
 class RoundUtility(Placed):
@@ -132,8 +132,8 @@ class RoundUtility(Placed):
         mean = sum(mine[seed] - other[seed] for seed in both) / len(both)
         if not math.isfinite(mean):  # a model that diverged
             return mean, None, None
-        found = paired_difference([mine[s] for s in both], [other[s] for s in both], both, fewest=2)
-        return mean, found.low, found.high
+        lead = paired_difference([mine[s] for s in both], [other[s] for s in both], both, fewest=2)
+        return mean, lead.low, lead.high
 
 
 def settled(measured: Sequence[RoundUtility]) -> RoundUtility | None:
@@ -148,7 +148,9 @@ def settled(measured: Sequence[RoundUtility]) -> RoundUtility | None:
     last = window[-1]
     by_seed = {
         name: {
-            seed: fmean(one.by_seed[name][seed] for one in window if seed in one.by_seed[name])
+            seed: fmean(
+                point.by_seed[name][seed] for point in window if seed in point.by_seed[name]
+            )
             for seed in seeds
         }
         for name, seeds in last.by_seed.items()
@@ -185,7 +187,7 @@ class TaskFindings(Data):
     def fewest(self) -> int:
         """Smallest number of clients behind any interval."""
         attacked = (result for result in self.results if not result.is_control)
-        counts = [one.clusters for result in attacked for one in result.leakage.values()]
+        counts = [leakage.clusters for result in attacked for leakage in result.leakage.values()]
         return min(counts, default=0)
 
     @property
@@ -221,9 +223,12 @@ class TaskFindings(Data):
 
     def result(self, place: DefenseInSetting, attacker: AttackKey) -> Result | None:
         """The attack on clients; controls and probes are no match."""
-        for found in self.results:
-            if (found.place, found.attacker) == (place, attacker) and not found.is_control:
-                return found
+        for candidate in self.results:
+            if (candidate.place, candidate.attacker) == (
+                place,
+                attacker,
+            ) and not candidate.is_control:
+                return candidate
         return None
 
     @property

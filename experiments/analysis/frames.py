@@ -27,10 +27,10 @@ def frame(rows: Iterable[Any], kind: type[Any]) -> pd.DataFrame:
     Texts are categories, as they recur. Optional fields stay Python objects: pandas would turn None
     into NaN, and a NaN that was measured could no longer be told from a value that is missing.
     """
-    kept = list(rows)
+    records = list(rows)
     return pd.DataFrame(
         {
-            name: pd.Series(list(map(attrgetter(name), kept)), dtype=_DTYPES.get(hint, object))
+            name: pd.Series(list(map(attrgetter(name), records)), dtype=_DTYPES.get(hint, object))
             for name, hint in columns(kind).items()
         }
     )
@@ -49,10 +49,10 @@ def score_frame(rows: Iterable[ScoreRow], settings: Mapping[str, str]) -> pd.Dat
         The fields of ``ScoreRow``, where ``row`` is -1 if it is not known; ``setting``; and
         ``has_value``, False where the value is None.
     """
-    found = _ordered(rows, ScoreRow, settings, _ORDER)
-    found["row"] = [-1 if row is None else row for row in found.row]
-    found["has_value"] = [value is not None for value in found.value]
-    return found
+    table = _ordered(rows, ScoreRow, settings, _ORDER)
+    table["row"] = [-1 if row is None else row for row in table.row]
+    table["has_value"] = [value is not None for value in table.value]
+    return table
 
 
 def utility_frame(rows: Iterable[UtilityRow], settings: Mapping[str, str]) -> pd.DataFrame:
@@ -66,9 +66,9 @@ def _ordered(
     settings: Mapping[str, str],
     by: list[str],
 ) -> pd.DataFrame:
-    found = frame(sorted(rows, key=attrgetter(*by)), kind)
-    found["setting"] = pd.Series([settings[cell] for cell in found.cell], dtype="category")
-    return found
+    table = frame(sorted(rows, key=attrgetter(*by)), kind)
+    table["setting"] = pd.Series([settings[cell] for cell in table.cell], dtype="category")
+    return table
 
 
 def with_prior(scores: pd.DataFrame) -> pd.DataFrame:
@@ -83,13 +83,13 @@ def with_prior(scores: pd.DataFrame) -> pd.DataFrame:
     refused = scores[attack & ran & (scores.status == "skipped") & ~scores.has_value]
     blind = scores[(scores.attack == PRIOR_ONLY) & (scores.control == "none") & scores.has_value]
     known = dict(zip(blind[_EXAMPLE].itertuples(index=False, name=None), blind.value, strict=True))
-    found = scores.copy()
+    filled = scores.copy()
     for index, key in zip(
         refused.index, refused[_EXAMPLE].itertuples(index=False, name=None), strict=True
     ):
         if key in known:
-            found.at[index, "value"], found.at[index, "has_value"] = known[key], True
-    return found
+            filled.at[index, "value"], filled.at[index, "has_value"] = known[key], True
+    return filled
 
 
 def counted(scores: pd.DataFrame) -> pd.DataFrame:

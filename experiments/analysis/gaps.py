@@ -11,16 +11,16 @@ from experiments.analysis.paired import Scored, difference
 from fedsim.records import AttackKey
 
 
-def gap_of(one: Scored, base: Scored, *, comparisons: int = 1) -> Gap | None:
+def gap_of(attack: Scored, base: Scored, *, comparisons: int = 1) -> Gap | None:
     """``one`` less ``base`` on their common victims, filed under ``one``; None without any."""
-    between = difference(one.values, base.values, comparisons=comparisons)
+    between = difference(attack.values, base.values, comparisons=comparisons)
     if between is None:
         return None
-    both = sorted(one.values.keys() & base.values.keys())
+    both = sorted(attack.values.keys() & base.values.keys())
     return Gap(
-        **one.place._asdict(),
-        attacker=one.attacker,
-        value=fmean(one.values[victim] for victim in both),
+        **attack.place._asdict(),
+        attacker=attack.attacker,
+        value=fmean(attack.values[victim] for victim in both),
         base=fmean(base.values[victim] for victim in both),
         difference=between,
     )
@@ -33,11 +33,13 @@ def adaptive_gaps(attacks: Sequence[Scored]) -> list[Gap]:
     """
     known = {(attack.place, attack.attacker): attack for attack in attacks}
     pairs = []
-    for (place, attacker), one in known.items():
+    for (place, attacker), adapted in known.items():
         twin = oblivious_twin(attacker, [key for where, key in known if where == place])
         if twin:
-            pairs.append((one, known[place, twin]))
-    return [gap for one, base in pairs if (gap := gap_of(one, base, comparisons=len(pairs)))]
+            pairs.append((adapted, known[place, twin]))
+    return [
+        gap for adapted, base in pairs if (gap := gap_of(adapted, base, comparisons=len(pairs)))
+    ]
 
 
 def oblivious_twin(attacker: AttackKey, others: Iterable[AttackKey]) -> AttackKey | None:

@@ -54,7 +54,7 @@ def broken(
             tried = [attack for attack in attacks if attack.place == place]
             if not tried:
                 lines.append(f"{where(place)}: no finished attack has a score of {limit.metric}")
-            lines += [line for one in tried if (line := _over(one, limit, compare))]
+            lines += [line for attack in tried if (line := _over(attack, limit, compare))]
     if verbatim is not None:
         lines += _returned(scores, places, verbatim)
     return lines
@@ -67,31 +67,32 @@ def _tried(scores: pd.DataFrame, metric: str) -> list[Scored]:
         (DefenseInSetting(*place), AttackKey(attack, options, bool(adaptive)))
         for (*place, attack, options, adaptive), _ in attacked(done).groupby([*PLACE, *ATTACK])
     }
-    known = [one for one in scored(scores, metric) if is_attack(one)]
+    known = [candidate for candidate in scored(scores, metric) if is_attack(candidate)]
     return [
-        one
-        for one in known
-        if (one.place, one.attacker) in ran and 2 * len(one.refused) <= len(one.values)
+        candidate
+        for candidate in known
+        if (candidate.place, candidate.attacker) in ran
+        and 2 * len(candidate.refused) <= len(candidate.values)
     ]
 
 
 def _lost(scores: pd.DataFrame) -> Iterator[str]:
     """Attacks of which some jobs ended and others did not, whose guesses are blank or too early."""
-    for (*place, attack, _, _), own in attacked(scores).groupby([*PLACE, *ATTACK]):
-        counts = by_status(jobs(own))
+    for (*place, attack, _, _), rows in attacked(scores).groupby([*PLACE, *ATTACK]):
+        counts = by_status(jobs(rows))
         lost, done = counts["failed"] + counts["timeout"], counts["done"]
         if lost and done and attack != PRIOR_ONLY:
             under = where(DefenseInSetting(*place))
             yield f"{attack} {under}: {lost} of {lost + done} jobs failed or are unfinished"
 
 
-def _over(one: Scored, limit: Limit, compare: Compared) -> str:
+def _over(attack: Scored, limit: Limit, compare: Compared) -> str:
     """Why an attack is over a limit; empty if it is not."""
-    value = _number(one, limit.most, compare)
-    what = f"{one.attacker.attack} {where(one.place)}: {limit.metric}"
+    value = _number(attack, limit.most, compare)
+    what = f"{attack.attacker.attack} {where(attack.place)}: {limit.metric}"
     if value is None:
         why = "clients are too few, or too much alike, for a bound"
-        return f"{what} {one.mean:.3g}, and {why}: pass --compare mean"
+        return f"{what} {attack.mean:.3g}, and {why}: pass --compare mean"
     over = value > limit.value if limit.most else value < limit.value
     if not over:
         return ""
@@ -104,15 +105,15 @@ def _over(one: Scored, limit: Limit, compare: Compared) -> str:
     return f"{what} {how}, {than} {limit.value:g}"
 
 
-def _number(one: Scored, most: bool, compare: Compared) -> float | None:
+def _number(attack: Scored, most: bool, compare: Compared) -> float | None:
     if compare == "client":
         by_client: dict[int, list[float]] = {}
-        for victim, value in one.values.items():
+        for victim, value in attack.values.items():
             by_client.setdefault(victim.owner, []).append(value)
         return (max if most else min)(map(fmean, by_client.values()))
     if compare == "mean":
-        return one.mean
-    known = estimate(one.values)
+        return attack.mean
+    known = estimate(attack.values)
     if known.interval_of != "clients":  # examples of one client say nothing of others
         return None
     return known.high if most else known.low
@@ -125,8 +126,8 @@ def _returned(
     attacks = {metric: _tried(scores, metric) for metric in EXACT_METRIC.values()}
     for place in places:
         known = {
-            metric: [one for one in found if one.place == place]
-            for metric, found in attacks.items()
+            metric: [attack for attack in scored_attacks if attack.place == place]
+            for metric, scored_attacks in attacks.items()
         }
         if not any(known.values()):
             names = " or ".join(EXACT_METRIC.values())
@@ -134,10 +135,11 @@ def _returned(
             continue
         exact = {
             victim
-            for metric, found in known.items()
-            for one in found
-            for victim, value in one.values.items()
-            if victim in one.certified or (victim not in one.refused and _exact(metric, value))
+            for metric, scored_attacks in known.items()
+            for attack in scored_attacks
+            for victim, value in attack.values.items()
+            if victim in attack.certified
+            or (victim not in attack.refused and _exact(metric, value))
         }
         if len(exact) > allowed:
             came = "example" if len(exact) == 1 else "examples"

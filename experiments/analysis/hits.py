@@ -76,7 +76,7 @@ def exact_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> lis
     else:
         exact = _hits(known.get(main, ()), _EXACT_MAIN[main], 1.0)
     close = {hit.attacker: bool(hit.blind) for hit in _hits(known.get(main, ()), CLOSE[main], 1.0)}
-    return [replace(one, guessable=close.get(one.attacker, False)) for one in exact]
+    return [replace(hits, guessable=close.get(hits.attacker, False)) for hits in exact]
 
 
 def recovered_hits(known: Mapping[str, Sequence[Scored]], modality: Modality) -> list[Hits]:
@@ -104,14 +104,16 @@ def counted(victims: Collection[VictimKey], clients: int) -> Clients:
 
 
 def _hits(known: Sequence[Scored], bar: float, sign: float) -> list[Hits]:
-    def passed(one: Scored) -> frozenset[VictimKey]:
-        return frozenset(victim for victim, x in one.values.items() if sign * x >= bar)
+    def passed(attempt: Scored) -> frozenset[VictimKey]:
+        return frozenset(victim for victim, x in attempt.values.items() if sign * x >= bar)
 
     return [
         Hits(
             attack.attacker,
             passed(attack) - attack.refused,
-            frozenset[VictimKey]().union(*(passed(one) for one in known if _is_null(one, attack))),
+            frozenset[VictimKey]().union(
+                *(passed(attempt) for attempt in known if _is_null(attempt, attack))
+            ),
             attack.certified,
         )
         for attack in known
@@ -119,7 +121,7 @@ def _hits(known: Sequence[Scored], bar: float, sign: float) -> list[Hits]:
     ]
 
 
-def _is_null(one: Scored, attack: Scored) -> bool:
+def _is_null(candidate: Scored, attack: Scored) -> bool:
     """Whether this is a guess that did not see the victim: the prior's, or of another update."""
-    prior = (one.attacker.attack, one.control) == (PRIOR_ONLY, "none")
-    return prior or (one.attacker == attack.attacker and one.control != "none")
+    prior = (candidate.attacker.attack, candidate.control) == (PRIOR_ONLY, "none")
+    return prior or (candidate.attacker == attack.attacker and candidate.control != "none")

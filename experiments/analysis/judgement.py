@@ -44,7 +44,7 @@ def evidence(
     parts = {place: known.get(place, scores.iloc[:0]) for place in utility}
     by_metric = {metric: scored(scores, metric) for metric in metrics(modality)}
     main = by_metric[MAIN[modality]]
-    attacks = [one for one in main if one.control == "none"]
+    attacks = [candidate for candidate in main if candidate.control == "none"]
 
     def judged(place: DefenseInSetting, working: Collection[AttackKey]) -> Verdict:
         return judge(
@@ -70,7 +70,9 @@ def evidence(
             )
         ),
         against_none=tuple(_against_none(verdicts, attacks)),
-        certified=tuple(one for place, part in parts.items() for one in _certified(place, part)),
+        certified=tuple(
+            count for place, part in parts.items() for count in _certified(place, part)
+        ),
         null_calls=tuple(null_calls(main)),
         at_loss=tuple(at_loss(line)),
         equal_utility=tuple(equal_utility(line)),
@@ -92,21 +94,21 @@ def _against_none(verdicts: Iterable[Verdict], attacks: Sequence[Scored]) -> Ite
         if verdict.defense != "none" and base_place and strongest:
             base = known.get((base_place, strongest.attacker))
             if base is not None:
-                one = known[verdict.place, strongest.attacker]
-                pairs.setdefault(verdict.setting, []).append((one, base, verdict.attacks))
+                defended = known[verdict.place, strongest.attacker]
+                pairs.setdefault(verdict.setting, []).append((defended, base, verdict.attacks))
     for compared in pairs.values():
         comparisons = sum(candidates for *_, candidates in compared)
-        for one, base, _ in compared:
-            gap = gap_of(one, base, comparisons=comparisons)
+        for defended, base, _ in compared:
+            gap = gap_of(defended, base, comparisons=comparisons)
             if gap is not None:
                 yield gap
 
 
 def _certified(place: DefenseInSetting, scores: pd.DataFrame) -> Iterator[Certified]:
     """How many certificates hold, for each attack on a defense that gives any."""
-    own = attacked(scores)
-    own = own[own.metric.isin(EXACT) & own.certified.notna()]
-    for (attack, options, adaptive), part in own.groupby(ATTACK):
+    rows = attacked(scores)
+    rows = rows[rows.metric.isin(EXACT) & rows.certified.notna()]
+    for (attack, options, adaptive), part in rows.groupby(ATTACK):
         sure = [row for row in part.itertuples() if row.certified]
         exact = sum(map(is_exact, sure))
         clients = len({row.client for row in sure})
@@ -121,7 +123,7 @@ def _certified(place: DefenseInSetting, scores: pd.DataFrame) -> Iterator[Certif
         )
 
 
-def null_calls(found: Sequence[Scored]) -> Iterator[NullCalls]:
+def null_calls(attacks: Sequence[Scored]) -> Iterator[NullCalls]:
     """How often the test calls a leak where there is none: its false positive rate.
 
     The guess from another client's update is put in the place of the attack. Compared with the
@@ -134,18 +136,18 @@ def null_calls(found: Sequence[Scored]) -> Iterator[NullCalls]:
     is cancels, and hardly any test would be called whatever the level. Every other client is used:
     the guess for it is then used for no other one.
     """
-    values = {(one.place, one.attacker, one.control): one.values for one in found}
+    values = {(attack.place, attack.attacker, attack.control): attack.values for attack in attacks}
     priors = {
-        one.place: one.values
-        for one in found
-        if (one.attacker.attack, one.control) == (PRIOR_ONLY, "none")
+        attack.place: attack.values
+        for attack in attacks
+        if (attack.attacker.attack, attack.control) == (PRIOR_ONLY, "none")
     }
     calls: dict[str, list[bool]] = {SECOND_CLIENT: [], PRIOR_ONLY: []}
-    for one in found:
-        if one.control == OTHER_CLIENT:
-            second = values.get((one.place, one.attacker, SECOND_CLIENT))
-            for baseline, null in ((SECOND_CLIENT, second), (PRIOR_ONLY, priors.get(one.place))):
-                between = difference(_every_other(one.values), null, fewest=2) if null else None
+    for attack in attacks:
+        if attack.control == OTHER_CLIENT:
+            second = values.get((attack.place, attack.attacker, SECOND_CLIENT))
+            for baseline, null in ((SECOND_CLIENT, second), (PRIOR_ONLY, priors.get(attack.place))):
+                between = difference(_every_other(attack.values), null, fewest=2) if null else None
                 if between is not None and between.low is not None:
                     calls[baseline].append(between.low > 0)
     for baseline, called in calls.items():

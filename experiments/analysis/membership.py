@@ -109,26 +109,28 @@ def inferred(
         settings: cell -> its setting.
         cells: by name; how many fresh rows a cell has decides what a guess may reach.
     """
-    kept = [
+    inferring = [
         row
         for row in rows
         if row.value is not None and row.probe == "none" and row.control != "second_client"
     ]
-    attacks = {row.attack_key for row in kept}
+    attacks = {row.attack_key for row in inferring}
     names = {attack: told_apart(attack, attacks) for attack in attacks}
     groups: dict[_Group, list[ScoreRow]] = defaultdict(list)
-    for row in kept:
+    for row in inferring:
         control = SEEN if row.control == "none" else title(row.control)
         defense = defense_name(row.defense, row.defense_options)
         for round_ in (None, row.round):
             setting, name = settings[row.cell], names[row.attack_key]
             groups[_Group(setting, defense, name, control, round_, row.metric)].append(row)
     several = {
-        setting for setting in settings.values() if len(_rounds(kept, settings, setting)) > 1
+        setting for setting in settings.values() if len(_rounds(inferring, settings, setting)) > 1
     }
     return [
-        _finding(group, own, groups.get(group._replace(control=_OTHER), ()), cells, len(attacks))
-        for group, own in groups.items()
+        _finding(
+            group, group_rows, groups.get(group._replace(control=_OTHER), ()), cells, len(attacks)
+        )
+        for group, group_rows in groups.items()
         if group.round is None or group.setting in several
     ]
 
@@ -139,24 +141,24 @@ def _rounds(rows: Sequence[ScoreRow], settings: Mapping[str, str], setting: str)
 
 def _finding(
     group: _Group,
-    own: Sequence[ScoreRow],
+    rows: Sequence[ScoreRow],
     other: Sequence[ScoreRow],
     cells: Mapping[str, CellConfig],
     attacks: int,
 ) -> Finding:
-    known = mean([row.value for row in own if row.value is not None], [row.client for row in own])
-    fresh = min(cells[row.cell].candidates.fresh for row in own)
+    known = mean([row.value for row in rows if row.value is not None], [row.client for row in rows])
+    fresh = min(cells[row.cell].candidates.fresh for row in rows)
     comparisons = attacks * len(_CHANCE) * _ROUTES
     return Finding(
         **group._asdict(),
         n=known.n,
-        guessed=sum(row.status != "done" for row in own),
+        guessed=sum(row.status != "done" for row in rows),
         clients=known.clusters,
         mean=known.mean,
         low=known.low,
         high=known.high,
         tells=group.metric in _CHANCE
-        and _tells(group.metric, _values(own), _values(other), fresh, comparisons),
+        and _tells(group.metric, _values(rows), _values(other), fresh, comparisons),
     )
 
 

@@ -43,9 +43,9 @@ class Scored:
         return fmean(self.values.values())
 
 
-def is_attack(one: Scored) -> bool:
+def is_attack(candidate: Scored) -> bool:
     """Whether this is an attack, not a control or the baseline that sees no update."""
-    return one.control == "none" and one.attacker.attack != PRIOR_ONLY
+    return candidate.control == "none" and candidate.attacker.attack != PRIOR_ONLY
 
 
 def scored(scores: pd.DataFrame, metric: str) -> list[Scored]:
@@ -55,21 +55,21 @@ def scored(scores: pd.DataFrame, metric: str) -> list[Scored]:
         scores: see ``score_frame``; rows of probes are ignored.
         metric: the metric to read.
     """
-    kept = scores[(scores.metric == metric) & (scores.probe == "none")]
-    found = []
-    for place, here in kept.groupby(PLACE):
+    measured = scores[(scores.metric == metric) & (scores.probe == "none")]
+    attacks = []
+    for place, here in measured.groupby(PLACE):
         prior = _values(here[here.attack == PRIOR_ONLY])
-        for (attack, options, adaptive, control), own in here.groupby([*ATTACK, "control"]):
-            values = _values(own)
-            refused = set(victims(own[~own.has_value & (own.status == "skipped")]))
+        for (attack, options, adaptive, control), rows in here.groupby([*ATTACK, "control"]):
+            values = _values(rows)
+            refused = set(victims(rows[~rows.has_value & (rows.status == "skipped")]))
             instead = {victim: prior[victim] for victim in refused & prior.keys()}
             if values:
                 attacker = AttackKey(attack, options, bool(adaptive))
-                sure = own[own.certified.fillna(False).astype(bool)]
+                sure = rows[rows.certified.fillna(False).astype(bool)]
                 both, certified = {**values, **instead}, frozenset(victims(sure))
                 key = DefenseInSetting(*place)
-                found.append(Scored(key, attacker, control, both, frozenset(instead), certified))
-    return found
+                attacks.append(Scored(key, attacker, control, both, frozenset(instead), certified))
+    return attacks
 
 
 def _values(scores: pd.DataFrame) -> dict[VictimKey, float]:
@@ -78,18 +78,18 @@ def _values(scores: pd.DataFrame) -> dict[VictimKey, float]:
 
 
 def difference(
-    one: Values, other: Values, *, comparisons: int = 1, fewest: int = FEW
+    first: Values, other: Values, *, comparisons: int = 1, fewest: int = FEW
 ) -> Difference | None:
     """Mean of ``one - other`` over the victims of both, clustered by client; None without any.
 
     Two victims are the same only if their rows are: a defense that changed the batches has no
     victim in common with one that did not.
     """
-    both = sorted(one.keys() & other.keys())
+    both = sorted(first.keys() & other.keys())
     if not both:
         return None
     return paired_difference(
-        [one[victim] for victim in both],
+        [first[victim] for victim in both],
         [other[victim] for victim in both],
         [victim.owner for victim in both],
         comparisons=comparisons,
@@ -117,18 +117,23 @@ def portfolio(attacks: Sequence[Scored]) -> Values:
     there is nothing to choose by, and the result is empty.
     """
     split = [(attack, _by_owner(attack.values)) for attack in attacks]
-    sums = [{owner: fsum(own.values()) for owner, own in parts.items()} for _, parts in split]
-    totals = [fsum(own.values()) for own in sums]
+    sums = [
+        {owner: fsum(by_owner.values()) for owner, by_owner in parts.items()} for _, parts in split
+    ]
+    totals = [fsum(by_owner.values()) for by_owner in sums]
     chosen: dict[VictimKey, float] = {}
     for client in sorted({owner for _, parts in split for owner in parts}):
         known = []
-        for (attack, parts), own, total in zip(split, sums, totals, strict=True):
+        for (attack, parts), by_owner, total in zip(split, sums, totals, strict=True):
             mine = parts.get(client, {})
             if others := len(attack.values) - len(mine):
-                known.append(((total - own.get(client, 0.0)) / others, attack, mine))
-        best = sorted(known, key=lambda one: -one[0])
+                known.append(((total - by_owner.get(client, 0.0)) / others, attack, mine))
+        best = sorted(known, key=lambda candidate: -candidate[0])
         for values in (
-            *({v: x for v, x in mine.items() if v not in one.refused} for _, one, mine in best),
+            *(
+                {v: x for v, x in mine.items() if v not in candidate.refused}
+                for _, candidate, mine in best
+            ),
             *(mine for *_, mine in best),
         ):
             chosen |= {v: x for v, x in values.items() if v not in chosen}

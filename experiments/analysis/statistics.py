@@ -266,7 +266,7 @@ def _by_shares(means: Floats, error: float, *, signed: bool) -> Ends:
     if not signed:
         return clopper_pearson(float(means.sum()), k, error)
     gains, losses = np.maximum(means, 0).sum(), np.maximum(-means, 0).sum()
-    up, down = (clopper_pearson(float(one), k, error / 2) for one in (gains, losses))
+    up, down = (clopper_pearson(float(count), k, error / 2) for count in (gains, losses))
     return up[0] - down[1], up[1] - down[0]
 
 

@@ -92,21 +92,23 @@ def summarise(
     """
     directions, keys = _directions(rows), section_keys(cells, rows)
     runs = {row.cell: row.run for row in rows} | {row.cell: row.run for row in utility}
-    found = []
+    sections = []
     for key in sorted(set(keys.values())):
         mine = {name: cell for name, cell in sorted(cells.items()) if keys[name] == key}
         labels = settings(mine, runs)
         scores = score_frame((row for row in rows if row.cell in mine), labels)
         measured = utility_frame((row for row in utility if row.cell in mine), labels)
         rule = (rules or {}).get(runs.get(min(mine), ""), VerdictRule())
-        told = _members([row for row in membership if row.cell in mine], labels, mine)
+        members = _members([row for row in membership if row.cell in mine], labels, mine)
         places = {
             DefenseInSetting(*place)
             for place, part in scores.groupby(PLACE)
             if any(bounded(cell, key.modality, rule) for cell in part.cell.unique())
         }
-        found.append(_section(key, tuple(mine), scores, measured, directions, rule, told, places))
-    return Findings(sections=tuple(found))
+        sections.append(
+            _section(key, tuple(mine), scores, measured, directions, rule, members, places)
+        )
+    return Findings(sections=tuple(sections))
 
 
 def section_keys(
@@ -117,14 +119,14 @@ def section_keys(
     The section of a cell without scores is read from its config. If the config leaves the kind of
     task to be detected, it is that of the scored cells with the same data, model and protocol.
     """
-    found = {row.cell: SectionKey(row.task, row.dataset, row.model, row.protocol) for row in rows}
-    kinds = {key[1:]: key.task for key in found.values()}
-    for name in cells.keys() - found.keys():
+    keys = {row.cell: SectionKey(row.task, row.dataset, row.model, row.protocol) for row in rows}
+    kinds = {key[1:]: key.task for key in keys.values()}
+    for name in cells.keys() - keys.keys():
         task, protocol = cells[name].task, cells[name].federation.protocol
         rest = (task.dataset, task.model, protocol)
         kind = kinds.get(rest, task.kind) if task.kind == "auto" else task.kind
-        found[name] = SectionKey(kind, *rest)
-    return found
+        keys[name] = SectionKey(kind, *rest)
+    return keys
 
 
 def _directions(rows: Iterable[ScoreRow]) -> dict[str, Direction]:
@@ -187,11 +189,11 @@ def _members(
         )
         for row in rows
     }
-    known = sorted(inferred(rows, labels, cells), key=lambda one: (one.tells, one.mean))
+    known = sorted(inferred(rows, labels, cells), key=lambda finding: (finding.tells, finding.mean))
     return {
-        places[one.setting, one.defense]: one
-        for one in known
-        if one.control == SEEN and one.round is None
+        places[finding.setting, finding.defense]: finding
+        for finding in known
+        if finding.control == SEEN and finding.round is None
     }
 
 
@@ -199,36 +201,38 @@ def _utility_at_end(
     results: Sequence[Result], curve: Sequence[RoundUtility]
 ) -> dict[DefenseInSetting, dict[str, float] | None]:
     """Every defense that was attacked or measured, in the order of the page."""
-    found = sorted((*results, *curve), key=_order)
+    ordered = sorted((*results, *curve), key=_order)
     ends = {
-        place: settled([one for one in curve if one.place == place])
-        for place in dict.fromkeys(one.place for one in found)
+        place: settled([point for point in curve if point.place == place])
+        for place in dict.fromkeys(point.place for point in ordered)
     }
     return {place: end.values if end else None for place, end in ends.items()}
 
 
 def _private_examples(scores: pd.DataFrame) -> int:
     """Number of distinct private examples; one that is attacked in two rounds counts once."""
-    own, known = scores.probe == "none", scores.row >= 0
-    rows = scores.loc[own & known, ["split", "row"]].drop_duplicates()
-    unknown = scores.loc[own & ~known, ["seed", "client", "round", "example"]].drop_duplicates()
+    unprobed, known = scores.probe == "none", scores.row >= 0
+    rows = scores.loc[unprobed & known, ["split", "row"]].drop_duplicates()
+    unknown = scores.loc[
+        unprobed & ~known, ["seed", "client", "round", "example"]
+    ].drop_duplicates()
     return len(rows) + len(unknown)
 
 
-def _order(found: Placed) -> tuple[Any, ...]:
+def _order(placed: Placed) -> tuple[Any, ...]:
     """By setting, no defense first, then by name and options, numbers by their value."""
-    place = found.place
+    place = placed.place
     options = natural(place.defense_options)
     return natural(place.setting), place.defense != "none", place.defense, options
 
 
-def _rank(found: Result) -> tuple[Any, ...]:
+def _rank(result: Result) -> tuple[Any, ...]:
     """Within a defense: clients before probes, each attack before its control, the prior last."""
     return (
-        found.attack == PRIOR_ONLY,
-        *(found.attack, natural(found.attack_options), found.adaptive),
-        PROBES.index(found.probe),
-        found.control != "none",
+        result.attack == PRIOR_ONLY,
+        *(result.attack, natural(result.attack_options), result.adaptive),
+        PROBES.index(result.probe),
+        result.control != "none",
     )
 
 
@@ -237,20 +241,22 @@ def _result(
 ) -> Result:
     """What one attack got under one defense; ``scores`` holds its rows alone."""
     first, done, known = scores.iloc[0], jobs(scores), scores[scores.has_value]
-    told = done[(done.status != "done") | (done.reason != "")].groupby(["status", "reason"]).size()
+    problems = (
+        done[(done.status != "done") | (done.reason != "")].groupby(["status", "reason"]).size()
+    )
     values, clients = known.value.to_numpy(float), known.client.to_numpy()
     units = dict(zip(known.metric, known.unit, strict=True))
     by_metric = known.groupby("metric").indices
     by_round = known.groupby(["metric", "round"]).indices
 
     def leakage(metric: str, where: npt.NDArray[np.intp]) -> Leakage:
-        found = summary(
+        interval = summary(
             values[where],
             clients[where],
             better=directions[metric],
             threshold=THRESHOLDS.get(metric),
         )
-        return Leakage(unit=units[metric], **found.model_dump())
+        return Leakage(unit=units[metric], **interval.model_dump())
 
     return Result(
         cells=tuple(sorted(set(scores.cell))),
@@ -258,7 +264,7 @@ def _result(
         jobs=by_status(done),
         problems=tuple(
             Problem(status=status, reason=reason, jobs=count)
-            for (status, reason), count in told.items()
+            for (status, reason), count in problems.items()
         ),
         leakage={name: leakage(name, by_metric[name]) for name in directions if name in by_metric},
         rounds={

@@ -54,7 +54,7 @@ def points(
     """
     known = {(attack.place, attack.attacker): attack.values for attack in attacks}
     bases = undefended(utility)
-    found = []
+    tradeoff = []
     for verdict in verdicts:
         here, place = utility[verdict.place], bases.get(verdict.setting)
         base = utility[place] if place else None
@@ -66,9 +66,11 @@ def points(
                 for other in verdicts
                 if other.place.family == verdict.place.family
             ]
-            own = strength(verdict.defense, verdict.defense_options, members)
-            found.append(TradeoffPoint(verdict.place, own or family(verdict.defense), loss, values))
-    return found
+            label = strength(verdict.defense, verdict.defense_options, members)
+            tradeoff.append(
+                TradeoffPoint(verdict.place, label or family(verdict.defense), loss, values)
+            )
+    return tradeoff
 
 
 def loss_of(here: Mapping[str, float], base: Mapping[str, float]) -> float | None:
@@ -121,24 +123,24 @@ def equal_utility(line: Sequence[TradeoffPoint]) -> Iterator[EqualUtility]:
 
 def _efficient(members: Iterable[TradeoffPoint]) -> list[TradeoffPoint]:
     """The members, ordered by loss, that leak less than every cheaper one."""
-    found: list[TradeoffPoint] = []
+    chosen: list[TradeoffPoint] = []
     for member in members:
-        if not found or fmean(member.values.values()) < fmean(found[-1].values.values()):
-            found.append(member)
-    return found
+        if not chosen or fmean(member.values.values()) < fmean(chosen[-1].values.values()):
+            chosen.append(member)
+    return chosen
 
 
 def _families(line: Sequence[TradeoffPoint]) -> dict[FamilyKey, list[TradeoffPoint]]:
     """The members of each family by loss, no defense at the weak end."""
     bases = {point.place.setting: point for point in line if point.place.defense == "none"}
-    found = {}
+    by_family = {}
     for key in dict.fromkeys(point.place.family for point in line):
         members = [point for point in line if point.place.family == key]
         if key.defense != "none":
             drawn = len(members) > 1 or key.defense == DP_SGD
             ends = [bases[key.setting]] if drawn else []
-            found[key] = sorted([*members, *ends], key=lambda point: (point.loss, point.place))
-    return found
+            by_family[key] = sorted([*members, *ends], key=lambda point: (point.loss, point.place))
+    return by_family
 
 
 def _at(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | None, str]:
@@ -166,7 +168,7 @@ def _between(members: Sequence[TradeoffPoint], loss: float) -> tuple[Values | No
             share = (loss - weak.loss) / width if width else 1.0
             both = weak.values.keys() & strong.values.keys()
             values = {v: (1 - share) * weak.values[v] + share * strong.values[v] for v in both}
-            ends = (f"{one.name} ({_percent(one.loss)})" for one in (weak, strong))
+            ends = (f"{end.name} ({_percent(end.loss)})" for end in (weak, strong))
             how = f"between {' and '.join(ends)}"
             return values or None, how if values else f"{how}: no victim in common"
     low, high = members[0].loss, members[-1].loss

@@ -87,7 +87,7 @@ class _Tested:
 def judge(
     place: DefenseInSetting,
     scores: pd.DataFrame,
-    found: Mapping[str, Sequence[Scored]],
+    scored_by_metric: Mapping[str, Sequence[Scored]],
     modality: Modality,
     *,
     rule: VerdictRule = _RULE,
@@ -100,7 +100,7 @@ def judge(
     Args:
         place: the defense and its setting.
         scores: all rows of the defense, for its jobs and levels of realism.
-        found: metric -> values by attack, at least for ``metrics(modality)``.
+        scored_by_metric: metric -> values by attack, at least for ``metrics(modality)``.
         modality: decides the metrics.
         rule: the smallest effect that counts, and the fewest clients.
         working: attacks that are shown to leak undefended victims of this setting or of another
@@ -109,7 +109,10 @@ def judge(
         bounded: whether a bound on information rules out the smallest effect, by any attack.
     """
     main = MAIN[modality]
-    here = {m: [one for one in found.get(m, ()) if one.place == place] for m in metrics(modality)}
+    here = {
+        m: [candidate for candidate in scored_by_metric.get(m, ()) if candidate.place == place]
+        for m in metrics(modality)
+    }
     tested = _tested(place, scores, here, modality, rule, working, bounded=bounded)
     labels = _matches(here, (LABELS,), rule, rule.rouge)
     labels = labels if any(match.leaks for match in labels) else []
@@ -122,7 +125,7 @@ def judge(
     )
     null = best.hardest(main) if best else None
     gaps = adaptive_gaps(tested.attacks)
-    gap = max(gaps, key=lambda one: max(one.value, one.base), default=None)
+    gap = max(gaps, key=lambda pair: max(pair.value, pair.base), default=None)
     chosen = portfolio(tested.attacks)
     rows, grade = _rows(tested)
     telling = members if members is not None and members.tells else None
@@ -177,18 +180,18 @@ def _tested(
     bounded: bool,
 ) -> _Tested:
     main = MAIN[modality]
-    own = attacked(scores)
+    rows = attacked(scores)
     matches = _matches(here, (main,), rule, rule.smallest(modality))
     exact = exact_hits(here, modality)
     return _Tested(
         place=place,
-        attacks=[one for one in here[main] if is_attack(one)],
+        attacks=[attack for attack in here[main] if is_attack(attack)],
         matches=matches,
         words=_matches(here, WORDS, rule, rule.rouge) if modality == "text" else [],
         exact=exact,
         recovered=recovered_hits(here, modality),
-        returned={one.attacker: verbatim(one, len(matches)) for one in exact},
-        jobs=by_status(jobs(own[own.attack != PRIOR_ONLY])),
+        returned={hits.attacker: verbatim(hits, len(matches)) for hits in exact},
+        jobs=by_status(jobs(rows[rows.attack != PRIOR_ONLY])),
         working=working,
         bounded=bounded,
     )
@@ -198,13 +201,13 @@ def _matches(
     here: Mapping[str, Sequence[Scored]], by: Sequence[str], rule: VerdictRule, smallest: float
 ) -> list[BaselineComparison]:
     """Every attack with values for all of these metrics, compared with its baselines."""
-    attacks = {metric: [one for one in here[metric] if is_attack(one)] for metric in by}
-    names = [one.attacker for one in attacks[by[0]]]
+    attacks = {metric: [attack for attack in here[metric] if is_attack(attack)] for metric in by}
+    names = [attack.attacker for attack in attacks[by[0]]]
     compared = []
     for name in names:
-        own = {m: one for m in by for one in attacks[m] if one.attacker == name}
-        if len(own) == len(by):
-            against = {m: _against(one, here[m], len(names)) for m, one in own.items()}
+        by_metric = {m: attack for m in by for attack in attacks[m] if attack.attacker == name}
+        if len(by_metric) == len(by):
+            against = {m: _against(attack, here[m], len(names)) for m, attack in by_metric.items()}
             compared.append(BaselineComparison(name, against, smallest, rule.clients))
     return compared
 
@@ -229,22 +232,24 @@ def _against(attack: Scored, here: Iterable[Scored], comparisons: int) -> dict[s
 
 
 def _over_labels(match: BaselineComparison) -> float:
-    return min((one.mean for one in match.against[LABELS].values()), default=-math.inf)
+    return min((lead.mean for lead in match.against[LABELS].values()), default=-math.inf)
 
 
 def _strongest(attacks: Sequence[Scored]) -> Reached | None:
-    return _reached(max(attacks, key=lambda one: one.mean)) if attacks else None
+    return _reached(max(attacks, key=lambda attack: attack.mean)) if attacks else None
 
 
-def _reached(one: Scored) -> Reached:
-    return Reached(attacker=one.attacker, leakage=estimate(one.values), refused=len(one.refused))
+def _reached(attack: Scored) -> Reached:
+    return Reached(
+        attacker=attack.attacker, leakage=estimate(attack.values), refused=len(attack.refused)
+    )
 
 
 def _beating(tested: _Tested) -> tuple[AttackKey, ...]:
     """Attacks that are shown to leak rows, by whatever route."""
     shown = [attacker for attacker, victims in tested.returned.items() if victims]
     shown += [hits.attacker for hits in tested.recovered if hits.shown(len(tested.matches))]
-    shown += [one.attacker for one in (*tested.matches, *tested.words) if one.leaks]
+    shown += [matched.attacker for matched in (*tested.matches, *tested.words) if matched.leaks]
     return tuple(dict.fromkeys(shown))
 
 
@@ -293,7 +298,9 @@ def _broken(jobs: Mapping[str, int]) -> int:
 
 def _open(tested: _Tested) -> Iterator[Reason]:
     """What keeps rows that are not shown to leak from ``no leak found``."""
-    yield from merged(one.reason for one in (*tested.matches, *tested.words) if not one.within)
+    yield from merged(
+        matched.reason for matched in (*tested.matches, *tested.words) if not matched.within
+    )
     for hits in tested.recovered:
         more, less = len(owners(hits.gained)), len(owners(hits.blind - hits.hit))
         if more > less:
@@ -322,12 +329,12 @@ def _untried(tested: _Tested) -> Iterator[Reason]:
         yield Reason(kind="hardly_tested")
         return
     if tested.place.defense != "none":
-        ran = [one for one in ran if one.attacker.adaptive]
+        ran = [hits for hits in ran if hits.attacker.adaptive]
         if not ran:
             yield Reason(kind="no_adaptive")
             return
-    tried = [one.attacker for one in ran]
-    if not any(one in tested.working or oblivious_twin(one, tested.working) for one in tried):
+    tried = [hits.attacker for hits in ran]
+    if not any(hits in tested.working or oblivious_twin(hits, tested.working) for hits in tried):
         yield Reason(kind="no_control")
 
 
@@ -351,6 +358,6 @@ def _reasons(rows: Word, tested: _Tested) -> Iterator[Reason]:
     elif rows == "leaks":
         if not any(match.against[m] for match in tested.matches for m in match.against):
             yield Reason(kind="no_null")
-        yield from (one for one in _lost(tested.jobs) if one.kind != "failed")
+        yield from (reason for reason in _lost(tested.jobs) if reason.kind != "failed")
     if skipped := tested.jobs["skipped"]:
         yield Reason(kind="skipped", numbers={"jobs": float(skipped)})

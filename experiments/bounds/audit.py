@@ -154,7 +154,7 @@ def audit_case(case: Case, canaries: int | None, error: float) -> list[AuditRow]
     if canaries > size:
         raise ConfigError(f"canaries: {canaries} do not fit into the {size} coordinates sent.")
     trial = auditor.trial(shapes, canaries, 0, federation.clients + config.probes.count)
-    found = []
+    rows = []
     for steps in _rounds(config):
         seen, own = trial.until(steps), Claim(steps, trial.rate, claim.noise, noise.delta)
         row = AuditRow(
@@ -167,8 +167,8 @@ def audit_case(case: Case, canaries: int | None, error: float) -> list[AuditRow]
             any_mechanism=any_bound(seen, own, 1 - error),
             shift=seen.shift / (steps * own.rate),
         )
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def broadcasts(store: CaptureStore) -> Callable[[int], Tensors]:

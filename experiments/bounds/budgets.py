@@ -57,7 +57,7 @@ def bits_sent(cell: Cell) -> float:
         whole = [
             value.float() if value.dtype == torch.float64 else value for value in sent.values()
         ]
-        sizes.append(sum(8 * packed.size(one) + one.numel().bit_length() for one in whole))
+        sizes.append(sum(8 * packed.size(tensor) + tensor.numel().bit_length() for tensor in whole))
     return max(sizes) * math.log(2)
 
 
@@ -102,17 +102,17 @@ class Reply:
         return torch.stack([flat(*row).detach() for row in rows])
 
 
-def measured(cell: Cell, found: Noise) -> float | str:
+def measured(cell: Cell, noise: Noise) -> float | str:
     """Nats of one reply by its noise and by gradients of public rows, or why there are none.
 
     The bound is the upper end of the 95 % interval of the mean over the second half of the rows.
     """
-    if found.single:
-        return found.single
+    if noise.single:
+        return noise.single
     if not (cell.captures.root / "auxiliary.safetensors").exists():
         return "there are no public rows"
     task = load_task(cell.captures.root)
-    reply = Reply.of(cell, own_captures(cell)[0], task, found.clip)
+    reply = Reply.of(cell, own_captures(cell)[0], task, noise.clip)
     if isinstance(reply, str):
         return reply
     values = sum(p.numel() for p in reply.model.parameters.values())
@@ -124,7 +124,7 @@ def measured(cell: Cell, found: Noise) -> float | str:
         rows = reply.gradients(_first(public, count))
     half = count // 2
     fit, held = _centred(rows, _classes(public, count), half)
-    return upper_mean(noise_information(fit, held, found.std))
+    return upper_mean(noise_information(fit, held, noise.std))
 
 
 def _first(batch: Batch, count: int) -> Batch:
@@ -142,8 +142,8 @@ def _centred(rows: Tensor, classes: Tensor, half: int) -> tuple[Tensor, Tensor]:
     """Both halves, less the mean of their class in the first; of a class not there, of all."""
     fit, held = rows[:half], rows[half:]
     means = fit.mean(0).expand(int(classes.max()) + 1, -1).clone()
-    for one in classes[:half].unique():
-        means[one] = fit[classes[:half] == one].mean(0)
+    for label in classes[:half].unique():
+        means[label] = fit[classes[:half] == label].mean(0)
     return fit - means[classes[:half]], held - means[classes[half:]]
 
 

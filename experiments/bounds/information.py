@@ -83,7 +83,7 @@ class Listed:
     @cached_property
     def _lines(self) -> list[tuple[float, float]]:
         """Slope, and what the line has at no information."""
-        groups = [self.images[self.classes == one].double() for one in self.classes.unique()]
+        groups = [self.images[self.classes == label].double() for label in self.classes.unique()]
         return [
             (
                 slope,

@@ -95,19 +95,19 @@ def success_limits(case: Case) -> Iterator[SuccessLimit]:
     parts = partition(private.labels, config.federation.clients, config.federation, config.seed)
     # A client with few rows uses each more often, but a budget needs less noise with many rows.
     # So all sizes are tried, and the weakest protection is reported.
-    found = [one for rows in sorted(set(map(len, parts))) if (one := mechanism(config, rows))]
-    if not found:
+    mechanisms = [one for rows in sorted(set(map(len, parts))) if (one := mechanism(config, rows))]
+    if not mechanisms:
         return
     for what, chance in guesses(case.setting.task, private):
         yield SuccessLimit(
             **case.who,
-            unit=found[0].unit,
-            noise=min(one.noise for one in found),
+            unit=mechanisms[0].unit,
+            noise=min(one.noise for one in mechanisms),
             guess=what,
             without=chance,
-            one=max(one.bound(chance, 1) for one in found),
-            all=max(one.bound(chance, one.rounds) for one in found),
-            rounds=found[0].rounds,
+            one=max(one.bound(chance, 1) for one in mechanisms),
+            all=max(one.bound(chance, one.rounds) for one in mechanisms),
+            rounds=mechanisms[0].rounds,
         )
 
 
@@ -119,11 +119,11 @@ def budget_limits(
     if not cell.simulated or not cell.captures.keys():
         return
     rows = owned(cell)
-    found = least_noise(cell.config, rows)
+    noise = least_noise(cell.config, rows)
     known: list[tuple[float, Source]] = [(bits_sent(cell), "bits sent")]
-    if found:
-        known.append((found.clipped, "clipping and noise"))
-        if isinstance(nats := measured(cell, found), float):
+    if noise:
+        known.append((noise.clipped, "clipping and noise"))
+        if isinstance(nats := measured(cell, noise), float):
             known.append((nats, "noise on public gradients"))
     nats, source = min(known)
     # Gradients were measured at the weights of one round, and say nothing of others.
@@ -138,7 +138,7 @@ def budget_limits(
         listed = Listed(public.inputs.flatten(1), public.labels)
         prior = Spectrum.of(public.inputs)
         rate = decibels(gaussian_error(prior.power, nats))
-        top = ceiling(cell, found, prior, shared) if found and gaussian else ""
+        top = ceiling(cell, noise, prior, shared) if noise and gaussian else ""
         more = {
             "images": len(public.inputs),
             "blind": decibels(listed.error(0.0)),

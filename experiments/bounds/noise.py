@@ -44,11 +44,11 @@ def noise(config: CellConfig, rows: int) -> Noise | None:
     steps = schedule.steps // schedule.rounds
     alike = steps == 1 and (federation.protocol == "fedsgd" or federation.plain)
     for defense in chain.defenses:
-        found = defense.gaussian
-        if found is None or found.std is None:
+        gaussian = defense.gaussian
+        if gaussian is None or gaussian.std is None:
             return None
-        clip = min(clip, found.clip)
-        if not found.std:
+        clip = min(clip, gaussian.clip)
+        if not gaussian.std:
             continue
         visits = Turn.of(federation, rows).visits
         scale = 1.0 if defense.changes_sum else math.sqrt(federation.batch_size)
@@ -58,15 +58,15 @@ def noise(config: CellConfig, rows: int) -> Noise | None:
             scale /= federation.learning_rate if federation.protocol == "fedavg" else 1.0
             if clip < math.inf and federation.batch_size > 1:
                 single = "clipping mixes the examples of a batch"
-        return Noise(found.std * scale, clip * scale, visits, single)
+        return Noise(gaussian.std * scale, clip * scale, visits, single)
     return None
 
 
 def least_noise(config: CellConfig, owned: Collection[int]) -> Noise | None:
     """That of the client with the least; ``owned`` has the number of rows of each."""
     known = [noise(config, rows) for rows in sorted(set(owned))]
-    found = [one for one in known if one is not None]
-    return max(found, key=lambda one: (one.clipped, -one.std), default=None)
+    noises = [floor for floor in known if floor is not None]
+    return max(noises, key=lambda floor: (floor.clipped, -floor.std), default=None)
 
 
 def over_rounds(config: CellConfig, owned: Collection[int], nats: float) -> float:

@@ -164,13 +164,13 @@ def _tests(claim: Claim) -> tuple[tuple[str, float], ...]:
     inside = coins[:, None] & (rng.random(shape) < claim.rate)
     places = rng.random(shape[0]) / claim.rate
     reference = Trial(rng.normal(0, claim.noise, shape) + inside, coins, places)
-    found = []
+    tests = []
     for kind, statistic in _STATISTICS.items():
         values = statistic(reference, claim)
         among, without = values[coins], values[~coins]
-        found.append((kind, float(np.median(without) + np.median(among)) / 2))
-        found += [(kind, float(np.quantile(without, 1 - rate))) for rate in _RATES]
-    return tuple(found)
+        tests.append((kind, float(np.median(without) + np.median(among)) / 2))
+        tests += [(kind, float(np.quantile(without, 1 - rate))) for rate in _RATES]
+    return tuple(tests)
 
 
 def _sum(trial: Trial, claim: Claim) -> Scores:

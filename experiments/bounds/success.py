@@ -54,11 +54,11 @@ def mechanism(config: CellConfig, rows: int) -> Mechanism | None:
     """
     schedule = Schedule.of(config.federation, rows)
     for defense in build_chain(config.defense, "defense").fit(schedule).defenses:
-        found = defense.gaussian
-        if defense.unit is None or found is None or found.std is None:
+        gaussian = defense.gaussian
+        if defense.unit is None or gaussian is None or gaussian.std is None:
             continue
         turn = Turn.of(config.federation, rows) if defense.unit == "example" else Turn(1.0, 1)
-        noise = found.std / (found.clip * found.reach)
+        noise = gaussian.std / (gaussian.clip * gaussian.reach)
         return Mechanism(defense.unit, noise, turn, schedule.rounds)
     return None
 

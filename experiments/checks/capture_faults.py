@@ -41,11 +41,11 @@ def swapped_tensors(seen: Observation, replayed: Tensors) -> Iterator[str]:
                 break
 
 
-def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
-    if left.shape != right.shape:
+def _close(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if first.shape != second.shape:
         return False
-    scale = float(right.double().norm())
-    return scale > 0 and float((left.double() - right.double()).norm()) <= 1e-4 * scale
+    scale = float(second.double().norm())
+    return scale > 0 and float((first.double() - second.double()).norm()) <= 1e-4 * scale
 
 
 def scale_between(seen: Observation, replayed: Tensors) -> float | None:
@@ -73,11 +73,11 @@ def kept(reply: Tensors, policy: CaptureConfig) -> Tensors:
     }
 
 
-def distance(left: Tensors, right: Tensors) -> float:
+def distance(first: Tensors, second: Tensors) -> float:
     """Euclidean distance over all tensors; infinite if names or shapes differ."""
-    if left.keys() != right.keys() or any(left[k].shape != right[k].shape for k in left):
+    if first.keys() != second.keys() or any(first[k].shape != second[k].shape for k in first):
         return math.inf
-    return norm({name: left[name].double() - right[name].double() for name in left})
+    return norm({name: first[name].double() - second[name].double() for name in first})
 
 
 def norm(tensors: Tensors) -> float:

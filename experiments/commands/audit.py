@@ -62,17 +62,17 @@ def audit(
 
     configs = {cell.name: cell.config for cell in run.cells}
     labels = settings(configs, {cell.name: cell.experiment.name for cell in run.cells})
-    found = {}
+    findings = {}
     for kind in ("membership", "properties"):
         path = run.root / f"{kind}.parquet"
         rows = read_rows(path, ScoreRow) if path.exists() else []
-        found[kind] = inferred(rows, labels, configs)
+        findings[kind] = inferred(rows, labels, configs)
     measured = plant(run, canaries)
     if as_json:
-        told = {kind: [one.model_dump() for one in own] for kind, own in found.items()}
+        told = {kind: [one.model_dump() for one in own] for kind, own in findings.items()}
         say(json.dumps({**told, "epsilon": measured.model_dump(mode="json", exclude={"seal"})}))
     else:
-        lines = [one.text() for own in found.values() for one in own]
+        lines = [one.text() for own in findings.values() for one in own]
         say("\n".join([*lines, measured.text()]))
     raise typer.Exit(1 if measured.refuted else 0)
 

@@ -20,5 +20,5 @@ def describe(
     """Explain an attack, defense, metric or section of an experiment, with its options."""
     from experiments.preview.describe import manual
 
-    found = manual(name)
-    say(json.dumps(found.table()) if as_json else found.text())
+    page = manual(name)
+    say(json.dumps(page.table()) if as_json else page.text())

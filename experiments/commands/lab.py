@@ -39,7 +39,7 @@ def lab(
 
     room = Lab(folder)
     if action is Do.LIST:
-        say("\n".join(f"{one.number}  {one.title}" for one in room.puzzles))
+        say("\n".join(f"{puzzle.number}  {puzzle.title}" for puzzle in room.puzzles))
     elif action is Do.START:
         room.start()
         say(f"{len(room.puzzles)} tracks are sealed in {folder}. Begin with fedsim lab show 1.")

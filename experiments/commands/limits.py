@@ -27,5 +27,5 @@ def limits(
     from experiments.bounds.limits import limits as examine
     from experiments.report.limit_tables import limit_tables
 
-    found = limit_tables(run, examine(run, gaussian=gaussian))
-    say(json.dumps(found.table()) if as_json else found.text())
+    tables = limit_tables(run, examine(run, gaussian=gaussian))
+    say(json.dumps(tables.table()) if as_json else tables.text())

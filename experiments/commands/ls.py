@@ -21,14 +21,14 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """List the runs of a folder with their state, age and size."""
-    found = [_row(path.parent) for path in sorted(folder.glob("*/experiment.toml"))]
+    runs = [_row(path.parent) for path in sorted(folder.glob("*/experiment.toml"))]
     if as_json:
-        say(json.dumps(found))
+        say(json.dumps(runs))
         return
-    if not found:
+    if not runs:
         raise ConfigError(f"{folder}: holds no run. Run fedsim run quickstart, or name its folder.")
-    width = max(len(row["run"]) for row in found)
-    for row in found:
+    width = max(len(row["run"]) for row in runs)
+    for row in runs:
         age, size = f"{row['hours']:.0f} h", f"{row['megabytes']:.0f} MB"
         say(f"{row['run']:<{width}}  {row['state']:<9}  {age:>7}  {size:>8}")
 

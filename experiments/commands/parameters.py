@@ -10,8 +10,8 @@ import typer
 
 def _runs(incomplete: str) -> list[str]:
     """Run folders, for the shell's completion."""
-    found = Path().glob("runs/*/experiment.toml")
-    return [str(path.parent) for path in found if str(path.parent).startswith(incomplete)]
+    files = Path().glob("runs/*/experiment.toml")
+    return [str(path.parent) for path in files if str(path.parent).startswith(incomplete)]
 
 
 def _targets(incomplete: str) -> list[str]:

@@ -107,10 +107,10 @@ def _command(
     unfit |= set() if stages == ("report",) else {"redact"}
     unfit |= set() if {"simulate", "attack"} & {*stages} else {"address"}
     own = signature(command, eval_str=True).parameters.items()
-    kept = [one for name, one in own if name not in unfit]
+    kept = [parameter for name, parameter in own if name not in unfit]
     if foreign is not None:
         more = signature(foreign, eval_str=True).parameters.values()
-        kept += [one for one in more if one.kind is Parameter.KEYWORD_ONLY]
+        kept += [parameter for parameter in more if parameter.kind is Parameter.KEYWORD_ONLY]
     vars(command)["__signature__"] = Signature(kept)
     return command
 

@@ -61,7 +61,7 @@ class Strongest(Sealed):
     @property
     def at(self) -> Spent | None:
         """The strongest affordable one of those that were tried."""
-        return next((one for one in reversed(self.tried) if one.affordable), None)
+        return next((trial for trial in reversed(self.tried) if trial.affordable), None)
 
 
 class Afforded(Sealed):
@@ -94,12 +94,12 @@ class Affordable:
         """
         base = self._trained(NONE)
         check_measured(self.task.question.lose, at_end(base[0]))
-        found = tuple(self._family(number) for number in range(len(self.task.families)))
+        strongest = tuple(self._family(number) for number in range(len(self.task.families)))
         return Afforded(
             name=self.task.experiment.name,
             question=self.task.question,
             seeds=self.task.seeds,
-            families=found,
+            families=strongest,
         ).sealed()
 
     def _family(self, number: int) -> Strongest:
@@ -177,15 +177,15 @@ def lines(answer: Afforded) -> Iterator[str]:
     """The answer for a terminal: one line for each family."""
     limits = " and ".join(f"{100 * v:g} % of {k}" for k, v in answer.question.lose.items())
     yield f"The strongest that loses at most {limits}, mean of {len(answer.seeds)} seeds:"
-    for found in answer.families:
-        at = found.at
+    for strongest in answer.families:
+        at = strongest.at
         if at is None:
-            first = found.tried[0]
-            yield f"- {found.title}: {found.limit}: {first.name} loses {_lost(first)}"
+            first = strongest.tried[0]
+            yield f"- {strongest.title}: {strongest.limit}: {first.name} loses {_lost(first)}"
             continue
-        name = f"{found.option}={compact(at.value)}" if found.option else "as it is"
-        more = f", {found.limit}" if found.limit != "bracketed" and found.option else ""
-        yield f"- {found.title}: {name}{more}; loses {_lost(at)}"
+        name = f"{strongest.option}={compact(at.value)}" if strongest.option else "as it is"
+        more = f", {strongest.limit}" if strongest.limit != "bracketed" and strongest.option else ""
+        yield f"- {strongest.title}: {name}{more}; loses {_lost(at)}"
 
 
 def _lost(spent: Spent) -> str:

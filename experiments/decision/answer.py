@@ -127,12 +127,12 @@ class FamilyAnswer(Data):
     @property
     def jobs(self) -> int:
         """Attacks on captures that were run."""
-        return sum(one.jobs for one in self.tried)
+        return sum(trial.jobs for trial in self.tried)
 
     @property
     def at_weakest(self) -> Tried | None:
         """The weakest strength that holds."""
-        return next((one for one in self.tried if one.index == self.weakest), None)
+        return next((trial for trial in self.tried if trial.index == self.weakest), None)
 
 
 class Answer(Sealed):

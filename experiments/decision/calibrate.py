@@ -77,19 +77,21 @@ class Calibration:
         with self._bench() as bench:
             self._at(bench, NONE)
             works = self._tried[NONE].word == "leaks"
-            found = [
+            weakest = [
                 self._family(bench, number, self._weakest(bench, number) if works else None)
                 for number in range(len(self.families))
             ]
             bench.note(self._run([*self._tried]))
-            return self._answer(bench, found)
+            return self._answer(bench, weakest)
 
     def grid(self) -> list[list[Tried]]:
         """The word on every strength of each family, with every client attacked at once.
 
         What a search is compared with; its errors are shared by all of these strengths.
         """
-        places = [(i, j) for i, one in enumerate(self.families) for j in range(len(one.values))]
+        places = [
+            (i, j) for i, family in enumerate(self.families) for j in range(len(family.values))
+        ]
         self.errors = Errors.shared(
             self.question.error, len(places) + 1, len(self.attacks), len(self.targets)
         )
@@ -98,7 +100,8 @@ class Calibration:
             tried = {place: self._at(bench, place) for place in places}
             bench.note(self._run(places))
         return [
-            [tried[i, j] for j in range(len(one.values))] for i, one in enumerate(self.families)
+            [tried[i, j] for j in range(len(family.values))]
+            for i, family in enumerate(self.families)
         ]
 
     @contextmanager
@@ -112,10 +115,10 @@ class Calibration:
 
     def _weakest(self, bench: Bench, number: int) -> int | None:
         strengths = len(self.families[number].values)
-        found = bisect(strengths, lambda index: self._at(bench, (number, index)).word)
-        if found is not None:
-            self._held.append((number, found))
-        return found
+        weakest = bisect(strengths, lambda index: self._at(bench, (number, index)).word)
+        if weakest is not None:
+            self._held.append((number, weakest))
+        return weakest
 
     def _at(self, bench: Bench, place: Place) -> Tried:
         """The word on one strength."""
@@ -126,21 +129,25 @@ class Calibration:
         clients = trial.clients
         if place == NONE:
             self._check(cells[0], len(clients))
-        found = decide(trial, self.attacks, self.targets, clients, self.errors, self.question.group)
+        decision = decide(
+            trial, self.attacks, self.targets, clients, self.errors, self.question.group
+        )
         family = self.families[place[0]] if place != NONE else None
         tried = Tried(
             name=family.member(place[1]) if family else NO_DEFENSE,
             index=place[1],
             value=family.values[place[1]] if family else None,
-            word=found.word,
-            attack=found.attack,
-            target=found.target,
-            reached=tuple(_reached(target, found, trial, _nats(cells)) for target in self.targets),
+            word=decision.word,
+            attack=decision.attack,
+            target=decision.target,
+            reached=tuple(
+                _reached(target, decision, trial, _nats(cells)) for target in self.targets
+            ),
             utility=at_end(cells[0]) if self._to_the_end else {},
-            clients=found.clients,
+            clients=decision.clients,
             available=len(clients),
             jobs=bench.jobs(cells),
-            reason=found.reason,
+            reason=decision.reason,
         )
         self._tried[place] = tried
         bench.say(tried)
@@ -148,12 +155,12 @@ class Calibration:
 
     def _family(self, bench: Bench, number: int, weakest: int | None) -> FamilyAnswer:
         family = self.families[number]
-        here = [one for place, one in self._tried.items() if place[0] == number]
-        tried = sorted(here, key=lambda one: one.index)
+        here = [trial for place, trial in self._tried.items() if place[0] == number]
+        tried = sorted(here, key=lambda trial: trial.index)
         spent = () if weakest is None else self._costs(bench, (number, weakest))
         outcome: Outcome = "open"
         if weakest is not None:
-            lost = {one.measure: one.lost.mean for one in spent}
+            lost = {price.measure: price.lost.mean for price in spent}
             limits = self.question.lose.items()
             affordable = all(lost.get(name, math.inf) <= limit for name, limit in limits)
             outcome = "holds" if affordable else "costs too much"
@@ -166,7 +173,7 @@ class Calibration:
             outcome=outcome,
             tried=tuple(tried),
             weakest=weakest,
-            leaking=max((one.index for one in tried if one.word == "leaks"), default=-1),
+            leaking=max((trial.index for trial in tried if trial.word == "leaks"), default=-1),
             defense=None if weakest is None else family.defense(weakest),
             costs=spent,
         )
@@ -178,8 +185,8 @@ class Calibration:
         bench.simulate([*base, *here])
         return costs(self.question.lose, by_seed(here), by_seed(base))
 
-    def _answer(self, bench: Bench, found: Sequence[FamilyAnswer]) -> Answer:
-        affordable = [i for i, one in enumerate(found) if one.outcome == "holds"]
+    def _answer(self, bench: Bench, families: Sequence[FamilyAnswer]) -> Answer:
+        affordable = [i for i, family in enumerate(families) if family.outcome == "holds"]
         undefended = self._tried[NONE]
         cells = self._cells(self._run([*self._tried]), NONE)
         captures = sum(len(Victims(cell).keys) for cell in cells)
@@ -190,9 +197,9 @@ class Calibration:
             rows=f"{self.experiment.task.dataset}, {self.experiment.task.split}",
             attacks=tuple(self.attacks),
             undefended=undefended,
-            families=tuple(found),
-            chosen=min(affordable, key=lambda i: _loss(found[i]), default=None),
-            jobs=undefended.jobs + sum(one.jobs for one in found),
+            families=tuple(families),
+            chosen=min(affordable, key=lambda i: _loss(families[i]), default=None),
+            jobs=undefended.jobs + sum(family.jobs for family in families),
             grid=strengths * captures * (len(self.attacks) + 1),
         ).sealed()
 
@@ -200,7 +207,7 @@ class Calibration:
     def attacks(self) -> list[str]:
         """Labels of the attacks that rebuild rows."""
         chosen = [entry for entry in entries(self.experiment) if entry.infers == "rows"]
-        return [one.label for one in chosen if one.key.attack != PRIOR_ONLY]
+        return [entry.label for entry in chosen if entry.key.attack != PRIOR_ONLY]
 
     @cached_property
     def errors(self) -> Errors:
@@ -231,9 +238,9 @@ class Calibration:
 
     def _trained(self, run: Run, place: Place) -> list[Cell]:
         """Those that train all rounds, one for each seed."""
-        found = self._all_cells(run, place)
+        cells = self._all_cells(run, place)
         rounds = self.experiment.federation.rounds
-        return [cell for cell in found if cell.config.federation.rounds == rounds]
+        return [cell for cell in cells if cell.config.federation.rounds == rounds]
 
     def _all_cells(self, run: Run, place: Place) -> list[Cell]:
         entry = planned.UNDEFENDED
@@ -251,13 +258,13 @@ class Calibration:
 
 def _nats(cells: Sequence[Cell]) -> float:
     """The most that a reply tells of an example, by clipping and noise; infinite without them."""
-    found = [least_noise(cell.config, owned(cell)) for cell in cells]
-    return max((one.clipped if one else math.inf for one in found), default=math.inf)
+    budgets = [least_noise(cell.config, owned(cell)) for cell in cells]
+    return max((budget.clipped if budget else math.inf for budget in budgets), default=math.inf)
 
 
-def _reached(target: Target, found: Decision, trial: CellTrial, nats: float) -> Reached:
+def _reached(target: Target, decision: Decision, trial: CellTrial, nats: float) -> Reached:
     """The worst of the attacks by one target, in its own units."""
-    bounds = {attack: by_target[target.name] for attack, by_target in found.bounds.items()}
+    bounds = {attack: by_target[target.name] for attack, by_target in decision.bounds.items()}
     worst = max(bounds, key=lambda attack: (bounds[attack].high, bounds[attack].mean))
     blind = trial.blind[target.name].values()
     return Reached(
@@ -272,5 +279,5 @@ def _reached(target: Target, found: Decision, trial: CellTrial, nats: float) -> 
     )
 
 
-def _loss(found: FamilyAnswer) -> float:
-    return found.costs[0].lost.mean if found.costs else 0.0
+def _loss(family: FamilyAnswer) -> float:
+    return family.costs[0].lost.mean if family.costs else 0.0

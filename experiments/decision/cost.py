@@ -24,11 +24,11 @@ def at_end(cell: Cell) -> dict[str, float]:
     points = read_record(cell.folder / "simulation.json", SimulationRecord).utility
     rounds = sorted({point.round for point in points})
     window = set(rounds[-max(1, len(rounds) // 10) :])
-    found: dict[str, list[float]] = defaultdict(list)
+    by_measure: dict[str, list[float]] = defaultdict(list)
     for point in points:
         if point.round in window:
-            found[point.metric].append(point.value)
-    return {metric: fmean(values) for metric, values in found.items()}
+            by_measure[point.metric].append(point.value)
+    return {metric: fmean(values) for metric, values in by_measure.items()}
 
 
 def by_seed(cells: Iterable[Cell]) -> dict[int, dict[str, float]]:
@@ -51,8 +51,8 @@ def costs(
 ) -> tuple[Cost, ...]:
     """The lost share of each measure that is limited; if none is, of the first that means any."""
     known = set(next(iter(base.values())))
-    found = (cost(name, here, base) for name in wanted or UTILITY if name in known)
-    meant = tuple(one for one in found if one is not None)
+    prices = (cost(name, here, base) for name in wanted or UTILITY if name in known)
+    meant = tuple(price for price in prices if price is not None)
     return meant if wanted else meant[:1]
 
 
@@ -82,7 +82,7 @@ def cost(
 
 
 def _values(
-    measure: str, found: Mapping[int, Mapping[str, float]], seeds: Sequence[int]
+    measure: str, measured: Mapping[int, Mapping[str, float]], seeds: Sequence[int]
 ) -> list[float]:
     """In percent, as values in [0, 1] would get the interval of hits."""
-    return [100 * found[seed][measure] for seed in seeds]
+    return [100 * measured[seed][measure] for seed in seeds]

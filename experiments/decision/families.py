@@ -73,24 +73,28 @@ def families(
         ConfigError: there is no family, or a range is of a defense without a strength or of none
             that the experiment has.
     """
-    found: dict[str, Family] = {}
+    by_title: dict[str, Family] = {}
     for i, entry in enumerate(experiment.defenses):
         tables = chain_tables(entry, f"defenses[{i}]")
         if [table.get("name") for table in tables] == ["none"]:
             continue
         family = _family(tables, ranges, count, f"defenses[{i}]")
-        found.setdefault(family.title, family)
-    if not found:
+        by_title.setdefault(family.title, family)
+    if not by_title:
         raise ConfigError(
             "defenses: the experiment names none to search. Add { name = 'gaussian_noise', "
             "std = 0.1 }, for example; the strength that stands there does not matter."
         )
-    searched = {str(one.tables[one.part]["name"]) for one in found.values() if one.part is not None}
+    searched = {
+        str(other.tables[other.part]["name"])
+        for other in by_title.values()
+        if other.part is not None
+    }
     for name in ranges:
         if name not in searched:
             why = "has no strength to search" if _listed(name, experiment) else "is not searched"
             raise ConfigError(f"--range {name}: {why}. {suggest(name, searched)}")
-    return tuple(found.values())
+    return tuple(by_title.values())
 
 
 def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -99,7 +103,7 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
     Raises:
         ConfigError: a text is not of that form, or names a defense twice.
     """
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for text in texts:
         name, _, ends = text.partition("=")
         weakest, _, strongest = ends.partition(":")
@@ -110,10 +114,10 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
                 f"--range {text!r}: expected name=weakest:strongest, "
                 "e.g. --range gaussian_noise=0.001:1."
             ) from None
-        if name in found:
+        if name in ranges:
             raise ConfigError(f"--range {name}: stands there twice. Remove one.")
-        found[name] = pair
-    return found
+        ranges[name] = pair
+    return ranges
 
 
 def _listed(name: str, experiment: ExperimentConfig) -> bool:

@@ -53,7 +53,7 @@ def _render(answer: Answer, drawn: Figure, toml: str) -> str:
         notes=list(notes(answer)),
         toml=toml,
         targets=[target.text() for target in parse_targets(answer.question.hold)],
-        tried=[answer.undefended, *(one for found in answer.families for one in found.tried)],
+        tried=[answer.undefended, *(trial for family in answer.families for trial in family.tried)],
         measured=measured,
         cell=text_of,
     )

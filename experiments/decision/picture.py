@@ -43,8 +43,8 @@ def picture(answer: Answer) -> Figure:
     )
 
     def draw(canvas: Canvas) -> None:
-        left, right = canvas.subplots(1, 2, sharey=True)
-        _by_strength(left, answer, target)
+        by_strength, right = canvas.subplots(1, 2, sharey=True)
+        _by_strength(by_strength, answer, target)
         _by_utility(right, answer, target)
         legend_below(canvas, SIZE[0])
 
@@ -58,19 +58,19 @@ def _target(answer: Answer) -> Target:
 
 
 def _of(tried: Tried, target: Target) -> Reached:
-    return next(one for one in tried.reached if one.target == target.name)
+    return next(reached for reached in tried.reached if reached.target == target.name)
 
 
 def _by_strength(axes: Axes, answer: Answer, target: Target) -> None:
-    names = [found.title for found in answer.families]
-    most = max((len(found.values) for found in answer.families), default=1)
+    names = [family.title for family in answer.families]
+    most = max((len(family.values) for family in answer.families), default=1)
     _mark(axes, [-1.0], [answer.undefended], target, INK, "o", NO_DEFENSE)
-    for number, found in enumerate(answer.families):
-        colour, marker = family_colour(found.title, names), MARKERS[number % len(MARKERS)]
-        places = [_place(found, one.index, most) for one in found.tried]
-        _mark(axes, places, found.tried, target, colour, marker, found.title)
-        if found.weakest is not None:
-            ends = (_place(found, found.leaking, most), _place(found, found.weakest, most))
+    for number, family in enumerate(answer.families):
+        colour, marker = family_colour(family.title, names), MARKERS[number % len(MARKERS)]
+        places = [_place(family, trial.index, most) for trial in family.tried]
+        _mark(axes, places, family.tried, target, colour, marker, family.title)
+        if family.weakest is not None:
+            ends = (_place(family, family.leaking, most), _place(family, family.weakest, most))
             axes.axvspan(*ends, color=colour, alpha=0.12, linewidth=0)
     axes.axhline(target.shown(target.passes), color=INK, ls=":", lw=1.3, label="limit")
     blind = _of(answer.undefended, target).blind
@@ -85,19 +85,19 @@ def _by_strength(axes: Axes, answer: Answer, target: Target) -> None:
     axes.set_ylabel(f"{title(target.name)}{'' if unit == '1' else f' ({unit})'}")
 
 
-def _place(found: FamilyAnswer, index: int, most: int) -> float:
+def _place(family: FamilyAnswer, index: int, most: int) -> float:
     """Where a strength stands, so that all families span the same width."""
-    if index < 0 or len(found.values) < 2:
+    if index < 0 or len(family.values) < 2:
         return float(index)
-    return index * (most - 1) / (len(found.values) - 1)
+    return index * (most - 1) / (len(family.values) - 1)
 
 
-def _name_strengths(axes: Axes, found: FamilyAnswer) -> None:
-    step = max(1, len(found.values) // 4)
-    every = range(step, len(found.values), step)  # the first would touch "none"
-    labels = [compact(found.values[i]) for i in every]
+def _name_strengths(axes: Axes, family: FamilyAnswer) -> None:
+    step = max(1, len(family.values) // 4)
+    every = range(step, len(family.values), step)  # the first would touch "none"
+    labels = [compact(family.values[i]) for i in every]
     axes.set_xticks([-1, *every], ["none", *labels])
-    axes.set_xlabel(str(found.option))
+    axes.set_xlabel(str(family.option))
 
 
 def _mark(
@@ -109,10 +109,10 @@ def _mark(
     marker: str,
     label: str,
 ) -> None:
-    for i, (place, one) in enumerate(zip(places, tried, strict=True)):
-        reached = _of(one, target)
+    for i, (place, trial) in enumerate(zip(places, tried, strict=True)):
+        reached = _of(trial, target)
         ends = sorted((reached.low, reached.high))
-        style: dict[str, Any] = {"fillstyle": _FILLS[one.word], "markersize": 7}
+        style: dict[str, Any] = {"fillstyle": _FILLS[trial.word], "markersize": 7}
         axes.plot([place, place], ends, color=colour, linewidth=1.1)
         axes.plot(
             [place],
@@ -126,18 +126,20 @@ def _mark(
 
 
 def _by_utility(axes: Axes, answer: Answer, target: Target) -> None:
-    names = [found.title for found in answer.families]
+    names = [family.title for family in answer.families]
     points: list[tuple[float, float]] = []
     measure = ""
     known = [(INK, "o", answer.undefended, _base(answer))]
-    for number, found in enumerate(answer.families):
-        colour, marker = family_colour(found.title, names), MARKERS[number % len(MARKERS)]
-        known += [(colour, marker, one, _utility(answer, found, one)) for one in found.tried]
-    for colour, marker, one, (name, value) in known:
+    for number, family in enumerate(answer.families):
+        colour, marker = family_colour(family.title, names), MARKERS[number % len(MARKERS)]
+        known += [
+            (colour, marker, trial, _utility(answer, family, trial)) for trial in family.tried
+        ]
+    for colour, marker, trial, (name, value) in known:
         if value is None:
             continue
         measure = name
-        mean = _of(one, target).mean
+        mean = _of(trial, target).mean
         points.append((value, mean))
         axes.plot(
             [value],
@@ -145,7 +147,7 @@ def _by_utility(axes: Axes, answer: Answer, target: Target) -> None:
             color=colour,
             marker=marker,
             linestyle="none",
-            fillstyle=_FILLS[one.word],
+            fillstyle=_FILLS[trial.word],
             markersize=7,
         )
     sign = -1.0 if target.high < target.low else 1.0
@@ -169,18 +171,18 @@ def _by_utility(axes: Axes, answer: Answer, target: Target) -> None:
 
 def _measure(answer: Answer) -> str:
     """The measure of utility that costs are in; empty if nothing was trained for it."""
-    measures = [found.costs[0].measure for found in answer.families if found.costs]
+    measures = [family.costs[0].measure for family in answer.families if family.costs]
     return next(iter((*measures, *answer.question.lose, *answer.undefended.utility)), "")
 
 
 def _base(answer: Answer) -> tuple[str, float | None]:
     name = _measure(answer)
-    bases = [found.costs[0].base for found in answer.families if found.costs]
+    bases = [family.costs[0].base for family in answer.families if family.costs]
     return name, next(iter(bases), answer.undefended.utility.get(name))
 
 
-def _utility(answer: Answer, found: FamilyAnswer, tried: Tried) -> tuple[str, float | None]:
+def _utility(answer: Answer, family: FamilyAnswer, tried: Tried) -> tuple[str, float | None]:
     name = _measure(answer)
-    if found.costs and tried.index == found.weakest:
-        return name, found.costs[0].value
+    if family.costs and tried.index == family.weakest:
+        return name, family.costs[0].value
     return name, tried.utility.get(name)

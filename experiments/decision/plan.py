@@ -37,7 +37,7 @@ def only_experiment(plan: Plan) -> ExperimentConfig:
         )
     if not experiment.capture.enabled:
         raise ConfigError("capture.enabled: is false, so that nothing can be attacked. Set true.")
-    rows = [one for one in entries(experiment) if one.infers == "rows"]
+    rows = [entry for entry in entries(experiment) if entry.infers == "rows"]
     if all(entry.key.attack == PRIOR_ONLY for entry in rows):
         raise ConfigError("attacks: none of them rebuilds rows. Add one under [[attacks]].")
     return experiment

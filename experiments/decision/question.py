@@ -85,20 +85,20 @@ def ask(
     """
     experiment = only_experiment(plan)
     targets = parse_targets(hold) if hold or not lose else ()
-    own = parse_ranges(ranges)
-    found = families(experiment, own, 2**depth - 1)
-    strengths = strengths_tried(len(family.values) for family in found)
+    asked_ranges = parse_ranges(ranges)
+    searched_families = families(experiment, asked_ranges, 2**depth - 1)
+    strengths = strengths_tried(len(family.values) for family in searched_families)
     check_clients(targets, error / strengths, experiment.federation.clients)
     question = Question(
         experiment=_fingerprint(experiment),
         hold=tuple(target.text() for target in targets),
         lose=parse_costs(lose),
-        ranges=own,
+        ranges=asked_ranges,
         strengths=2**depth - 1,
         group=group,
         error=error,
     )
-    return Task(experiment, found, targets, question.sealed())
+    return Task(experiment, searched_families, targets, question.sealed())
 
 
 def begin(task: Task, root: Path) -> None:

@@ -134,8 +134,8 @@ def decide(
     for start in range(0, len(clients), group):
         some = clients[start : start + group]
         used += len(some)
-        for attack, found in trial.attack(pending, some).items():
-            for name, values in found.items():
+        for attack, by_target in trial.attack(pending, some).items():
+            for name, values in by_target.items():
                 scores[attack].by_target.setdefault(name, []).extend(values)
             bounds[attack] = scores[attack].bounds(errors)
         if leak := _leak(bounds, targets):
@@ -154,24 +154,24 @@ def _leak(
 ) -> tuple[str, str] | None:
     """The attack and the target that leaks most surely."""
     over = {
-        (attack, target.name): found[target.name].low - target.limit
-        for attack, found in bounds.items()
+        (attack, target.name): by_target[target.name].low - target.limit
+        for attack, by_target in bounds.items()
         for target in targets
-        if found[target.name].low > target.limit
+        if by_target[target.name].low > target.limit
     }
     return max(over, key=lambda key: over[key]) if over else None
 
 
-def _below(found: Mapping[str, Bounds], targets: Sequence[Target]) -> bool:
-    return all(found[target.name].high < target.passes for target in targets)
+def _below(by_target: Mapping[str, Bounds], targets: Sequence[Target]) -> bool:
+    return all(by_target[target.name].high < target.passes for target in targets)
 
 
 def _nearest(
     bounds: Mapping[str, Mapping[str, Bounds]], targets: Sequence[Target]
 ) -> tuple[str, str]:
     near = {
-        (attack, target.name): found[target.name].high - target.passes
-        for attack, found in bounds.items()
+        (attack, target.name): by_target[target.name].high - target.passes
+        for attack, by_target in bounds.items()
         for target in targets
     }
     return max(near, key=lambda key: near[key])

@@ -89,13 +89,13 @@ def parse_targets(texts: Iterable[str]) -> tuple[Target, ...]:
         ConfigError: nothing is to be held, a metric is unknown or named twice, or a value is not in
             its range.
     """
-    found = tuple(_target(*_pair(text, "--hold", "rouge1=.2")) for text in texts)
-    if not found:
+    targets = tuple(_target(*_pair(text, "--hold", "rouge1=.2")) for text in texts)
+    if not targets:
         raise ConfigError("--hold: nothing is to be held. Write --hold verbatim=0, for example.")
-    names = [one.name for one in found]
+    names = [target.name for target in targets]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"--hold {twice[0]}: stands there twice. Remove one.")
-    return found
+    return targets
 
 
 def parse_costs(texts: Iterable[str]) -> dict[str, float]:
@@ -104,20 +104,20 @@ def parse_costs(texts: Iterable[str]) -> dict[str, float]:
     Raises:
         ConfigError: as ``parse_targets``.
     """
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for text in texts:
         name, value = _pair(text, "--lose", "accuracy=.02")
         if name not in UTILITY:
             raise ConfigError(f"--lose {name}: is no measure of utility. {suggest(name, UTILITY)}")
-        if name in found:
+        if name in limits:
             raise ConfigError(f"--lose {name}: stands there twice. Remove one.")
         if not 0 <= value < 1:
             raise ConfigError(
                 f"--lose {text}: is no share of what is reached without a defense. Write one "
                 "from 0 to 1, as accuracy=.02 for a fiftieth."
             )
-        found[name] = value
-    return found
+        limits[name] = value
+    return limits
 
 
 def check_task(targets: Sequence[Target], task: Task) -> None:

@@ -46,7 +46,9 @@ class CellTrial:
     def clients(self) -> list[int]:
         """The clients, or cohorts, with a capture; probes are none."""
         keys = [(scorer, key) for scorer in self._scorers for key in scorer.victims.keys]
-        return sorted({key.client for one, key in keys if one.victims.records[key].probe == "none"})
+        return sorted(
+            {key.client for place, key in keys if place.victims.records[key].probe == "none"}
+        )
 
     def attack(
         self, attacks: Collection[str], clients: Sequence[int]
@@ -56,7 +58,7 @@ class CellTrial:
         for cell in self.cells:
             self.team.submit_some(cell, labels, clients)
         self.team.drain()
-        found: dict[str, dict[str, list[float]]] = {
+        leakage: dict[str, dict[str, list[float]]] = {
             attack: {target.name: [] for target in self.targets} for attack in attacks
         }
         self._guessable |= any(map(self._comes_near, clients))
@@ -65,16 +67,16 @@ class CellTrial:
             for target in self.targets:
                 for attack in attacks:
                     if values := scores[attack][target.name]:
-                        found[attack][target.name].append(_of_examples(target, values))
+                        leakage[attack][target.name].append(_of_examples(target, values))
                 for entry in filter(_is_blind, self._entries):
                     if values := scores[entry.label][target.name]:
                         self.blind[target.name][client] = _of_examples(target, values)
-        return found
+        return leakage
 
     def faults(self) -> str:
         """Jobs that did not end as they should, and the lack of an adapted attack that ran."""
         if self._broken:
-            return ", ".join(f"jobs of {one} {status}" for one, status in sorted(self._broken))
+            return ", ".join(f"jobs of {name} {status}" for name, status in sorted(self._broken))
         if self.cells[0].config.defense == (UNDEFENDED,):
             return ""
         adapted = {entry.label for entry in self._entries if entry.adaptive}
@@ -83,7 +85,7 @@ class CellTrial:
 
     def _of_client(self, labels: Collection[str], client: int) -> dict[str, dict[str, list[float]]]:
         """Attack -> target -> rescaled score of each example of the client."""
-        found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        values_of: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         chosen = [entry for entry in self._entries if entry.label in labels]
         for scorer in self._scorers:
             for key in scorer.victims.keys:
@@ -97,8 +99,8 @@ class CellTrial:
                         for target in self.targets:
                             value = _score(target, rows, nothing, guessable=self._guessable)
                             if value is not None:
-                                found[label][target.name].append(value)
-        return found
+                                values_of[label][target.name].append(value)
+        return values_of
 
     def _comes_near(self, client: int) -> bool:
         """Whether the blind guess at a client is so good that it may hit another by chance."""

@@ -60,10 +60,10 @@ def headline(answer: Answer) -> str:
             "Take stronger attacks, more clients, or targets closer to the blind guess"
         )
     if answer.chosen is not None:
-        found = answer.families[answer.chosen]
-        tried = found.at_weakest
+        chosen = answer.families[answer.chosen]
+        tried = chosen.at_weakest
         assert tried is not None
-        return f"{tried.name} is the weakest that holds{_price(found)}"
+        return f"{tried.name} is the weakest that holds{_price(chosen)}"
     if any(family.outcome == "costs too much" for family in answer.families):
         return "No defense holds at that cost: what holds loses more utility"
     if all(family.outcome == "leaks" for family in answer.families):
@@ -71,40 +71,40 @@ def headline(answer: Answer) -> str:
     return "No defense is shown to hold"
 
 
-def outcome(found: FamilyAnswer) -> str:
+def outcome(family: FamilyAnswer) -> str:
     """What became of a family, in a sentence."""
-    tried, values = found.tried, found.values
-    at = found.at_weakest
+    tried, values = family.tried, family.values
+    at = family.at_weakest
     if at is None:
         last = tried[-1]
-        return f"{found.title}: none is shown to hold; {last.name} {state(last)}"
-    if found.outcome == "costs too much":
-        lost = _lost(found) or "as its training diverged, or is of no use without a defense either"
+        return f"{family.title}: none is shown to hold; {last.name} {state(last)}"
+    if family.outcome == "costs too much":
+        lost = _lost(family) or "as its training diverged, or is of no use without a defense either"
         return f"{at.name} holds, and loses too much: {lost}"
-    if found.weakest == 0 and len(values) > 1:
+    if family.weakest == 0 and len(values) > 1:
         return f"everything in the range holds, from {at.name} on; a weaker one may do"
     return f"{at.name} holds"
 
 
-def bracket(found: FamilyAnswer) -> str:
+def bracket(family: FamilyAnswer) -> str:
     """What leaks, what was tried and stays open, and what holds: ``0.01 leaks, 0.04 holds``."""
-    if not found.tried:
+    if not family.tried:
         return "not tried"
-    if found.option is None:
-        return found.tried[0].word
-    parts = ["none leaks" if found.leaking < 0 else f"{_value(found, found.leaking)} leaks"]
-    upto = len(found.values) if found.weakest is None else found.weakest
-    undecided = sorted(one.index for one in found.tried if found.leaking < one.index < upto)
+    if family.option is None:
+        return family.tried[0].word
+    parts = ["none leaks" if family.leaking < 0 else f"{_value(family, family.leaking)} leaks"]
+    upto = len(family.values) if family.weakest is None else family.weakest
+    undecided = sorted(trial.index for trial in family.tried if family.leaking < trial.index < upto)
     if undecided:
-        parts.append(f"{' and '.join(_value(found, index) for index in undecided)} open")
-    if found.weakest is not None:
-        parts.append(f"{_value(found, found.weakest)} holds")
+        parts.append(f"{' and '.join(_value(family, index) for index in undecided)} open")
+    if family.weakest is not None:
+        parts.append(f"{_value(family, family.weakest)} holds")
     return ", ".join(parts)
 
 
 def state(tried: Tried) -> str:
     """The word on one strength with its bound: ``leaks: rouge1 at least .4 by span``."""
-    reached = next(one for one in tried.reached if one.target == tried.target)
+    reached = next(target for target in tried.reached if target.target == tried.target)
     if tried.word == "leaks":
         return f"leaks: {tried.target} surely {_beyond(reached, reached.low)}, by {tried.attack}"
     if tried.word == "holds":
@@ -117,7 +117,7 @@ def state(tried: Tried) -> str:
 
 def table(answer: Answer) -> Table:
     """One line for each family, after that of no defense."""
-    rows = [_undefended(answer.undefended), *(_row(found) for found in answer.families)]
+    rows = [_undefended(answer.undefended), *(_row(family) for family in answer.families)]
     holds = "; ".join(goal(target) for target in parse_targets(answer.question.hold))
     caption = (
         f"The weakest strength of each defense that holds: {holds}. Of all words holds and of all "
@@ -128,9 +128,9 @@ def table(answer: Answer) -> Table:
 
 def notes(answer: Answer) -> Iterator[str]:
     """What a reader has to know beside the table."""
-    for found in answer.families:
+    for family in answer.families:
         if answer.undefended.word == "leaks":
-            yield f"{outcome(found)}."
+            yield f"{outcome(family)}."
     for reached in answer.undefended.reached:
         target = next(t for t in parse_targets(answer.question.hold) if t.name == reached.target)
         if reached.blind is not None and target.scaled(reached.blind) >= target.passes:
@@ -169,9 +169,9 @@ def text(answer: Answer, files: str) -> str:
 def leakage(tried: Tried) -> str:
     """The upper bound by each target: of these attacks, and of any where that is known."""
     return ", ".join(
-        f"{one.target} {_within(one, one.high)}"
-        + ("" if one.bound is None else f" (any attack: {_within(one, one.bound)})")
-        for one in tried.reached
+        f"{reached.target} {_within(reached, reached.high)}"
+        + ("" if reached.bound is None else f" (any attack: {_within(reached, reached.bound)})")
+        for reached in tried.reached
     )
 
 
@@ -179,17 +179,17 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _row(found: FamilyAnswer) -> tuple[Value, ...]:
-    at = found.at_weakest
-    clients = sum(one.clients for one in found.tried)
+def _row(family: FamilyAnswer) -> tuple[Value, ...]:
+    at = family.at_weakest
+    clients = sum(trial.clients for trial in family.tried)
     return (
-        found.title,
-        "none" if at is None else _value(found, at.index) if found.option else "as it is",
-        bracket(found),
+        family.title,
+        "none" if at is None else _value(family, at.index) if family.option else "as it is",
+        bracket(family),
         leakage(at) if at else "",
-        _lost(found),
+        _lost(family),
         clients,
-        found.jobs,
+        family.jobs,
     )
 
 
@@ -197,26 +197,26 @@ def _undefended(tried: Tried) -> tuple[Value, ...]:
     return (tried.name, "", tried.word, "", "", tried.clients, tried.jobs)
 
 
-def _value(found: FamilyAnswer, index: int) -> str:
-    return f"{found.option}={compact(found.values[index])}"
+def _value(family: FamilyAnswer, index: int) -> str:
+    return f"{family.option}={compact(family.values[index])}"
 
 
-def _lost(found: FamilyAnswer) -> str:
-    return ", ".join(share_lost(cost) for cost in found.costs)
+def _lost(family: FamilyAnswer) -> str:
+    return ", ".join(share_lost(cost) for cost in family.costs)
 
 
-def share_lost(one: Cost) -> str:
+def share_lost(cost: Cost) -> str:
     """The lost share with its interval over seeds: ``2.1 [1.0, 3.2] % of accuracy``."""
-    low, high = (None if end is None else 100 * end for end in (one.lost.low, one.lost.high))
-    return f"{Number(100 * one.lost.mean, 'points', low, high)} % of {one.measure}"
+    low, high = (None if end is None else 100 * end for end in (cost.lost.low, cost.lost.high))
+    return f"{Number(100 * cost.lost.mean, 'points', low, high)} % of {cost.measure}"
 
 
-def _price(found: FamilyAnswer) -> str:
+def _price(family: FamilyAnswer) -> str:
     """What the weakest that holds costs, as the end of a sentence."""
-    if not found.costs:
+    if not family.costs:
         return ""
-    sure = any(cost.lost.low is not None and cost.lost.low > 0 for cost in found.costs)
-    return f", {'and costs' if sure else 'at a cost not told from none:'} {_lost(found)}"
+    sure = any(cost.lost.low is not None and cost.lost.low > 0 for cost in family.costs)
+    return f", {'and costs' if sure else 'at a cost not told from none:'} {_lost(family)}"
 
 
 def _within(reached: Reached, value: float) -> str:

@@ -178,16 +178,16 @@ def _conclusions(section: TaskFindings) -> Iterator[Conclusion]:
 def _persons(section: TaskFindings) -> Iterator[WorstPerson]:
     for verdict in section.evidence.verdicts:
         setting, name = named_place(verdict.place)
-        for kind, found in (("verbatim", verdict.verbatim), ("recognisable", verdict.recovered)):
-            if found.of:
+        for kind, clients in (("verbatim", verdict.verbatim), ("recognisable", verdict.recovered)):
+            if clients.of:
                 yield WorstPerson(
                     setting=setting,
                     defense=spoken(name),
                     kind=kind,
-                    hit=found.hit,
-                    of=found.of,
-                    low=found.low,
-                    high=found.high,
+                    hit=clients.hit,
+                    of=clients.of,
+                    low=clients.low,
+                    high=clients.high,
                 )
 
 
@@ -210,7 +210,7 @@ def _flow(cells: Sequence[CellConfig]) -> Iterator[str]:
     yield f"{run.clients} clients hold the private rows, which never leave them."
     yield "In each round the server sends the global model to the clients that take part."
     what = "the gradient of a batch" if run.protocol == "fedsgd" else "its trained weights"
-    parts = {str(one.get("name")) for cell in cells for one in cell.defense} - {"none"}
+    parts = {str(part.get("name")) for cell in cells for part in cell.defense} - {"none"}
     defended = " A defense may change it before it is sent." if parts else ""
     yield f"Each of them computes {what} on its own rows and sends it to the server.{defended}"
     if run.cohort > 1:
@@ -224,9 +224,9 @@ def _unmet(cell: CellConfig) -> Iterator[str]:
     """Conditions of the first rung that is not reached."""
     given = LeveledSections(cell.federation, cell.server_knows, cell.capture)
     for level in LEVELS:
-        unmet = [one for one in CONDITIONS[level] if not one.holds(given)]
+        unmet = [condition for condition in CONDITIONS[level] if not condition.holds(given)]
         if unmet:
-            yield from (f"{level}: {one.option} {one.needs}" for one in unmet)
+            yield from (f"{level}: {condition.option} {condition.needs}" for condition in unmet)
             return
 
 

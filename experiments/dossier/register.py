@@ -89,27 +89,27 @@ def _inferences(
     for kind in ("membership", "properties"):
         path = run.root / f"{kind}.parquet"
         rows = read_rows(path, ScoreRow) if path.exists() else []
-        for one in inferred(rows, labels, configs):
-            if one.round is None and one.control == SEEN:
-                yield _inference(OBJECTIVES[kind], one, common, budget)
+        for finding in inferred(rows, labels, configs):
+            if finding.round is None and finding.control == SEEN:
+                yield _inference(OBJECTIVES[kind], finding, common, budget)
 
 
 def _inference(
-    objective: Objective, one: Finding, common: Mapping[str, str], budget: str
+    objective: Objective, finding: Finding, common: Mapping[str, str], budget: str
 ) -> Tested:
-    number = Number(one.mean, "1", one.low, one.high)
-    told = ", surely more than a guess" if one.tells else ""
+    number = Number(finding.mean, "1", finding.low, finding.high)
+    told = ", surely more than a guess" if finding.tells else ""
     return Tested(
         objective=objective,
-        setting=one.setting,
-        defense=spoken(one.defense),
-        attack=one.attack,
+        setting=finding.setting,
+        defense=spoken(finding.defense),
+        attack=finding.attack,
         what="",
         options="",
         adapted=False,
         budget=budget,
         jobs={},
-        outcome=f"{METRICS[one.metric]} {number}, {one.clients} clients{told}",
+        outcome=f"{METRICS[finding.metric]} {number}, {finding.clients} clients{told}",
         **common,
     )
 
@@ -128,11 +128,12 @@ def _captures(result: Result) -> int:
 
 def _outcome(section: TaskFindings, result: Result) -> str:
     """The mean of the main metric beside that of the blind guess."""
-    own = result.leakage.get(section.main)
-    if own is None:
+    leakage = result.leakage.get(section.main)
+    if leakage is None:
         return "no score"
-    unit = "" if own.unit == "1" else f" {own.unit}"
-    text = f"mean {title(section.main)} {Number(own.mean, own.unit, own.low, own.high)}{unit}"
+    unit = "" if leakage.unit == "1" else f" {leakage.unit}"
+    mean = Number(leakage.mean, leakage.unit, leakage.low, leakage.high)
+    text = f"mean {title(section.main)} {mean}{unit}"
     null = section.null(result, PRIOR_ONLY)
     blind = null.leakage.get(section.main) if null else None
     return text + (f"; a blind guess {Number(blind.mean, blind.unit)}{unit}" if blind else "")

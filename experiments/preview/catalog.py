@@ -65,33 +65,33 @@ def _defenses() -> dict[str, str]:
 def _models() -> dict[str, str]:
     from fedsim.models import TEXT_MODELS, image_models
 
-    found = _sentences(image_models())
+    by_name = _sentences(image_models())
     for name, folder in TEXT_MODELS.items():
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         kind, tokens = config["model_type"].upper(), config["vocab_size"]
-        found[name] = f"A small {kind} with random weights and a tokenizer of {tokens} tokens."
-    return {**found, "<hub id or folder>": "Any BERT-type or GPT-2-type model."}
+        by_name[name] = f"A small {kind} with random weights and a tokenizer of {tokens} tokens."
+    return {**by_name, "<hub id or folder>": "Any BERT-type or GPT-2-type model."}
 
 
 def _datasets() -> dict[str, str]:
     from fedsim.data import DATASETS
 
-    found = _sentences(DATASETS)
+    by_name = _sentences(DATASETS)
     known = (
         "uoft-cs/cifar10, uoft-cs/cifar100, ylecun/mnist, nyu-mll/glue:cola, nyu-mll/glue:sst2, "
         "cornell-movie-review-data/rotten_tomatoes, Salesforce/wikitext:wikitext-2-raw-v1, or any "
         "data set with an image or a text column."
     )
-    return {**found, "<hub id or folder>": known}
+    return {**by_name, "<hub id or folder>": known}
 
 
 def _experiments() -> dict[str, str]:
-    found = {}
+    by_name = {}
     for name, path in shipped().items():
         members = read_toml(path).get("suite")
         suite = f" (runs {', '.join(members)})" if members else ""
-        found[name] = opening(path) + suite
-    return found
+        by_name[name] = opening(path) + suite
+    return by_name
 
 
 def opening(path: Path) -> str:

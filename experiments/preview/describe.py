@@ -96,12 +96,12 @@ def manual(name: str) -> Manual:
 
 def _sections(section: type[BaseModel] = ExperimentConfig, prefix: str = "") -> dict[str, Any]:
     """Tables of an experiment file, by dotted name."""
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     for name, field in section.model_fields.items():
         for part in (field.annotation, *get_args(field.annotation)):
             if isinstance(part, type) and issubclass(part, ConfigSection):
-                found |= {prefix + name: part, **_sections(part, f"{prefix}{name}.")}
-    return found
+                sections |= {prefix + name: part, **_sections(part, f"{prefix}{name}.")}
+    return sections
 
 
 _SHELVES: tuple[tuple[str, Callable[[], Mapping[str, Any]]], ...] = (
@@ -190,7 +190,9 @@ def _split(docstring: str) -> tuple[str, dict[str, str]]:
 def _type(schema: Mapping[str, Any]) -> str:
     """A JSON schema in words."""
     if "anyOf" in schema:
-        return " or ".join(_type(one) for one in schema["anyOf"] if one.get("type") != "null")
+        return " or ".join(
+            _type(choice) for choice in schema["anyOf"] if choice.get("type") != "null"
+        )
     if "enum" in schema:
         return " or ".join(map(json.dumps, schema["enum"]))
     if "const" in schema:

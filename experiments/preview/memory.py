@@ -18,14 +18,14 @@ def heaviest_job(cells: Sequence[Cell], starts: Mapping[str, Start]) -> tuple[st
     All of them are on the device while the job works, beside what its search needs. A job of an
     attack that learns from auxiliary rows also holds their updates, as far as it keeps them.
     """
-    found = [("", 0, 0)]
+    jobs = [("", 0, 0)]
     for cell in cells:
         for entry in entries(cell.experiment):
             attack = build(attack_classes(), entry.table, f"attacks.{entry.label}")
             together = _together(cell.config, cell.experiment.attack_stage.group_size)
             count = together[attack.grouped_by]
-            found.append((entry.label, count, count * starts[cell.name].reply_bytes))
-    return max(found, key=lambda one: one[2])
+            jobs.append((entry.label, count, count * starts[cell.name].reply_bytes))
+    return max(jobs, key=lambda job: job[2])
 
 
 def _together(config: CellConfig, group_size: int) -> dict[str, int]:

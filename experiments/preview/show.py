@@ -227,7 +227,7 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
     weights = [starts[cell.name].weights.values() for cell in cells]
     parameters = max(sum(value.numel() for value in values) for values in weights)
     captures = sum(_captures(cell.config) for cell in cells)
-    kept = sum(_captures(cell.config) * starts[cell.name].reply_bytes for cell in cells)
+    captured = sum(_captures(cell.config) * starts[cell.name].reply_bytes for cell in cells)
     models = sum(
         len(cell.config.captured_rounds)
         * sum(value.nbytes for value in starts[cell.name].weights.values())
@@ -242,7 +242,7 @@ def _cost(cells: list[Cell], starts: dict[str, Start]) -> Cost:
         probes,
         captures * len(attacks),
         again * sum(entry.key.attack != PRIOR_ONLY for entry in attacks),
-        kept + models,
+        captured + models,
         heaviest_job(cells, starts),
         estimate(cells, starts[cells[0].name], captures + again),
     )
@@ -262,5 +262,5 @@ def _fed_again(cell: Cell, start: Start) -> int:
 def _captures(config: CellConfig) -> int:
     """Number of captures; an upper bound if both participation and capture are partial."""
     replies = config.federation.replies
-    kept = min(len(config.capture.clients) or replies, replies)
-    return len(config.captured_rounds) * (kept + config.probes.count)
+    clients = min(len(config.capture.clients) or replies, replies)
+    return len(config.captured_rounds) * (clients + config.probes.count)

@@ -208,52 +208,52 @@ def _without(section: TaskFindings, bare: Verdict) -> str:
 
 def _under(section: TaskFindings, group: Sequence[Verdict], bare: Verdict | None) -> str:
     """What is to be said of defenses that share a verdict and a grade."""
-    one, lone = group[0], len(group) == 1
+    first, lone = group[0], len(group) == 1
     who = names([defense_name(v.defense, v.defense_options) for v in group])
     labels, them = _told(group), things(section)
-    if one.word == "not attacked":
+    if first.word == "not attacked":
         were, it = ("was", "it") if lone else ("were", "them")
         return f"{who} {were} not tested, as no attack could run against {it}"
-    if one.word == "members leak":
+    if first.word == "members leak":
         return f"under {who} members leak, and the {them} are not shown to"
-    if one.rows == "not decided":
-        found = recovered(section, one) if lone else None
-        count = f"{found[0]} of {found[1]} recovered" if found and found[0] else ""
+    if first.rows == "not decided":
+        counts = recovered(section, first) if lone else None
+        count = f"{counts[0]} of {counts[1]} recovered" if counts and counts[0] else ""
         tried = f"hardly tested{', ' if count else ''}" if all(map(mostly_refused, group)) else ""
         more = f" ({tried}{count})" if tried or count else ""
         open_ = f"it is not decided whether {who} {'hides' if lone else 'hide'} the {them}{more}"
         return f"{open_}, and {labels}" if labels else open_
-    if one.word == "leaks":
-        if bare is not None and bare.rows == "leaks" and bare.grade != one.grade:
-            return f"under {who} {_graded_leak(section, one)}"
+    if first.word == "leaks":
+        if bare is not None and bare.rows == "leaks" and bare.grade != first.grade:
+            return f"under {who} {_graded_leak(section, first)}"
         leaking = bare is None or bare.rows == "leaks"
         verb = "does" if lone else "do"
         return (
-            f"{who} {verb} not stop it ({one.grade})"
+            f"{who} {verb} not stop it ({first.grade})"
             if leaking
-            else f"under {who} {_graded_leak(section, one)}"
+            else f"under {who} {_graded_leak(section, first)}"
         )
-    cost = brief_cost(section, one) if lone else ""
-    if one.rows == "holds by bound":
+    cost = brief_cost(section, first) if lone else ""
+    if first.rows == "holds by bound":
         said = f"{who} {'hides' if lone else 'hide'} the {them} from any attack{cost}"
         return f"{said}, but {labels}" if labels else said
     if bare is not None and bare.rows == "no leak found":
-        said = f"they find {no_leak(section, one)} under {who} either"
+        said = f"they find {no_leak(section, first)} under {who} either"
     elif bare is not None and bare.rows != "leaks":
-        said = f"these attacks find {no_leak(section, one)} under {who}"
+        said = f"these attacks find {no_leak(section, first)} under {who}"
     else:
         hides = f"{who} {'hides' if lone else 'hide'} the {them}{cost}"
         said = f"{hides}, as far as these attacks tell"
     return f"{said}, but {labels}" if labels else said
 
 
-def _graded_leak(section: TaskFindings, one: Verdict) -> str:
+def _graded_leak(section: TaskFindings, verdict: Verdict) -> str:
     them = things(section)
     return {
         "verbatim": f"{them} come back verbatim",
         "recognisable": f"the {them} leak recognisably",
         "words": "words leak",
-    }.get(one.grade or "", "guesses are better than blind ones, and recover none")
+    }.get(verdict.grade or "", "guesses are better than blind ones, and recover none")
 
 
 def _told(group: Sequence[Verdict]) -> str:
@@ -268,5 +268,5 @@ def _unsettled(defenses: Sequence[str]) -> str:
     return f"it is not decided whether {names(defenses)} {hold}" if defenses else ""
 
 
-def _plural(defenses: Sequence[str], one: str, many: str) -> str:
-    return f"{names(defenses)} {one if len(defenses) == 1 else many}" if defenses else ""
+def _plural(defenses: Sequence[str], singular: str, many: str) -> str:
+    return f"{names(defenses)} {singular if len(defenses) == 1 else many}" if defenses else ""

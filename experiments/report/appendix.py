@@ -38,14 +38,14 @@ def norms_by_class(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
 
 def rank_lights(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
     """Whether exact attacks can work; None before ``fedsim limits`` was run."""
-    found, labels = _limits(run, cells)
-    return rank_table(found.ranks, labels) if found.ranks else None
+    limits, labels = _limits(run, cells)
+    return rank_table(limits.ranks, labels) if limits.ranks else None
 
 
 def success_bounds(run: Path, cells: Mapping[str, CellConfig]) -> Table | None:
     """Largest chance of a right guess under differential privacy."""
-    found, labels = _limits(run, cells)
-    return success_table(found.successes, labels) if found.successes else None
+    limits, labels = _limits(run, cells)
+    return success_table(limits.successes, labels) if limits.successes else None
 
 
 def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, Mapping[str, str]]:
@@ -53,14 +53,14 @@ def _limits(run: Path, cells: Mapping[str, CellConfig]) -> tuple[LimitsRecord, M
     path = run / "limits.json"
     if not path.exists():
         return LimitsRecord(ranks=(), successes=(), budgets=()), {}
-    found = read_record(path, LimitsRecord)
-    kept = LimitsRecord(
-        ranks=tuple(rank for rank in found.ranks if rank.cell in cells),
-        successes=tuple(success for success in found.successes if success.cell in cells),
+    record = read_record(path, LimitsRecord)
+    here = LimitsRecord(
+        ranks=tuple(rank for rank in record.ranks if rank.cell in cells),
+        successes=tuple(success for success in record.successes if success.cell in cells),
         budgets=(),
     )
-    runs = {one.cell: one.run for one in (*kept.ranks, *kept.successes)}
-    return kept, settings({name: cells[name] for name in runs}, runs)
+    runs = {limit.cell: limit.run for limit in (*here.ranks, *here.successes)}
+    return here, settings({name: cells[name] for name in runs}, runs)
 
 
 APPENDIX: dict[str, Maker] = {
@@ -74,9 +74,9 @@ APPENDIX: dict[str, Maker] = {
 
 def appendix(run: Path, cells: Mapping[str, CellConfig], stem: str) -> dict[str, Table]:
     """Heading -> table, for one chapter; ``stem`` is the prefix of the tables' names."""
-    made = {heading: make(run, cells) for heading, make in APPENDIX.items()}
+    tables = {heading: make(run, cells) for heading, make in APPENDIX.items()}
     return {
         heading: named([table], stem)[table.name]
-        for heading, table in made.items()
+        for heading, table in tables.items()
         if table is not None
     }

@@ -48,18 +48,20 @@ class _Known:
 
     def of(self, setting: str, defense: str, prefix: str) -> list[Finding]:
         here = [f for f in self.findings if (f.setting, f.defense) == (setting, defense)]
-        return [one for one in here if one.metric.startswith(prefix)]
+        return [finding for finding in here if finding.metric.startswith(prefix)]
 
     def members(self, setting: str, defense: str) -> Finding | None:
-        found = self.of(setting, defense, "membership_auc")
-        whole = [one for one in found if one.control == SEEN and one.round is None]
-        return max(whole, key=lambda one: one.mean, default=None)
+        findings = self.of(setting, defense, "membership_auc")
+        whole = [
+            finding for finding in findings if finding.control == SEEN and finding.round is None
+        ]
+        return max(whole, key=lambda finding: finding.mean, default=None)
 
     def hides(self, setting: str, defense: str) -> bool:
         """Whether attacks on members ran to their end, and no metric of any tells them."""
-        found = self.of(setting, defense, "membership")
-        seen = [one for one in found if one.control == SEEN]
-        return bool(seen) and not any(one.tells or one.guessed for one in seen)
+        findings = self.of(setting, defense, "membership")
+        seen = [finding for finding in findings if finding.control == SEEN]
+        return bool(seen) and not any(finding.tells or finding.guessed for finding in seen)
 
 
 def beyond(section: TaskFindings, run: Path, cells: Mapping[str, CellConfig]) -> list[Told]:
@@ -123,8 +125,12 @@ def _rows(known: _Known, setting: str, defense: str) -> str:
 
 
 def _words(known: _Known, setting: str, defense: str) -> str:
-    found = known.of(setting, defense, "word_")
-    mean = {one.metric: one for one in found if one.control == SEEN and one.round is None}
+    findings = known.of(setting, defense, "word_")
+    mean = {
+        finding.metric: finding
+        for finding in findings
+        if finding.control == SEEN and finding.round is None
+    }
     if "word_precision" not in mean:
         return "none is likelier than even." if "word_recall" in mean else ""
     return (
@@ -135,21 +141,21 @@ def _words(known: _Known, setting: str, defense: str) -> str:
 
 
 def _classes(known: _Known, setting: str, defense: str) -> str:
-    found = known.of(setting, defense, "class_distance")
-    whole = {one.control: one for one in found if one.round is None}
+    findings = known.of(setting, defense, "class_distance")
+    whole = {finding.control: finding for finding in findings if finding.round is None}
     if SEEN not in whole:
         return ""
     other = whole.get(title(OTHER_CLIENT))
     null = f" (told from another client: {show(other.mean, '1')})" if other else ""
-    return f"class shares are off by {whole[SEEN].number} in all{null}{_by_round(found)}."
+    return f"class shares are off by {whole[SEEN].number} in all{null}{_by_round(findings)}."
 
 
 def _members(known: _Known, setting: str, defense: str, best: Finding | None) -> str:
     if best is None:
         return ""
-    found = [f for f in known.of(setting, defense, "membership") if f.attack == best.attack]
-    null = next((f for f in found if f.control == title(FRESH_ROW) and f.round is None), None)
-    rate = next((f for f in found if f.metric == "membership_tpr_1" and f.control == SEEN), None)
+    findings = [f for f in known.of(setting, defense, "membership") if f.attack == best.attack]
+    null = next((f for f in findings if f.control == title(FRESH_ROW) and f.round is None), None)
+    rate = next((f for f in findings if f.metric == "membership_tpr_1" and f.control == SEEN), None)
     sure = best.tells or (rate is not None and rate.tells)
     told = "told from fresh rows" if sure else "not shown to be told from fresh rows"
     return (
@@ -157,13 +163,15 @@ def _members(known: _Known, setting: str, defense: str, best: Finding | None) ->
         f"{f', {_share(rate)} at a false positive rate of 1 %' if rate else ''}, {best.n} members "
         f"of {best.clients} clients{best.blind}"
         f"{f'; fresh rows in their place {null.number}' if null else ''}"
-        f"{_by_round([f for f in found if f.metric == best.metric])}."
+        f"{_by_round([f for f in findings if f.metric == best.metric])}."
     )
 
 
-def _by_round(found: Sequence[Finding]) -> str:
-    rounds = [one for one in found if one.round is not None and one.control == SEEN]
-    parts = [f"{show(one.mean, '1')} in round {one.round}" for one in rounds]
+def _by_round(findings: Sequence[Finding]) -> str:
+    rounds = [
+        finding for finding in findings if finding.round is not None and finding.control == SEEN
+    ]
+    parts = [f"{show(finding.mean, '1')} in round {finding.round}" for finding in rounds]
     return f"; {', '.join(parts)}" if parts else ""
 
 
@@ -183,7 +191,7 @@ def _changes(
         here = dict.fromkeys(
             finding.defense for finding in known.findings if finding.setting == setting
         )
-        hidden = [one for one in here if known.hides(setting, one)]
+        hidden = [defense for defense in here if known.hides(setting, defense)]
         if hidden:
             yield f"{names(hidden)} left no member told here."
         else:
@@ -194,5 +202,5 @@ def _changes(
         yield "More canaries would raise the lower bound on epsilon."
 
 
-def _share(found: Finding) -> str:
-    return f"{100 * found.mean:.0f} %"
+def _share(rate: Finding) -> str:
+    return f"{100 * rate.mean:.0f} %"

@@ -37,9 +37,9 @@ class Binder:
     def __call__(self, text: str) -> Markup:
         """The text as HTML: escaped, with what belongs together in elements that do not break."""
         parts, end, text = [], 0, visible(text)
-        for found in _TOGETHER.finditer(text):
-            parts += [escape(text[end : found.start()]), self._bound(found.group())]
-            end = found.end()
+        for phrase in _TOGETHER.finditer(text):
+            parts += [escape(text[end : phrase.start()]), self._bound(phrase.group())]
+            end = phrase.end()
         return Markup("").join([*parts, escape(text[end:])])
 
     def _bound(self, text: str) -> Markup:

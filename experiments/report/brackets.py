@@ -79,10 +79,10 @@ def budgets(run: Path, cells: Mapping[str, CellConfig]) -> dict[str, BudgetLimit
     """Cell -> its budget: of ``fedsim limits`` if it was run, else what the options say alone."""
     path = run / "limits.json"
     if path.exists():
-        found = read_record(path, LimitsRecord).budgets
-        return {one.cell: one for one in found if one.cell in cells}
+        listed = read_record(path, LimitsRecord).budgets
+        return {limit.cell: limit for limit in listed if limit.cell in cells}
     declared = {name: _declared(run, name, config) for name, config in cells.items()}
-    return {name: one for name, one in declared.items() if one is not None}
+    return {name: limit for name, limit in declared.items() if limit is not None}
 
 
 def _declared(run: Path, cell: str, config: CellConfig) -> BudgetLimit | None:
@@ -109,16 +109,16 @@ def brackets(
     section: TaskFindings, limits: Mapping[str, BudgetLimit]
 ) -> dict[DefenseInSetting, Bracket]:
     """The bracket of each defense that was attacked and has a budget."""
-    found: dict[DefenseInSetting, Bracket] = {}
+    by_place: dict[DefenseInSetting, Bracket] = {}
     for cell, place in section.by_cell.items():
-        if cell in limits and place not in found:
+        if cell in limits and place not in by_place:
             here = [
                 result
                 for result in section.results
                 if result.place == place and not result.is_control
             ]
-            found[place] = bracket(section, limits[cell], here)
-    return found
+            by_place[place] = bracket(section, limits[cell], here)
+    return by_place
 
 
 def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]) -> Bracket:
@@ -126,8 +126,8 @@ def bracket(section: TaskFindings, limit: BudgetLimit, results: Iterable[Result]
     text = section.modality == "text"
     metric = section.main if text else _ERROR
     known = [(result, result.leakage[metric]) for result in results if metric in result.leakage]
-    blind = next((found for one, found in known if one.attack == PRIOR_ONLY), None)
-    tried = any(one.attack != PRIOR_ONLY for one, _ in known)
+    blind = next((leakage for attempt, leakage in known if attempt.attack == PRIOR_ONLY), None)
+    tried = any(attempt.attack != PRIOR_ONLY for attempt, _ in known)
     best, reached = max(
         known if tried else (), key=lambda pair: _surely(pair[1], text=text), default=(None, None)
     )

@@ -21,6 +21,7 @@ from experiments.report.gallery import Strip, strips
 from experiments.report.heatmap import heatmaps
 from experiments.report.limit_tables import budget_table
 from experiments.report.lineup import Lineup, lineups
+from experiments.report.naming import place_of
 from experiments.report.pareto import pictures
 from experiments.report.recovered_rows import union_figures, union_table, unions
 from experiments.report.result_tables import tables
@@ -81,8 +82,8 @@ class Chapter:
     @property
     def heading(self) -> str:
         """Task, data set, model and protocol."""
-        one = self.section
-        return f"{capital(title(one.task))}: {one.dataset}, {one.model}, {title(one.protocol)}"
+        section = self.section
+        return f"{capital(title(section.task))}: {place_of(section)}"
 
     def told_of(self, place: DefenseInSetting) -> Told | None:
         """What else is known of a defense."""
@@ -96,10 +97,10 @@ class Chapter:
     @property
     def groups(self) -> list[list[Result]]:
         """The results of each defense and setting, in order."""
-        found: dict[object, list[Result]] = {}
+        by_place: dict[object, list[Result]] = {}
         for result in self.section.results:
-            found.setdefault(result.place, []).append(result)
-        return list(found.values())
+            by_place.setdefault(result.place, []).append(result)
+        return list(by_place.values())
 
     @property
     def all_figures(self) -> list[Figure]:
@@ -141,7 +142,7 @@ def chapter(
     names = (Path(section.dataset).name, Path(section.model).name, section.protocol)
     stem = slug(f"{number} {' '.join(names)}")
     recovered = unions(section, coverage)
-    made = named(
+    by_kind = named(
         (
             *verdict_tables(section),
             *tradeoff_tables(section),
@@ -169,9 +170,9 @@ def chapter(
         answers=answers(section),
         lineups=lineups(section, examples, mine),
         strips=strips(section, examples) if full else [],
-        tables=made,
+        tables=by_kind,
         brief={"defenses": defense_table(section, told, known)}
-        | {k: made[k] for k in BRIEF}
+        | {k: by_kind[k] for k in BRIEF}
         | named_others,
         extras=others,
         pictures=pictures(section, f"{stem}-pareto") if full or many else [],

@@ -23,13 +23,13 @@ def class_norms(rows: Iterable[UpdateRow], cells: Mapping[str, CellConfig]) -> T
     If there are many classes, only those with the shortest and the longest updates are shown.
     """
     labels = settings(cells, {})
-    kept = [row for row in rows if row.label is not None and row.cell in cells]
-    if not kept:
+    labelled = [row for row in rows if row.label is not None and row.cell in cells]
+    if not labelled:
         return None
-    updates = frame(kept, UpdateRow).assign(
-        setting=[labels[row.cell] for row in kept],
-        defense=[cell_defense(cells[row.cell]) for row in kept],
-        label=[row.label for row in kept],
+    updates = frame(labelled, UpdateRow).assign(
+        setting=[labels[row.cell] for row in labelled],
+        defense=[cell_defense(cells[row.cell]) for row in labelled],
+        label=[row.label for row in labelled],
     )
     means = updates.groupby(["setting", "defense", "label"]).norm.agg(fmean)
     classes = list(dict.fromkeys(means.sort_values(kind="stable").index.get_level_values("label")))
@@ -38,7 +38,7 @@ def class_norms(rows: Iterable[UpdateRow], cells: Mapping[str, CellConfig]) -> T
     counts = updates.groupby(["setting", "defense"]).size()
     ordered = sorted(
         (FamilyKey(*key) for key in counts.index),
-        key=lambda one: (natural(one.setting), one.defense != "none", natural(one.defense)),
+        key=lambda place: (natural(place.setting), place.defense != "none", natural(place.defense)),
     )
     return Table(
         "norms-by-class",

@@ -53,22 +53,22 @@ def brief_cost(section: TaskFindings, verdict: Verdict) -> str:
 def costs(section: TaskFindings) -> list[str]:
     """For each setting, how utility moves in training and what each tested defense does to it."""
     verdicts = section.evidence.verdicts
-    found = []
+    sentences = []
     for setting in dict.fromkeys(verdict.setting for verdict in verdicts):
         here = [verdict for verdict in verdicts if verdict.setting == setting]
-        bare = next((one for one in here if one.defense == "none"), None)
-        tested = [one for one in here if one.defense != "none" and one.victims]
+        bare = next((verdict for verdict in here if verdict.defense == "none"), None)
+        tested = [verdict for verdict in here if verdict.defense != "none" and verdict.victims]
         clauses = [_training(section, bare) if bare else "", *_moves(section, bare, tested)]
         said = "; ".join(filter(None, clauses))
         if said:
-            found.append(f"{setting}: {said}" if setting else said)
-    return found
+            sentences.append(f"{setting}: {said}" if setting else said)
+    return sentences
 
 
 def _training(section: TaskFindings, bare: Verdict) -> str:
     """Where utility starts and ends without a defense; empty unless it was measured at first."""
     name = section.utility_name
-    measured = {one.round: one.values for one in section.utility if one.place == bare.place}
+    measured = {point.round: point.values for point in section.utility if point.place == bare.place}
     end = useful(section, bare.place)[0]
     if name is None or end is None or name not in measured.get(0, {}):
         return ""
@@ -83,7 +83,7 @@ def _training(section: TaskFindings, bare: Verdict) -> str:
 
 
 def _moves(section: TaskFindings, bare: Verdict | None, tested: Sequence[Verdict]) -> list[str]:
-    said = [one for one in (_move(section, bare, verdict) for verdict in tested) if one]
+    said = [clause for clause in (_move(section, bare, verdict) for verdict in tested) if clause]
     more = len(said) - MOST
     return [*said[:MOST], f"{more} more below"] if more > 0 else said
 

@@ -74,7 +74,7 @@ def drawings(section: TaskFindings, metrics: Sequence[str] | None = None) -> lis
         if not result.is_null and len(result.rounds.get(section.main, ())) > 1:
             panels = settings.setdefault(result.setting, {})
             panels.setdefault(attack_name(section, result), []).append(result)
-    found = []
+    finished = []
     for number, (setting, panels) in enumerate(settings.items(), 1):
         drawn = {
             attack: [result for result in results if result.probe != "none"] or results
@@ -88,8 +88,8 @@ def drawings(section: TaskFindings, metrics: Sequence[str] | None = None) -> lis
             }
             if shown:
                 more = "" if metric == section.main else f"-{metric.replace('_', '-')}"
-                found.append(_drawing(section, f"{number}{more}", setting, metric, shown))
-    return found
+                finished.append(_drawing(section, f"{number}{more}", setting, metric, shown))
+    return finished
 
 
 def window(rounds: int) -> int:
@@ -101,14 +101,14 @@ def running_mean(values: Sequence[float], width: int) -> list[float]:
     """The mean over ``width`` neighbours, over fewer at both ends; NaN stays and is left out."""
     half, means = width // 2, []
     for i, value in enumerate(values):
-        near = [one for one in values[max(0, i - half) : i + half + 1] if not math.isnan(one)]
+        near = [value for value in values[max(0, i - half) : i + half + 1] if not math.isnan(value)]
         means.append(math.nan if math.isnan(value) else sum(near) / len(near))
     return means
 
 
 def smoothed(measured: Sequence[RoundUtility], name: str, width: int) -> list[float]:
     """Utility by round as a running mean; round 0, which is before training, as it is."""
-    values = [_finite(one.values.get(name)) for one in measured]
+    values = [_finite(point.values.get(name)) for point in measured]
     raw = 1 if measured and measured[0].round == 0 else 0
     return values[:raw] + running_mean(values[raw:], width)
 
@@ -224,10 +224,10 @@ def _utility(
 ) -> None:
     width = 1
     for place in places:
-        measured = [one for one in section.utility if one.place == place]
+        measured = [point for point in section.utility if point.place == place]
         width = window(len(measured))
         values = smoothed(measured, name, width)
-        x = [one.round for one in measured]
+        x = [point.round for point in measured]
         axes.plot(x, values, color=style[place].colour, lw=1.4)
     _frame(axes, title(name))
     head(axes, f"{title(name)}, running mean of {width} rounds" if width > 1 else title(name))

@@ -76,7 +76,9 @@ def _telling(section: TaskFindings, verdict: Verdict, bare: Verdict | None) -> s
         if result.place == bare.place and result.leakage
     }
     weak = [
-        one for one in ran if one.attack != PRIOR_ONLY and one in known and one not in bare.beating
+        attacker
+        for attacker in ran
+        if attacker.attack != PRIOR_ONLY and attacker in known and attacker not in bare.beating
     ]
     if not weak:
         return ""
@@ -123,4 +125,4 @@ def false_certificates(section: TaskFindings, verdict: Verdict) -> str:
     false = [
         phrase(section, reason) for reason in verdict.reasons if reason.kind == "false_certificates"
     ]
-    return " ".join(f"{one}." for one in false)
+    return " ".join(f"{sentence}." for sentence in false)

@@ -73,7 +73,7 @@ class Stroke:
 
 def strokes(places: Sequence[DefenseInSetting]) -> dict[DefenseInSetting, Stroke]:
     """A stroke for each place, in their order; a family goes from light to dark."""
-    found: dict[DefenseInSetting, Stroke] = {}
+    by_place: dict[DefenseInSetting, Stroke] = {}
     families = list(dict.fromkeys(place[1] for place in places if place[1] != "none"))
     for setting in dict.fromkeys(place[0] for place in places):
         for defense in dict.fromkeys(place[1] for place in places if place[0] == setting):
@@ -81,8 +81,8 @@ def strokes(places: Sequence[DefenseInSetting]) -> dict[DefenseInSetting, Stroke
             for number, place in enumerate(members):
                 marker = MARKERS[number % len(MARKERS)]
                 shade = number / (len(members) - 1) if len(members) > 1 else 0.5
-                found[place] = Stroke(_shaded(family_colour(defense, families), shade), marker)
-    return found
+                by_place[place] = Stroke(_shaded(family_colour(defense, families), shade), marker)
+    return by_place
 
 
 def family_colour(defense: str, families: Sequence[str]) -> str:
@@ -207,9 +207,9 @@ def legend_beside(canvas: Canvas) -> None:
 
 def _entries(canvas: Canvas) -> dict[str, Any]:
     pairs = [axes.get_legend_handles_labels() for axes in canvas.axes]
-    found = {
+    entries = {
         label: handle
         for handles, labels in pairs
         for handle, label in zip(handles, labels, strict=True)
     }
-    return dict(sorted(found.items(), key=lambda entry: entry[0].startswith(LAST)))
+    return dict(sorted(entries.items(), key=lambda entry: entry[0].startswith(LAST)))

@@ -53,21 +53,22 @@ def worst(section: TaskFindings, examples: Sequence[Shown]) -> str:
     return capital(said)
 
 
-def _value(one: Shown) -> float:
-    return -math.inf if one.value is None else one.value
+def _value(example: Shown) -> float:
+    return -math.inf if example.value is None else example.value
 
 
-def _said(section: TaskFindings, place: DefenseInSetting, one: Shown) -> str:
+def _said(section: TaskFindings, place: DefenseInSetting, example: Shown) -> str:
     unit = unit_of_main(section)
     after = f" {unit}" if unit != "1" else ""
     where = "without a defense"
     if place.defense != "none":
         where = f"under {defense_name(place.defense, place.defense_options)}"
     metric = "" if unit != "1" else f"{title(section.main)} "
-    proof = ", certified" if one.certified else ""
+    proof = ", certified" if example.certified else ""
+    value = f"{metric}{show(example.value, unit)}{after}"
     return (
-        f"{where}, client {one.client} in round {one.round}: {metric}{show(one.value, unit)}"
-        f"{after} by {attack_of(section, one.attack, one.attack_options)}{proof}"
+        f"{where}, client {example.client} in round {example.round}: {value} "
+        f"by {attack_of(section, example.attack, example.attack_options)}{proof}"
     )
 
 
@@ -75,33 +76,37 @@ def changes(section: TaskFindings, brackets: Mapping[DefenseInSetting, Bracket])
     """What would decide what is open, and how far a stronger attack could get at most."""
     open_ = [verdict for verdict in section.evidence.verdicts if verdict.rows in _OPEN]
     for kind, advice in _ADVICE.items():
-        who = [one for one in open_ if any(reason.kind == kind for reason in one.reasons)]
+        who = [
+            verdict for verdict in open_ if any(reason.kind == kind for reason in verdict.reasons)
+        ]
         if who:
             yield advice.format(who=_names(who))
-    needed = {id(one): _clients(one) for one in open_}
-    few = [one for one in open_ if needed[id(one)]]
+    needed = {id(verdict): _clients(verdict) for verdict in open_}
+    few = [verdict for verdict in open_ if needed[id(verdict)]]
     if few:
-        most = max(needed[id(one)] for one in few)
+        most = max(needed[id(verdict)] for verdict in few)
         yield f"about {most:,} clients under {_names(few)}, instead of {_range(few)}"
-    if (untried := [one for one in open_ if one.word == "not attacked"]) and not brackets:
+    if (
+        untried := [verdict for verdict in open_ if verdict.word == "not attacked"]
+    ) and not brackets:
         yield f"an attack that can run under {_names(untried)}"
-    known = [(brackets[one.place], one) for one in open_ if one.place in brackets]
-    for both, one in known[:3]:
+    known = [(brackets[verdict.place], verdict) for verdict in open_ if verdict.place in brackets]
+    for both, verdict in known[:3]:
         if both.least is not None and (both.most or both.assumed or both.exact):
-            yield f"a stronger attack on {_names([one])}: {both.said}"
+            yield f"a stronger attack on {_names([verdict])}: {both.said}"
 
 
 def _clients(verdict: Verdict) -> int:
     """How many clients would decide; 0 where their number is not what is missing."""
     known = [reason.numbers.get("needed", 0.0) for reason in verdict.reasons]
-    return round(max((one for one in known if math.isfinite(one)), default=0.0))
+    return round(max((count for count in known if math.isfinite(count)), default=0.0))
 
 
 def _names(verdicts: Iterable[Verdict]) -> str:
-    found = dict.fromkeys(
+    distinct = dict.fromkeys(
         spoken(defense_name(verdict.defense, verdict.defense_options)) for verdict in verdicts
     )
-    return names(list(found))
+    return names(list(distinct))
 
 
 def _range(verdicts: Collection[Verdict]) -> str:

@@ -41,11 +41,11 @@ def strips(section: TaskFindings, examples: Sequence[Shown]) -> list[Strip]:
         if example.cell in places:
             number = section.places.index(places[example.cell])
             groups.setdefault((number, example.attack, example.attack_options), []).append(example)
-    found = []
+    shown_strips = []
     for (number, attack, given), group in sorted(groups.items()):
         picked = ranks(group[0].total, SHOWN[section.modality])
         setting, defense, options = section.places[number]
-        found.append(
+        shown_strips.append(
             Strip(
                 attack=attack_of(section, attack, given),
                 defense=defense_name(defense, options) + (f", {setting}" if setting else ""),
@@ -57,7 +57,7 @@ def strips(section: TaskFindings, examples: Sequence[Shown]) -> list[Strip]:
                 ),
             )
         )
-    return found
+    return shown_strips
 
 
 def attack_of(section: TaskFindings, attack: str, options: str) -> str:
@@ -85,16 +85,16 @@ def mark(original: Sequence[str], guess: Sequence[str]) -> list[tuple[Mark, str]
     Greedy string tiling (Wise 1993) with case ignored: the longest common run is taken first, and
     each word of the guess accounts for one word of the original.
     """
-    left = [word.casefold() for word in original]
-    right: list[str | None] = [word.casefold() for word in guess]
-    marks: list[Mark] = ["missed"] * len(left)
+    private = [word.casefold() for word in original]
+    guessed: list[str | None] = [word.casefold() for word in guess]
+    marks: list[Mark] = ["missed"] * len(private)
     starts: set[int] = set()
     while True:
-        length, i, j = _longest_run(left, right, marks)
+        length, i, j = _longest_run(private, guessed, marks)
         if length == 0:
             break
         marks[i : i + length] = ["run" if length > 1 else "word"] * length
-        right[j : j + length] = [None] * length
+        guessed[j : j + length] = [None] * length
         starts.add(i)
     pieces: list[tuple[Mark, str]] = []
     for i, (kind, word) in enumerate(zip(marks, original, strict=True)):
@@ -106,14 +106,14 @@ def mark(original: Sequence[str], guess: Sequence[str]) -> list[tuple[Mark, str]
 
 
 def _longest_run(
-    left: Sequence[str], right: Sequence[str | None], marks: Sequence[Mark]
+    private: Sequence[str], guessed: Sequence[str | None], marks: Sequence[Mark]
 ) -> tuple[int, int, int]:
     """Length and starts of the longest common run of words that no run has taken yet."""
     best = (0, 0, 0)
-    ending = [0] * (len(right) + 1)
-    for i, word in enumerate(left):
-        row = [0] * (len(right) + 1)
-        for j, other in enumerate(right):
+    ending = [0] * (len(guessed) + 1)
+    for i, word in enumerate(private):
+        row = [0] * (len(guessed) + 1)
+        for j, other in enumerate(guessed):
             if marks[i] == "missed" and word == other:
                 row[j + 1] = ending[j] + 1
                 if row[j + 1] > best[0]:

@@ -137,10 +137,10 @@ def metric_terms(
 ) -> list[tuple[str, str]]:
     """These metrics with all that there is to say of them in full, else their summaries."""
     known = set(measured)
-    found = []
+    terms = []
     for name, kind in classes.items():
         if name in known:
             unit = "a ratio" if kind.unit == "1" else kind.unit
             more = f" {kind.attacker_wants.capitalize()} leaks more; unit: {unit}."
-            found.append((title(name), definition(kind) + more if full else summary(kind)))
-    return found
+            terms.append((title(name), definition(kind) + more if full else summary(kind)))
+    return terms

@@ -27,7 +27,7 @@ def headline(run: Path) -> str:
 
 
 def _clauses(section: TaskFindings) -> Iterator[str]:
-    verdicts = sorted(section.evidence.verdicts, key=lambda one: one.defense != "none")
+    verdicts = sorted(section.evidence.verdicts, key=lambda verdict: verdict.defense != "none")
     for verdict in verdicts[: _MOST + 1]:
         name = defense_name(verdict.defense, verdict.defense_options)
         yield f"{'no defense' if verdict.defense == 'none' else name}: {clause(section, verdict)}"
@@ -38,9 +38,9 @@ def clause(section: TaskFindings, verdict: Verdict) -> str:
     if verdict.strongest is None:
         measured = any(r.leakage and section.main not in r.leakage for r in section.results)
         return f"{section.main} is not in metrics" if measured else "no attack ran"
-    found = recovered(section, verdict)
+    counts = recovered(section, verdict)
     value = f"{section.main} {verdict.strongest.leakage.mean:.3g}"
-    whole = f"{found[0]} of {found[1]} {things(section)} recovered, " if found else ""
+    whole = f"{counts[0]} of {counts[1]} {things(section)} recovered, " if counts else ""
     grade = f" ({verdict.grade})" if verdict.word == "leaks" else ""
     said = f"{word_of(section, verdict)}{grade}"
     return f"{said}: {attack_label(section, verdict.strongest.attacker)}, {whole}{value}"

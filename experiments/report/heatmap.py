@@ -48,12 +48,14 @@ def _grids(
     """(name of the defense, attack) -> its mean at each pair of values."""
     grids: dict[tuple[str, AttackKey], Grid] = {}
     for result in section.results:
-        found = result.leakage.get(section.main)
-        if found is None or result.is_null or result.is_control:
+        leakage = result.leakage.get(section.main)
+        if leakage is None or result.is_null or result.is_control:
             continue
         grid = grids.setdefault((named_place(result.place)[1], result.attacker), {})
-        for own in (values[cell] for cell in result.cells):
-            grid[Field(option(own[options.down]), option(own[options.across]))] = found
+        for cell_options in (values[cell] for cell in result.cells):
+            grid[
+                Field(option(cell_options[options.down]), option(cell_options[options.across]))
+            ] = leakage
     return grids
 
 

@@ -102,8 +102,8 @@ def _place(at: Position, label: str, taken: Sequence[Box], edge: Box) -> tuple[P
     return offset, box
 
 
-def shared(one: Box, other: Box) -> float:
+def shared(box: Box, other: Box) -> float:
     """The area that two boxes have in common."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
+    width = min(box[2], other[2]) - max(box[0], other[0])
+    height = min(box[3], other[3]) - max(box[1], other[1])
     return max(0.0, width) * max(0.0, height)

@@ -23,7 +23,7 @@ def open_verdicts(findings: Findings, defense: str | None = None) -> Iterator[st
     tested = 0
     for section in findings.sections:
         verdicts = section.evidence.verdicts
-        every = {one.defense for one in verdicts}
+        every = {verdict.defense for verdict in verdicts}
         asked = {defense} if defense is not None else every - {"none"} or every
         for verdict in verdicts:
             tested += verdict.defense in asked

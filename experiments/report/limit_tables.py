@@ -39,15 +39,15 @@ def rank_table(limits: Iterable[RankLimit], labels: SettingNames) -> Table:
             (
                 *_who(limit, labels),
                 title(limit.attack),
-                found.colour,
-                found.what,
-                median_low(found.counts),
-                max(found.counts),
-                found.limit,
-                found.reason,
+                feasibility.colour,
+                feasibility.what,
+                median_low(feasibility.counts),
+                max(feasibility.counts),
+                feasibility.limit,
+                feasibility.reason,
             )
             for limit in limits
-            for found in [limit.feasibility]
+            for feasibility in [limit.feasibility]
         ),
     )
 
@@ -79,7 +79,7 @@ def success_table(limits: Iterable[SuccessLimit], labels: SettingNames) -> Table
     )
 
 
-def budget_table(found: Iterable[Bracket], labels: SettingNames) -> Table:
+def budget_table(known: Iterable[Bracket], labels: SettingNames) -> Table:
     """One row per cell with a budget: what attacks reached, and what none can."""
     return Table(
         "limits-budgets",
@@ -106,14 +106,22 @@ def budget_table(found: Iterable[Bracket], labels: SettingNames) -> Table:
         ),
         tuple(
             (
-                *_who(one.limit, labels),
-                Number(one.limit.nats),
-                Number(one.limit.all),
-                one.limit.source,
-                *(one.blind, one.reached, one.attack, one.least, one.most, one.assumed, one.exact),
-                "yes" if one.holds else "no",
+                *_who(bracket.limit, labels),
+                Number(bracket.limit.nats),
+                Number(bracket.limit.all),
+                bracket.limit.source,
+                *(
+                    bracket.blind,
+                    bracket.reached,
+                    bracket.attack,
+                    bracket.least,
+                    bracket.most,
+                    bracket.assumed,
+                    bracket.exact,
+                ),
+                "yes" if bracket.holds else "no",
             )
-            for one in found
+            for bracket in known
         ),
     )
 
@@ -153,11 +161,11 @@ def limit_tables(run: Run, record: LimitsRecord) -> Limits:
     known = {budget.cell: budget for budget in record.budgets}
     rules = read_rules(run.root)
     scored = [bracket for section in sections for bracket in brackets(section, known).values()]
-    both = {cell: unscored(one, rules[experiments[cell]]) for cell, one in known.items()}
+    both = {cell: unscored(limit, rules[experiments[cell]]) for cell, limit in known.items()}
     both |= {one.limit.cell: one for one in scored}
-    made = (
+    tables = (
         rank_table(record.ranks, labels),
         success_table(record.successes, labels),
         budget_table(both.values(), labels),
     )
-    return Limits(run.root, tuple(table for table in made if table.rows))
+    return Limits(run.root, tuple(table for table in tables if table.rows))

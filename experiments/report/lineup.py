@@ -66,13 +66,13 @@ def lineups(
     """
     mine = [example for example in examples if example.cell in cells]
     verdicts = section.evidence.verdicts
-    found = []
+    drawn = []
     for setting in dict.fromkeys(verdict.setting for verdict in verdicts):
         here = [verdict for verdict in verdicts if verdict.setting == setting]
         lineup = _lineup(section, here, mine, cells)
         if lineup is not None:
-            found.append(lineup)
-    return found
+            drawn.append(lineup)
+    return drawn
 
 
 def _lineup(
@@ -90,21 +90,23 @@ def _lineup(
         columns.append(Column(name, attack_label(section, attacker)))
         guessed.append(
             {
-                one.position(cells[one.cell].seed): one
-                for one in examples
+                example.position(cells[example.cell].seed): example
+                for example in examples
                 if attacker is not None
-                and places.get(one.cell) == verdict.place
-                and one.attack == attacker.attack
-                and json.loads(one.attack_options) == json.loads(attacker.attack_options)
+                and places.get(example.cell) == verdict.place
+                and example.attack == attacker.attack
+                and json.loads(example.attack_options) == json.loads(attacker.attack_options)
             }
         )
-    first = next((i for i, found in enumerate(guessed) if found), None)
+    first = next((i for i, by_position in enumerate(guessed) if by_position), None)
     if first is None:
         return None
     total = next(iter(guessed[first].values())).total
     wanted = ranks(total, LINED_UP)
     chosen = sorted(
-        (one.rank, position, one) for position, one in guessed[first].items() if one.rank in wanted
+        (example.rank, position, example)
+        for position, example in guessed[first].items()
+        if example.rank in wanted
     )
     return Lineup(
         setting=ordered[0].setting,
@@ -121,9 +123,9 @@ def _lineup(
     )
 
 
-def _same(truth: Shown, found: Shown | None) -> Shown | None:
+def _same(truth: Shown, guess: Shown | None) -> Shown | None:
     """The guess at this victim; None if the defense changed which example stands there."""
-    return found if found is not None and found.original == truth.original else None
+    return guess if guess is not None and guess.original == truth.original else None
 
 
 def _label(i: int, shown: int, rank: int, total: int) -> str:

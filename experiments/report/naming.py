@@ -34,8 +34,8 @@ def attack_label(section: TaskFindings, attacker: AttackKey | None) -> str:
 
 def shown_metrics(section: TaskFindings) -> tuple[str, ...]:
     """The headline metrics for which at least one attack has a value."""
-    found = {metric for result in section.results for metric in result.leakage}
-    return tuple(metric for metric in HEADLINE[section.modality] if metric in found)
+    scored = {metric for result in section.results for metric in result.leakage}
+    return tuple(metric for metric in HEADLINE[section.modality] if metric in scored)
 
 
 def unit_of(section: TaskFindings, metric: str) -> str:

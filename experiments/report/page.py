@@ -73,12 +73,12 @@ def render(
         values: what else the template needs.
     """
     pages, classes = environment(), metric_classes()
-    common, own = simulated(chapters)
+    common, apart = simulated(chapters)
     front = next((picture for chapter in chapters for picture in chapter.pictures), None)
     part = pages.get_template("chapter.html.j2")
     body = "\n".join(
-        part.render(chapter=one, front=front, simulated=own[i], full=full, redact=redact)
-        for i, one in enumerate(chapters)
+        part.render(chapter=chapter, front=front, simulated=apart[i], full=full, redact=redact)
+        for i, chapter in enumerate(chapters)
     )
     sections = [chapter.section for chapter in chapters]
     judged = [chapter.section for chapter in chapters if chapter.judged]
@@ -130,9 +130,9 @@ def _visible(body: str) -> str:
 def environment() -> Environment:
     """The templates of a run's page, whose expressions are escaped."""
     classes = metric_classes()
-    made = templates.environment(dict.fromkeys(TEMPLATES, "experiments.report"))
-    made.filters["bound"] = Binder()
-    made.globals |= {
+    pages = templates.environment(dict.fromkeys(TEMPLATES, "experiments.report"))
+    pages.filters["bound"] = Binder()
+    pages.globals |= {
         "attack_label": attack_label,
         "attack_name": attack_name,
         "null_of": null_of,
@@ -166,4 +166,4 @@ def environment() -> Environment:
         "word_of": word_of,
         "utility_unit": utility_unit,
     }
-    return made
+    return pages

@@ -66,13 +66,13 @@ def _bars(numbers: Sequence[Number]) -> list[tuple[float, ...]] | None:
 
 def pictures(section: TaskFindings, stem: str) -> list[Figure]:
     """A panel for each setting in which two defenses or more were measured and attacked."""
-    found: list[Figure] = []
+    drawn: list[Figure] = []
     for setting in dict.fromkeys(verdict.setting for verdict in section.evidence.verdicts):
-        verdicts = [one for one in section.evidence.verdicts if one.setting == setting]
-        spots = [spot for one in verdicts if (spot := _spot(section, one))]
+        verdicts = [verdict for verdict in section.evidence.verdicts if verdict.setting == setting]
+        spots = [spot for verdict in verdicts if (spot := _spot(section, verdict))]
         if len(spots) > 1:
-            found.append(_picture(section, f"{stem}-{len(found) + 1}", verdicts, spots))
-    return found
+            drawn.append(_picture(section, f"{stem}-{len(drawn) + 1}", verdicts, spots))
+    return drawn
 
 
 def _spot(section: TaskFindings, verdict: Verdict) -> Spot | None:
@@ -128,7 +128,7 @@ def _picture(
             )
             for spot in spots
         ]
-        line = sorted((one.utility, one.leak.value) for one in spots if one.defense == DP_SGD)
+        line = sorted((spot.utility, spot.leak.value) for spot in spots if spot.defense == DP_SGD)
         write_labels(axes, marks, line)
 
     return figure(name, caption, draw, SIZE)
@@ -161,7 +161,7 @@ def _falling(section: TaskFindings) -> bool:
 
 
 def _colour(spot: Spot, spots: Sequence[Spot]) -> str:
-    families = dict.fromkeys(one.defense for one in spots if one.defense != "none")
+    families = dict.fromkeys(spot.defense for spot in spots if spot.defense != "none")
     return family_colour(spot.defense, list(families))
 
 

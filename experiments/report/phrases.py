@@ -42,12 +42,12 @@ def threats(chapters: Sequence[Chapter]) -> list[tuple[str, ThreatModel]]:
         chapter
     ) in chapters:  # a task of pictures has fewer facts to withhold, such as no token count
         groups.setdefault((chapter.threat.granted, chapter.threat.varied), []).append(chapter)
-    found = []
+    cards = []
     for group in groups.values():
-        hidden = withheld([one.threat for one in group])
-        whose = "; ".join(one.heading for one in group) if len(groups) > 1 else ""
-        found.append((whose, replace(group[0].threat, withheld=hidden)))
-    return found
+        hidden = withheld([chapter.threat for chapter in group])
+        whose = "; ".join(chapter.heading for chapter in group) if len(groups) > 1 else ""
+        cards.append((whose, replace(group[0].threat, withheld=hidden)))
+    return cards
 
 
 def simulated(chapters: Sequence[Chapter]) -> tuple[Lines, list[Lines]]:
@@ -84,8 +84,10 @@ def trained(section: TaskFindings) -> str:
     name = section.utility_name
     if name is None:
         return ""
-    alone = max(one.seeds for one in section.utility) == 1
-    start = {one.values[name] for one in section.utility if one.round == 0 and name in one.values}
+    alone = max(point.seeds for point in section.utility) == 1
+    start = {
+        point.values[name] for point in section.utility if point.round == 0 and name in point.values
+    }
     parts = [
         "Utility is that of one training under each defense: small changes may be chance."
         if alone
@@ -100,13 +102,13 @@ def trained(section: TaskFindings) -> str:
 def told(result: Result) -> list[tuple[str, int, str]]:
     """(status, jobs, reason) for each reason, those that differ in their numbers as one."""
     groups: dict[tuple[str, str], list[Problem]] = {}
-    for problem in sorted(result.problems, key=lambda one: (-one.jobs, one.reason)):
+    for problem in sorted(result.problems, key=lambda problem: (-problem.jobs, problem.reason)):
         alike = problem.status, re.sub(r"\d+", "#", problem.reason)
         groups.setdefault(alike, []).append(problem)
     return [
         (
             status,
-            sum(one.jobs for one in group),
+            sum(problem.jobs for problem in group),
             ("for example: " if len(group) > 1 else "") + group[0].reason,
         )
         for (status, _), group in groups.items()

@@ -17,7 +17,7 @@ def pooled(parts: Sequence[tuple[TaskFindings, Mapping[str, Table]]]) -> list[Ta
     A column that a task lacks is blank there.
     """
     kinds = dict.fromkeys(kind for _, tables in parts for kind in tables)
-    found = []
+    pools = []
     for kind in kinds:
         mine = [(section, tables[kind]) for section, tables in parts if kind in tables]
         columns = tuple(dict.fromkeys(name for _, table in mine for name in table.columns))
@@ -31,5 +31,5 @@ def pooled(parts: Sequence[tuple[TaskFindings, Mapping[str, Table]]]) -> list[Ta
             for values in (dict(zip(table.columns, row, strict=True)) for row in table.rows)
         )
         if rows:
-            found.append(Table(kind, mine[0][1].caption, (*WHERE, *columns), rows))
-    return found
+            pools.append(Table(kind, mine[0][1].caption, (*WHERE, *columns), rows))
+    return pools

@@ -36,15 +36,15 @@ class RecoveredRows:
     false: int
 
 
-def unions(section: TaskFindings, found: Iterable[Coverage]) -> list[RecoveredRows]:
+def unions(section: TaskFindings, coverages: Iterable[Coverage]) -> list[RecoveredRows]:
     """Sums over clients and seeds, by defense, attack and round.
 
     A client that sits a round out counts with its latest round: what is known of it stays known.
     """
     places = section.by_cell
-    kept = [one for one in found if one.cell in places]
-    owners = pd.DataFrame([places[one.cell] for one in kept], columns=PLACE)
-    coverage = frame(kept, Coverage).join(owners)
+    here = [row for row in coverages if row.cell in places]
+    owners = pd.DataFrame([places[row.cell] for row in here], columns=PLACE)
+    coverage = frame(here, Coverage).join(owners)
     groups = {
         (DefenseInSetting(*place), AttackKey(attack, options, bool(adaptive))): part
         for (*place, attack, options, adaptive), part in coverage.groupby([*PLACE, *ATTACK])
@@ -64,9 +64,9 @@ def _by_round(
         yield RecoveredRows(place, attacker, number, **counts)
 
 
-def union_table(section: TaskFindings, found: Sequence[RecoveredRows]) -> Table:
+def union_table(section: TaskFindings, recovered: Sequence[RecoveredRows]) -> Table:
     """One row per attack, defense and round, for attacks that were exact at least once."""
-    kept = _exact_once(found)
+    exact = _exact_once(recovered)
     return Table(
         "coverage",
         "Distinct private rows that the clients have used up to each captured round, how many of "
@@ -78,34 +78,38 @@ def union_table(section: TaskFindings, found: Sequence[RecoveredRows]) -> Table:
         ),
         tuple(
             (
-                *named_place(one.place),
-                attack_label(section, one.attacker),
-                *(one.round, one.used, one.exact, Number(one.exact / one.used, "1")),
-                *(one.recovered, one.false),
+                *named_place(rows.place),
+                attack_label(section, rows.attacker),
+                *(rows.round, rows.used, rows.exact, Number(rows.exact / rows.used, "1")),
+                *(rows.recovered, rows.false),
             )
-            for one in kept
+            for rows in exact
         ),
     )
 
 
-def union_figures(section: TaskFindings, found: Sequence[RecoveredRows], stem: str) -> list[Figure]:
+def union_figures(
+    section: TaskFindings, recovered: Sequence[RecoveredRows], stem: str
+) -> list[Figure]:
     """A panel per attack and setting with rows recovered exactly and two rounds or more."""
-    kept, drawn = _exact_once(found), list[Figure]()
-    for setting, attacker in dict.fromkeys((one.place.setting, one.attacker) for one in kept):
-        mine = [one for one in kept if (one.place.setting, one.attacker) == (setting, attacker)]
-        if len({one.round for one in mine}) > 1:
+    exact, drawn = _exact_once(recovered), list[Figure]()
+    for setting, attacker in dict.fromkeys((rows.place.setting, rows.attacker) for rows in exact):
+        mine = [
+            rows for rows in exact if (rows.place.setting, rows.attacker) == (setting, attacker)
+        ]
+        if len({rows.round for rows in mine}) > 1:
             label = attack_label(section, attacker)
             drawn.append(_figure(section, f"{stem}-{len(drawn) + 1}", setting, label, mine))
     return drawn
 
 
-def _exact_once(found: Sequence[RecoveredRows]) -> list[RecoveredRows]:
-    exact = {(one.place, one.attacker) for one in found if one.exact}
-    return [one for one in found if (one.place, one.attacker) in exact]
+def _exact_once(recovered: Sequence[RecoveredRows]) -> list[RecoveredRows]:
+    exact = {(rows.place, rows.attacker) for rows in recovered if rows.exact}
+    return [rows for rows in recovered if (rows.place, rows.attacker) in exact]
 
 
 def _figure(
-    section: TaskFindings, name: str, setting: str, attack: str, found: Sequence[RecoveredRows]
+    section: TaskFindings, name: str, setting: str, attack: str, recovered: Sequence[RecoveredRows]
 ) -> Figure:
     style = strokes(section.places)
     caption = (
@@ -116,13 +120,13 @@ def _figure(
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import MaxNLocator
 
-        for place in dict.fromkeys(one.place for one in found):
+        for place in dict.fromkeys(rows.place for rows in recovered):
             colour, marker = style[place].colour, style[place].marker
-            mine = [one for one in found if one.place == place]
-            x = [one.round for one in mine]
+            mine = [rows for rows in recovered if rows.place == place]
+            x = [rows.round for rows in mine]
             label = named_place(place)[1]
             axes.plot(x, [u.exact / u.used for u in mine], color=colour, marker=marker, label=label)
-            if any(one.recovered for one in mine):
+            if any(rows.recovered for rows in mine):
                 axes.plot(x, [u.recovered / u.used for u in mine], color=colour, ls=(0, (4, 2)))
         axes.set_ylim(-0.04, 1.04)
         axes.set_xlabel("round")

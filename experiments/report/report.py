@@ -85,7 +85,9 @@ def write_report(
     )
     write_bytes(run / "summary.json", canonical(summary))
     console.advance("report", "numbers")
-    sections = [_unexplained(one) for one in summary.sections] if redact else summary.sections
+    sections = (
+        [_unexplained(section) for section in summary.sections] if redact else summary.sections
+    )
     shown = [] if redact else read_gallery(run)
     folder = run / ("redacted" if redact else "report")
     if not redact:

@@ -60,13 +60,13 @@ def leakage(section: TaskFindings, where: str) -> Table:
     rows = []
     for result in section.results:
         prior, other = (section.null(result, kind) for kind in (PRIOR_ONLY, OTHER_CLIENT))
-        for metric, found in result.leakage.items():
+        for metric, measured in result.leakage.items():
             nulls = (null.leakage.get(metric) if null else None for null in (prior, other))
             rows.append(
                 (
                     *_who(section, result),
                     title(metric),
-                    *_statistics(found),
+                    *_statistics(measured),
                     *(_number(null.mean, null.unit) if null else None for null in nulls),
                     *(result.jobs[status] for status in STATUSES),
                 )
@@ -100,11 +100,11 @@ def rounds(section: TaskFindings, where: str) -> Table:
                 *_who(section, result),
                 title(metric),
                 number,
-                *_statistics(found),
+                *_statistics(measured),
             )
             for result in section.results
             for metric, by_round in result.rounds.items()
-            for number, found in by_round.items()
+            for number, measured in by_round.items()
         ),
     )
 
@@ -182,15 +182,19 @@ def _number(value: float | None, unit: str = "") -> Number | None:
     return None if value is None else Number(value, unit)
 
 
-def _interval(found: Leakage | None) -> Number | None:
-    return None if found is None else Number(found.mean, found.unit, found.low, found.high)
+def _interval(measured: Leakage | None) -> Number | None:
+    return (
+        None
+        if measured is None
+        else Number(measured.mean, measured.unit, measured.low, measured.high)
+    )
 
 
-def _statistics(found: Leakage) -> tuple[Value, ...]:
-    values = (found.mean, found.low, found.high, found.median, found.worst)
-    share = found.share
+def _statistics(measured: Leakage) -> tuple[Value, ...]:
+    values = (measured.mean, measured.low, measured.high, measured.median, measured.worst)
+    share = measured.share
     beyond = Number(share.value, "1", share.low, share.high) if share else None
     return (
-        *(found.n, found.clusters, *(_number(value, found.unit) for value in values)),
-        *(_number(share.threshold if share else None, found.unit), beyond),
+        *(measured.n, measured.clusters, *(_number(value, measured.unit) for value in values)),
+        *(_number(share.threshold if share else None, measured.unit), beyond),
     )

@@ -23,8 +23,8 @@ def signal_table(rows: Iterable[SignalRow], labels: Mapping[str, str]) -> Table:
         rows: those of probes are ignored.
         labels: cell -> its setting.
     """
-    kept = [row for row in rows if row.probe == "none"]
-    updates = frame(kept, SignalRow).assign(setting=[labels[row.cell] for row in kept])
+    unprobed = [row for row in rows if row.probe == "none"]
+    updates = frame(unprobed, SignalRow).assign(setting=[labels[row.cell] for row in unprobed])
     groups = {DefenseInSetting(*key): part for key, part in updates.groupby(PLACE)}
     return Table(
         "signals",
@@ -58,5 +58,5 @@ def _order(place: DefenseInSetting) -> tuple[object, ...]:
 
 
 def _number(signals: Iterable[float | None]) -> Number | None:
-    found = middle(map(level, signals))
-    return None if found == math.inf else Number(found, "dB")
+    decibels = middle(map(level, signals))
+    return None if decibels == math.inf else Number(decibels, "dB")

@@ -93,8 +93,8 @@ def no_leak(section: TaskFindings, verdict: Verdict) -> str:
 
 def word_of(section: TaskFindings, verdict: Verdict) -> str:
     """The verdict as the tables print it."""
-    found = verdict.word == "no leak found"
-    return f"{no_leak(section, verdict)} found" if found else verdict.word
+    none = verdict.word == "no leak found"
+    return f"{no_leak(section, verdict)} found" if none else verdict.word
 
 
 def shade(word: Word, grade: str | None) -> str:
@@ -148,10 +148,10 @@ def recovered(section: TaskFindings, verdict: Verdict) -> tuple[int, int] | None
     """How many victims the strongest attack recovers, of how many; None without a threshold."""
     strongest = verdict.strongest
     result = section.result(verdict.place, strongest.attacker) if strongest else None
-    found = result.leakage.get(section.main) if result else None
-    if found is None or found.share is None:
+    leakage = result.leakage.get(section.main) if result else None
+    if leakage is None or leakage.share is None:
         return None
-    return round(found.share.value * found.n), verdict.victims
+    return round(leakage.share.value * leakage.n), verdict.victims
 
 
 def _detail(section: TaskFindings, verdict: Verdict) -> str:
@@ -171,15 +171,15 @@ def _leakage(section: TaskFindings, verdict: Verdict) -> str:
     """What the strongest attack reaches, and what guessing blindly does."""
     if verdict.grade == "words":
         return _words(section, verdict)
-    name, found = reached(section, verdict.strongest)
-    if found is None:
+    name, highest = reached(section, verdict.strongest)
+    if highest is None:
         return ""
     metric, unit = title(section.main), unit_after(section)
     null = null_of(section, verdict, verdict.null) if verdict.null else None
     count = recovered(section, verdict)
     whole = f"recovers {count[0]} of {count[1]} {things(section)} and " if count else ""
     against = f", against {show(null.value, null.unit)}{unit} for a blind guess" if null else ""
-    mean = show(found.value, found.unit)
+    mean = show(highest.value, highest.unit)
     return f"{capital(name)} {whole}reaches a mean {metric} of {mean}{unit}{against}."
 
 
@@ -191,7 +191,7 @@ def _words(section: TaskFindings, verdict: Verdict) -> str:
     ]
     if not known:
         return ""
-    best = max(known, key=lambda one: min(one.leakage[name].mean for name in WORDS))
+    best = max(known, key=lambda result: min(result.leakage[name].mean for name in WORDS))
     precision, recall = (f"{100 * best.leakage[name].mean:.0f} %" for name in WORDS)
     name = attack_label(section, best.attacker)
     return (

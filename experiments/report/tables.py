@@ -62,9 +62,9 @@ class Table:
         return Table(self.name, caption, (*self.columns, "jobs run"), rows)
 
 
-def named(made: Iterable[Table], stem: str) -> dict[str, Table]:
+def named(tables: Iterable[Table], stem: str) -> dict[str, Table]:
     """Kind -> table without its empty columns; ``stem`` is the prefix of each name."""
-    return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in made}
+    return {table.name: Table(f"{stem}-{table.name}", *_without_empty(table)) for table in tables}
 
 
 def to_csv(table: Table) -> str:
@@ -201,13 +201,13 @@ def _without_empty(
     table: Table,
 ) -> tuple[str, tuple[str, ...], tuple[tuple[Value, ...], ...]]:
     """Caption, columns and rows, without columns that no row has a value for."""
-    kept = [
+    filled = [
         i
         for i in range(len(table.columns))
         if not table.rows or any(row[i] not in {None, ""} for row in table.rows)
     ]
     return (
         table.caption,
-        tuple(table.columns[i] for i in kept),
-        tuple(tuple(row[i] for i in kept) for row in table.rows),
+        tuple(table.columns[i] for i in filled),
+        tuple(tuple(row[i] for i in filled) for row in table.rows),
     )

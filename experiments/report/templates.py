@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def render(package: str, template: str, **values: object) -> str:
     """The page that a package's template makes of values; the report's style lies beside it."""
-    made = environment({template: package, "report.css": "experiments.report"})
-    made.tests["number"] = lambda value: isinstance(value, int | Number)
-    return made.get_template(template).render(**values)
+    pages = environment({template: package, "report.css": "experiments.report"})
+    pages.tests["number"] = lambda value: isinstance(value, int | Number)
+    return pages.get_template(template).render(**values)
 
 
 def environment(packages: Mapping[str, str]) -> Environment:

@@ -25,12 +25,12 @@ def tradeoff_tables(section: TaskFindings) -> tuple[Table, Table]:
             ("setting", "defense", "leakage", "victims", "how"),
             tuple(
                 (
-                    *(one.setting, family(one.defense)),
-                    number(section, one.leakage),
-                    one.leakage.n if one.leakage else None,
-                    one.how,
+                    *(row.setting, family(row.defense)),
+                    number(section, row.leakage),
+                    row.leakage.n if row.leakage else None,
+                    row.how,
                 )
-                for one in evidence.at_loss
+                for row in evidence.at_loss
             ),
         ),
         Table(
@@ -43,14 +43,14 @@ def tradeoff_tables(section: TaskFindings) -> tuple[Table, Table]:
             ("setting", "defense", "leakage", "DP-SGD", "defense less DP-SGD", "victims", "how"),
             tuple(
                 (
-                    *named_place(one.place),
-                    None if one.leakage is None else Number(one.leakage, unit),
-                    None if one.dp_sgd is None else Number(one.dp_sgd, unit),
-                    number(section, one.difference),
-                    one.difference.n if one.difference else None,
-                    one.how,
+                    *named_place(row.place),
+                    None if row.leakage is None else Number(row.leakage, unit),
+                    None if row.dp_sgd is None else Number(row.dp_sgd, unit),
+                    number(section, row.difference),
+                    row.difference.n if row.difference else None,
+                    row.how,
                 )
-                for one in evidence.equal_utility
+                for row in evidence.equal_utility
             ),
         ),
     )

@@ -46,14 +46,17 @@ def _row(
     numbers = list(rounds)
     middle = numbers[len(numbers) // 2] if len(numbers) > 2 else None
     picked = (numbers[0], middle, numbers[-1])
-    found = [None if number is None else rounds[number] for number in picked]
+    leakages = [None if number is None else rounds[number] for number in picked]
     lengths = [None if n is None else norms.get((result.place, n)) for n in picked]
     return (
         *named_place(result.place),
         attack_name(section, result),
         "" if result.probe == "none" else result.probe,
         ", ".join(str(number) for number in picked if number is not None),
-        *(Number(one.mean, one.unit, one.low, one.high) if one else None for one in found),
+        *(
+            Number(leakage.mean, leakage.unit, leakage.low, leakage.high) if leakage else None
+            for leakage in leakages
+        ),
         *(None if length is None else Number(length) for length in lengths),
     )
 
@@ -63,9 +66,9 @@ def mean_norms(
 ) -> Mapping[tuple[DefenseInSetting, int], float]:
     """Mean norm of the updates over clients and seeds, by defense and round."""
     places = section.by_cell
-    kept = [row for row in rows if row.cell in places]
-    owners = pd.DataFrame([places[row.cell] for row in kept], columns=PLACE)
-    updates = frame(kept, UpdateRow).join(owners)
+    here = [row for row in rows if row.cell in places]
+    owners = pd.DataFrame([places[row.cell] for row in here], columns=PLACE)
+    updates = frame(here, UpdateRow).join(owners)
     return {
         (DefenseInSetting(*place), number): fmean(norms)
         for (*place, number), norms in updates.groupby([*PLACE, "round"]).norm

@@ -96,12 +96,12 @@ def _matrix_row(section: TaskFindings, verdict: Verdict) -> tuple[Value, ...]:
         ", ".join(verdict.levels),
         *use,
         *(verdict.word, *_graded(section, verdict)),
-        *(_share(one) for one in (verdict.verbatim, verdict.recovered)),
+        *(_share(clients) for clients in (verdict.verbatim, verdict.recovered)),
         *(verdict.victims, verdict.clients, verdict.attacks),
         *(verdict.jobs[status] for status in STATUSES),
         *reached(section, verdict.oblivious),
         *reached(section, verdict.adaptive),
-        *(one.refused if one else None for one in (verdict.oblivious, verdict.adaptive)),
+        *(best.refused if best else None for best in (verdict.oblivious, verdict.adaptive)),
         attack_label(section, verdict.gained),
         number(section, verdict.gain),
         number(section, verdict.portfolio),
@@ -211,14 +211,14 @@ def certified(section: TaskFindings, where: str) -> Table:
         ("setting", "defense", "attack", "certified", "exact", "false", "rate exact"),
         tuple(
             (
-                *named_place(one.place),
-                attack_label(section, one.attacker),
-                *(one.certified, one.exact, one.certified - one.exact),
-                Number(one.exact / one.certified, "1", one.low, one.high)
-                if one.certified
+                *named_place(count.place),
+                attack_label(section, count.attacker),
+                *(count.certified, count.exact, count.certified - count.exact),
+                Number(count.exact / count.certified, "1", count.low, count.high)
+                if count.certified
                 else None,
             )
-            for one in section.evidence.certified
+            for count in section.evidence.certified
         ),
     )
 

@@ -140,7 +140,7 @@ def attackers(
 def jobs(cell: Cell, round_: int | None = None) -> list[JobSpec]:
     """The jobs of a cell, or those that need one finished round alone; attacks before controls."""
     stage = cell.experiment.attack_stage
-    found = [
+    specs_by_entry = [
         plan(
             cell.captures.root,
             cell.folder / "guesses",
@@ -153,8 +153,8 @@ def jobs(cell: Cell, round_: int | None = None) -> list[JobSpec]:
         )
         for entry in entries(cell.experiment)
     ]
-    own = [spec for specs in found for spec in specs]
-    return own + list(control_jobs(own, donors_of(cell, round_)))
+    of_updates = [spec for specs in specs_by_entry for spec in specs]
+    return of_updates + list(control_jobs(of_updates, donors_of(cell, round_)))
 
 
 def jobs_on(cell: Cell, labels: Collection[str], clients: Collection[int]) -> list[JobSpec]:

@@ -51,6 +51,6 @@ def _used(config: CellConfig, private: Rows) -> Iterator[int]:
         for client in draw(seed, round_, federation.clients, federation.participation):
             cohort = cohort_of(federation, seed, round_, client)
             if config.captured.keeps(round_, client if cohort is None else cohort):
-                own = parts[client]
-                for step in schedule(federation, seed, len(own), round_, client):
-                    yield from (own[position] for position in step)
+                rows = parts[client]
+                for step in schedule(federation, seed, len(rows), round_, client):
+                    yield from (rows[position] for position in step)

@@ -15,8 +15,8 @@ def controls(victims: Victims) -> dict[CaptureKey, dict[str, Donor]]:
     guess that it makes when the victim's reply is exchanged for the donor's.
     """
     rows = {key: frozenset(record.rows) for key, record in victims.records.items()}
-    found = {}
+    by_key = {}
     for key, known in donors_of(victims.cell).items():
         apart = [donor for donor in known if rows[key].isdisjoint(rows[donor.key])]
-        found[key] = dict(zip(CONTROLS, apart, strict=False))
-    return found
+        by_key[key] = dict(zip(CONTROLS, apart, strict=False))
+    return by_key

@@ -78,9 +78,11 @@ def _of_group(
         places = {key: place for place, key in enumerate(group)}
         for place, key in enumerate(same):
             free = islice(_drawn(same, place, seed), _TRIED)
-            others = (one for one in _drawn(group, places[key], seed) if facts[one] != facts[key])
+            others = (
+                other for other in _drawn(group, places[key], seed) if facts[other] != facts[key]
+            )
             costly = enumerate(islice(others, lacking))
-            yield key, (*map(Donor, free), *(Donor(one, job) for job, one in costly))
+            yield key, (*map(Donor, free), *(Donor(other, job) for job, other in costly))
 
 
 def _drawn(group: Sequence[CaptureKey], place: int, seed: int) -> Iterator[CaptureKey]:

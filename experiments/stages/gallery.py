@@ -173,13 +173,13 @@ def _lined_up(
     They are chosen where nothing is defended; where every cell is, under each defense.
     """
     bare = {pool.any_defense for pool, _ in ranked if pool.undefended}
-    found: defaultdict[tuple[str, ...], set[Position]] = defaultdict(set)
+    by_pool: defaultdict[tuple[str, ...], set[Position]] = defaultdict(set)
     for (pool, _), examples in ranked.items():
         if pool.undefended or pool.any_defense not in bare:
-            found[pool.any_defense] |= {
+            by_pool[pool.any_defense] |= {
                 _position(examples[rank - 1], seeds) for rank in ranks(len(examples), LINED_UP)
             }
-    return found
+    return by_pool
 
 
 def _position(example: ExampleKey, seeds: Mapping[str, int]) -> Position:
@@ -204,8 +204,8 @@ def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
     for attack, example, rank, total, value in wanted:
         key = CaptureKey(round=example.round, client=example.client)
         truth, number = victims.examples(key), example.example
-        found = matched(read_guess(victims, known[attack].label, key), truth, modality)
-        missed = found.assignment[number] is None
+        pairing = matched(read_guess(victims, known[attack].label, key), truth, modality)
+        missed = pairing.assignment[number] is None
         yield Shown(
             cell=example.cell,
             attack=attack.attack,
@@ -216,9 +216,9 @@ def _show(victims: Victims, wanted: Iterable[_Chosen]) -> Iterator[Shown]:
             rank=rank,
             total=total,
             value=value,
-            certified=found.certified(number),
+            certified=pairing.certified(number),
             original=content(truth, number, modality),
-            guess=None if missed else content(found.aligned, number, modality),
+            guess=None if missed else content(pairing.aligned, number, modality),
         )
 
 

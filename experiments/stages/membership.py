@@ -71,7 +71,7 @@ class MembershipScorer:
             if control == FRESH_ROW:
                 turn += key.client * len(members)
                 candidate = self._fresh[turn % len(self._fresh)]
-                others = torch.tensor([one for one in self._fresh if one != candidate])
+                others = torch.tensor([fresh for fresh in self._fresh if fresh != candidate])
             values: dict[str, float | None] = dict.fromkeys(("membership_auc", *RATES))
             if scores is not None:
                 values = ranked(float(scores[candidate]), scores[others])
@@ -97,12 +97,12 @@ class MembershipScorer:
     @cached_property
     def _members(self) -> dict[CaptureKey, dict[int, int]]:
         """For each capture, example -> candidate, for the examples that are among them."""
-        found = {}
+        by_key = {}
         for key in self.scorer.victims.keys:
             batch = self.scorer.victims.batch(key)
             places = {i: self._places.get(content(batch, i)) for i in range(len(batch))}
-            found[key] = {i: place for i, place in places.items() if place is not None}
-        return found
+            by_key[key] = {i: place for i, place in places.items() if place is not None}
+        return by_key
 
     @cached_property
     def _fresh(self) -> list[int]:
@@ -129,5 +129,5 @@ def content(batch: Batch, row: int) -> bytes:
     inputs = batch.inputs[row]
     if batch.mask is not None:
         inputs = inputs[batch.mask[row] == 1]
-    found: bytes = torch.clone(inputs).numpy().tobytes()
-    return found
+    pixels: bytes = torch.clone(inputs).numpy().tobytes()
+    return pixels

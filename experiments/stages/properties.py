@@ -77,26 +77,26 @@ class PropertyScorer:
     def _held(self) -> dict[CaptureKey, Tensor]:
         """The distinct words, special tokens aside, of a client's rows so far, ascending."""
         special = torch.tensor(self.scorer.victims.task.spec.special_ids)
-        found = {}
+        by_key = {}
         for key in self.scorer.victims.keys:
-            used = [self.scorer.victims.batch(one) for one in self._until(key)]
+            used = [self.scorer.victims.batch(seen_key) for seen_key in self._until(key)]
             words = torch.cat([b.inputs[b.mask == 1] for b in used if b.mask is not None]).unique()
-            found[key] = words[~torch.isin(words, special)]
-        return found
+            by_key[key] = words[~torch.isin(words, special)]
+        return by_key
 
     @cached_property
     def _shares(self) -> dict[CaptureKey, Tensor]:
         """The share of each class among a client's rows so far."""
-        found = {}
+        by_key = {}
         for key in self.scorer.victims.keys:
             labels = [self.scorer.victims.batch(one).labels for one in self._until(key)]
             counts = torch.cat(labels).bincount(minlength=self.scorer.victims.task.spec.num_classes)
-            found[key] = counts / counts.sum()
-        return found
+            by_key[key] = counts / counts.sum()
+        return by_key
 
     def _until(self, key: CaptureKey) -> list[CaptureKey]:
         keys = self.scorer.victims.keys
-        return [one for one in keys if one.client == key.client and one.round <= key.round]
+        return [other for other in keys if other.client == key.client and other.round <= key.round]
 
 
 def classes_told(told: Tensor | None, truth: Tensor) -> dict[str, float]:

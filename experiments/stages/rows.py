@@ -136,9 +136,9 @@ def _values(column: pa.Array, field: pa.Field, known: dict[str, str]) -> list[An
 
 def write_rows(path: Path, kind: type[R], rows: Iterable[R]) -> None:
     """Write rows of one kind as a sealed Parquet file; no rows make an empty table."""
-    schema, left, batches = _schema(kind), iter(rows), []
+    schema, rest, batches = _schema(kind), iter(rows), []
     seal, data = _Seal(schema.names), io.BytesIO()
-    while part := list(islice(left, _AT_ONCE)):
+    while part := list(islice(rest, _AT_ONCE)):
         batches.append(batch := _batch(kind, part))
         for name in schema.names:
             seal.add(name, batch[name].to_pylist())

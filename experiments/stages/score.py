@@ -124,11 +124,11 @@ class Scorer:
         self, entry: Entry, key: CaptureKey, guess: Guess, truth: Examples, control: str
     ) -> Iterator[ScoreRow]:
         """One row for each metric and example."""
-        found = matched(guess, truth, self.victims.task.modality)
+        pairing = matched(guess, truth, self.victims.task.modality)
         common = self.columns(entry, key, guess.record, control)
         rows = self.victims.records[key].rows
         for metric in self._metrics(control):
-            values = metric.score(found.aligned, truth).tolist()
+            values = metric.score(pairing.aligned, truth).tolist()
             for example, value in enumerate(values):
                 unknown = guess.record.status in UNSCORED or math.isnan(value)
                 yield ScoreRow(
@@ -138,7 +138,7 @@ class Scorer:
                     metric=metric.name,
                     unit=metric.unit,
                     value=None if unknown else value,
-                    certified=found.certified(example),
+                    certified=pairing.certified(example),
                 )
 
     def columns(

@@ -53,7 +53,7 @@ def signals(cell: Cell) -> Iterator[SignalRow]:
         if not record.signals:
             continue
         tensors = record.signals
-        each = {name: level(own.signal) for name, own in tensors.items()}
+        each = {name: level(tensor.signal) for name, tensor in tensors.items()}
         weakest = min(each, key=lambda name: each[name])
         yield SignalRow(
             cell=cell.name,
@@ -63,15 +63,15 @@ def signals(cell: Cell) -> Iterator[SignalRow]:
             client=record.key.client,
             probe=record.probe,
             signal=ratio(
-                math.hypot(*(own.clean for own in tensors.values())),
-                math.hypot(*(own.error for own in tensors.values())),
+                math.hypot(*(tensor.clean for tensor in tensors.values())),
+                math.hypot(*(tensor.error for tensor in tensors.values())),
             ),
             lowest=_finite(each[weakest]),
             middle=_finite(middle(each.values())),
             highest=_finite(max(each.values())),
             weakest=weakest,
-            bytes=sum(own.bytes for own in tensors.values()),
-            dense=sum(own.dense for own in tensors.values()),
+            bytes=sum(tensor.bytes for tensor in tensors.values()),
+            dense=sum(tensor.dense for tensor in tensors.values()),
         )
 
 
