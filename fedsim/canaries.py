@@ -16,8 +16,8 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedsim.build import explain
-from fedsim.errors import ConfigError
-from fedsim.files import Record, read_record, read_text
+from fedsim.errors import ConfigError, StoreError
+from fedsim.files import Record, Sealed, read_record
 from fedsim.plain_files import make_private
 from fedsim.seeds import generator, numpy_generator
 from fedsim.types import Tensors
@@ -141,12 +141,18 @@ def _drawn(shapes: tuple[tuple[str, torch.Size], ...], count: int, seed: int) ->
     return Canaries.draw(dict(shapes), count, generator(seed, "directions"))
 
 
+class Holder(Sealed):
+    """The client that has a canary; a cut name would leave it out of the audit."""
+
+    client: str
+
+
 @dataclass(frozen=True)
 class Planting:
     """A folder of canaries, of its owner alone: it says which of them took part.
 
     - ``canaries.json``: the ``Plan``.
-    - ``clients/0003``: the name of the client that has the canary 3.
+    - ``clients/000003``: the ``Holder`` of the canary 3; they are taken in order.
     - ``releases.json`` and ``scores.f64``, for examples: how many rows there are and the expected
       size of a batch; by release, the score of every canary.
     """
@@ -193,14 +199,14 @@ class Planting:
         Raises:
             ConfigError: all are taken.
         """
-        folder = self.root / "clients"
+        folder, mine = self.root / "clients", Holder(client=client).sealed().model_dump_json()
         folder.mkdir(exist_ok=True)
         for number in range(self.plan.count):
             path = folder / f"{number:06d}"
             with suppress(FileExistsError), path.open("x") as file:
-                file.write(client)
+                file.write(mine)
                 return number
-            if path.read_text("utf-8") == client:
+            if path.read_bytes() == mine.encode():
                 return number
         raise ConfigError(
             f"{self.root}: has canaries for {self.plan.count} clients, and here is another. "
@@ -208,8 +214,22 @@ class Planting:
         )
 
     def numbers(self) -> dict[str, int]:
-        """Client -> its canary."""
-        return {read_text(path): int(path.name) for path in (self.root / "clients").glob("*")}
+        """Client -> its canary.
+
+        Raises:
+            StoreError: a client's file is missing, cut or altered.
+        """
+        numbers = dict[str, int]()
+        for number in range(len(list((self.root / "clients").glob("*")))):
+            path = self.root / "clients" / f"{number:06d}"
+            try:
+                numbers[read_record(path, Holder).client] = number
+            except StoreError:
+                raise StoreError(
+                    f"{path}: missing, cut or altered, and a canary must not be left out. Restore "
+                    "the file, or run the test again with a new folder of canaries."
+                ) from None
+        return numbers
 
     def update(self, sent: Tensors, client: str, round_: int) -> Tensors:
         """What a client replies: a canary added to the weights that it was sent, or hardly any.

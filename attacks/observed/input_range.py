@@ -8,7 +8,7 @@ law is known that they could be compared with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from attacks.observed.calls import inputs_of, noted
+from attacks.observed.cuts import CUTS
 from attacks.observed.pixel_prior import PixelPrior
+from attacks.observed.readings import read
 from attacks.observed.running_statistics import tracking_layers, without_broadcast
 from fedsim.capture import Observation
 from fedsim.tasks.base import Task, load_state
@@ -31,7 +33,7 @@ _BATCH = 4
 """Examples of a batch at most; means of more vary less, so that this is on the safe side."""
 _EXPLAINS = 3.0
 """Standard deviations up to which a range explains what was received."""
-_DOUBTED = 2.0
+_DOUBTED = 2.5
 """Standard deviations up to which [0, 1] is not doubted, so that nothing else is tried."""
 _SLACK = 0.15
 """Deviation by a range's width, and of log contrast, not held against it: no law is exact."""
@@ -39,6 +41,10 @@ _ROUGH = 1.9
 """Roughness above which noise or another defense covers the gradient; that of images is below."""
 _DARK = 0.5
 """Contrast lost where black is the background, as of digits; colour pictures have none."""
+_NEAR = 4.0
+"""Distances between two numbers on the wire up to which an entry is next to zero."""
+_CUT_OUTPUTS = 3
+"""Outputs with one largest entry; the slopes of two, as of two classes, may be opposite."""
 _NORMALISED = {
     1: ((0.1307,), (0.3081,)),
     3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -151,9 +157,10 @@ def _statistics(
         return None
     name, layer = calls[0].name, calls[0].layer
     assert isinstance(layer, _NormBase)
-    mean, variance = _seen_moments(observation, name, layer)
-    if not bool(mean.any()):  # as a network that is not trained has them
+    moments = _seen_moments(observation, name, layer)
+    if moments is None:
         return None
+    mean, variance = moments
 
     def inputs(images: Tensor) -> Tensor:
         run = lambda: task.loss(network, Batch(images, task.any_labels(len(images))))  # noqa: E731
@@ -179,16 +186,23 @@ def _statistics(
     return _Reading(numbers(mean.double(), variance.double()), drawn, what)
 
 
-def _seen_moments(observation: Observation, name: str, layer: _NormBase) -> tuple[Tensor, Tensor]:
-    """Mean and variance at a layer: of the client's batches where it sent them."""
-    mean, variance = f"{name}.running_mean", f"{name}.running_var"
-    sent = observation.sent
-    moved = mean in observation.received and observation.kind == "weights"
-    if moved and not torch.equal(observation.received[mean], sent[mean]):
+def _seen_moments(
+    observation: Observation, name: str, layer: _NormBase
+) -> tuple[Tensor, Tensor] | None:
+    """Mean and variance at a layer: of the client's batches where it sent them.
+
+    None of a network that is not trained, or where the client's were filtered.
+    """
+    names = [f"{name}.running_mean", f"{name}.running_var"]
+    sent, received = observation.sent, observation.received
+    moved = names[0] in received and observation.kind == "weights"
+    if moved and not torch.equal(received[names[0]], sent[names[0]]):
         own = without_broadcast(observation, {name: layer}, 1)
         if own:
+            if _filtered(observation, names):
+                return None
             return own[f"batch-mean {name}"], own[f"batch-variance {name}"]
-    return sent[mean], sent[variance]
+    return (sent[names[0]], sent[names[1]]) if bool(sent[names[0]].any()) else None
 
 
 def _gradient(
@@ -222,7 +236,7 @@ def _gradient(
         return numbers(slopes, totals)
 
     update = observation.update(names)
-    if _roughness(update[names[0]]) > _ROUGH:
+    if _roughness(update[names[0]]) > _ROUGH or _filtered(observation, names):
         return None
     what = f"the gradient of {names[0]!r} shows"
     return _Reading(numbers(update[names[0]], update[names[1]]), drawn, what)
@@ -234,6 +248,40 @@ def _moments(slopes: Tensor, totals: Tensor) -> Tensor:
     means = (slopes * totals).sum(0).mean(1) / energy
     rest = (slopes - totals * means.view(1, -1, 1)).square().sum() / slopes[0].numel()
     return torch.cat([means, (rest / energy).log().view(1) / 2])
+
+
+def _filtered(observation: Observation, names: Sequence[str]) -> bool:
+    """Whether entries were zeroed, cut to one size, or reduced to signs on the way.
+
+    Zeros of outputs with hardly a slope do not count, nor do as many as there are entries next to
+    zero, which rounding explains. Of what is cut, the largest entries of several outputs have one
+    size.
+
+    Args:
+        observation: of a client.
+        names: of tensors ``(output, ...)``.
+    """
+    update = observation.update(names)
+    parts = [update[name].reshape(len(update[name]), -1) for name in names]
+    received = [observation.received[k].view_as(v) for k, v in zip(names, parts, strict=True)]
+    readings = [read(part) for part in parts]
+    if all(reading.signs for reading in readings):
+        return True
+    zeros = []
+    for reading, part, raw in zip(readings, parts, received, strict=True):
+        spacing = (torch.finfo(raw.dtype).eps * raw.abs()).clamp(min=reading.step)
+        near = (part != 0) & (part.abs() <= _NEAR * spacing)
+        zeros.append((part == 0).double() - near.double())
+    entries = torch.cat(parts, 1)
+    energy, alive = entries.square().sum(1), entries.any(1)
+    if any(part.shape[1] == 1 and float(part[alive].sum()) > 0 for part in zeros):
+        return True
+    share = torch.cat(zeros, 1)[:, entries.any(0)].mean(1).clamp(min=0)
+    if float(share @ energy) > (1 - CUTS.full_share) * float(energy.sum()):
+        return True
+    largest = entries.abs().amax(1)
+    cut = largest > (1 - CUTS.equal_magnitude) * largest.max()
+    return int(cut.sum()) >= _CUT_OUTPUTS
 
 
 def _roughness(slopes: Tensor) -> float:

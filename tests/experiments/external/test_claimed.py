@@ -22,7 +22,7 @@ from experiments.bounds.claims import Claim
 from experiments.bounds.one_run import Trial
 from experiments.external.claimed import Stated, judged
 from fedsim.canaries import Planting, canary_update
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, StoreError
 from server.grids.in_process import InProcessGrid
 from server.grids.local import run_server
 from tests.experiments.conftest import Said
@@ -160,6 +160,22 @@ def test_a_folder_of_canaries_is_its_owners_alone_and_of_one_plan(tmp_path: Path
         Planting.make(tmp_path / "other", "update", -1.0, 8)
     with pytest.raises(ConfigError, match="do not fit into the 6 coordinates"):
         planting.plan.directions({"w": torch.Size([2, 3])})
+
+
+@pytest.mark.parametrize("fault", ["cut", "empty", "another name", "removed"])
+def test_no_canary_is_left_out_for_a_spoilt_file(fault: str, tmp_path: Path) -> None:
+    planting = Planting.make(tmp_path / "canaries", "update", 1.0, 8)
+    for client in ("site-1", "site-12", "site-3"):
+        planting.number(client)
+    path = tmp_path / "canaries" / "clients" / "000001"
+    whole = path.read_text()
+    if fault == "removed":
+        path.unlink()
+    else:
+        spoilt = {"cut": whole[:12], "empty": "", "another name": whole.replace("12", "1")}
+        path.write_text(spoilt[fault])
+    with pytest.raises(StoreError, match="000001: missing, cut or altered"):
+        planting.numbers()
 
 
 def test_more_clients_than_canaries_are_refused(tmp_path: Path) -> None:

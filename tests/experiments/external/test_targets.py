@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -191,21 +192,29 @@ def test_solved_inputs_are_not_cut(low: float, high: float, said: bool) -> None:
     assert fedsim.score(guess, inputs).mean("psnr") > 60
 
 
+def natural(count: int) -> Tensor:
+    prior = PixelPrior.of(None, (3, 16, 16))
+    none, rng = torch.zeros(0, dtype=torch.int64), torch.Generator().manual_seed(9)
+    return (prior.mean + prior.draw(count, none, rng)).clamp(0, 1).float()
+
+
+def first_layer_net(shown_by: str) -> nn.Sequential:
+    """A network whose statistics, or the gradient of its first layer, show its inputs."""
+    torch.manual_seed(3)
+    middle = [nn.BatchNorm2d(16)] if shown_by == "statistics" else []
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 1, 1), *middle, nn.ReLU(), nn.Flatten(), nn.Linear(16 * 256, 5)
+    )
+
+
 @pytest.mark.parametrize(("low", "high"), [((-1.0,), (1.0,)), ((0.0,), (255.0,)), ((0.0,), (1.0,))])
 @pytest.mark.parametrize("shown_by", ["statistics", "gradient"])
 def test_the_range_of_images_is_found(
     low: tuple[float, ...], high: tuple[float, ...], shown_by: str
 ) -> None:
     """Images by the law of natural ones, of which a search needs the range."""
-    prior = PixelPrior.of(None, (3, 16, 16))
-    none, rng = torch.zeros(0, dtype=torch.int64), torch.Generator().manual_seed(9)
-    pixels = (prior.mean + prior.draw(4, none, rng)).clamp(0, 1).float()
-    form = InputForm((3, 16, 16), low, high)
-    torch.manual_seed(3)
-    middle = [nn.BatchNorm2d(16)] if shown_by == "statistics" else []
-    net = nn.Sequential(
-        nn.Conv2d(3, 16, 3, 1, 1), *middle, nn.ReLU(), nn.Flatten(), nn.Linear(16 * 256, 5)
-    )
+    pixels, form = natural(4), InputForm((3, 16, 16), low, high)
+    net = first_layer_net(shown_by)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     optimizer = torch.optim.SGD(net.parameters(), 1e-5)
     cross_entropy(net, Batch(form.given(pixels), torch.tensor([0, 1, 2, 3]))).backward()
@@ -227,13 +236,41 @@ def test_the_range_of_images_is_found(
     assert (said.task.spec.low, said.task.spec.high) == ((0.0,), (1.0,))
 
 
-def test_noise_shows_no_range() -> None:
-    net = network(5)
-    gradients = [
-        torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) for p in net.parameters()
-    ]
+def filtered(entries: Tensor, share: float, most: float) -> Tensor:
+    """As filters on clients do: the smallest are zeroed, the largest cut."""
+    sizes = entries.abs()
+    return (entries * (sizes >= sizes.quantile(share))).clamp(
+        -most * sizes.max(), most * sizes.max()
+    )
+
+
+@pytest.mark.parametrize(
+    "defended",
+    [
+        lambda entries: torch.randn(len(entries), generator=torch.Generator().manual_seed(0)),
+        torch.sign,
+        lambda entries: filtered(entries, 0.99, 1.0),
+        lambda entries: filtered(entries, 0.9, 0.3),
+        lambda entries: filtered(entries, 0.1, 0.01),
+    ],
+    ids=["noise", "signs", "pruning", "percentile", "cut"],
+)
+@pytest.mark.parametrize("shown_by", ["statistics", "gradient"])
+def test_a_defense_shows_no_range(shown_by: str, defended: Callable[[Tensor], Tensor]) -> None:
+    pixels = natural(4)
+    net = first_layer_net(shown_by)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    cross_entropy(net, Batch(pixels, torch.tensor([0, 1, 2, 3]))).backward()
+    torch.optim.SGD(net.parameters(), 1e-3).step()
+    moved = {k: v - before[k] for k, v in net.state_dict().items() if v.is_floating_point()}
+    sizes = [value.numel() for value in moved.values()]
+    parts = defended(torch.cat([value.flatten() for value in moved.values()])).split(sizes)
+    after = {
+        name: before[name] + part.view_as(before[name])
+        for name, part in zip(moved, parts, strict=True)
+    }
     victim = fedsim.Update.of(
-        net, gradients=gradients, loss=cross_entropy, image_shape=tuple(IMAGE.shape[1:])
+        net, before=before, after=before | after, loss=cross_entropy, image_shape=(3, 16, 16)
     )
     assert "inputs lie in" not in victim.match
 
