@@ -30,9 +30,8 @@ from attacks.solved.ratio import Ratio
 from attacks.solved.spear import Spear
 from attacks.span.span import Span
 from attacks.texts.cuts import CUTS as TEXT_CUTS
-from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
-from attacks.texts.tag import TAG
+from attacks.texts.tag import TAG, DLGText
 from attacks.tokens.cuts import CUTS as TOKEN_CUTS
 from fedsim.build import registry
 

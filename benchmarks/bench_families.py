@@ -21,9 +21,8 @@ from attacks.observed.factored import Factored
 from attacks.observed.factors import Products
 from attacks.observed.replay import replay
 from attacks.span.span import Span
-from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
-from attacks.texts.tag import TAG
+from attacks.texts.tag import TAG, DLGText
 from benchmarks.family_cases import SHAPES, FamilyCase
 from fedsim.capture import Observation
 from fedsim.data.rows import load_rows

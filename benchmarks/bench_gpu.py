@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from attacks.base import Job, Reconstruction
-from attacks.scheduling.groups import HALVED, reconstruct
 from attacks.scheduling.jobs import Demand, JobSpec, plan
-from attacks.scheduling.worker import run_job
+from attacks.scheduling.worker import HALVED, reconstruct, run_job
 from attacks.texts.lamp import LAMP
 from benchmarks.family_cases import FamilyCase
 from benchmarks.measure import Measure

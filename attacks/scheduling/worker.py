@@ -6,16 +6,15 @@ import gc
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
 from attacks import attacks_for
-from attacks.base import Attack, Reconstruction, check_facts
-from attacks.scheduling.groups import reconstruct
+from attacks.base import Attack, Job, Reconstruction, check_facts
 from attacks.scheduling.jobs import JobSpec, Progress
-from attacks.scheduling.outcomes import AttackOutcome, write_outcome
+from attacks.scheduling.outcomes import AttackOutcome, is_out_of_memory, write_outcome
 from attacks.scheduling.prepared import Report, job_of, prepare
 from attacks.scheduling.readings import best_reading, load_reply
 from fedsim.build import build
@@ -23,11 +22,13 @@ from fedsim.capture import CaptureKey, CaptureStore, Observation
 from fedsim.devices import device_for, device_name, float32
 from fedsim.errors import CannotAttack, FedsimError, Terminated
 from fedsim.records import JobRecord
-from fedsim.seeds import derive, seeded
+from fedsim.seeds import derive, generator, seeded
 from fedsim.settings import unchanged
 from fedsim.tasks import from_elsewhere, load_task
 from fedsim.tasks.base import Task
 from fedsim.types import Tensors
+
+HALVED = "the memory did not hold all victims at once, so that the group was halved"
 
 _LOST: tuple[type[Exception], ...] = (torch.AcceleratorError,)
 """Errors after which a process cannot use its GPU, such as an index out of range in a kernel."""
@@ -168,3 +169,38 @@ def _load(
             yield key, replace(seen, sent=sent.setdefault(store.record(key).sent_sha256, seen.sent))
         except FedsimError as error:
             yield key, error
+
+
+def reconstruct(
+    attack: Attack, group: Sequence[Observation], task: Task, job: Job, spec: JobSpec
+) -> Sequence[AttackOutcome]:
+    """A guess for each observation, or the error that rules it out.
+
+    One that cannot be attacked does not prevent attacks on the others. Where memory runs out the
+    group is halved, which its guesses note and which changes their rounding. A client's rounds stay
+    together.
+    """
+    rngs = [generator(spec.seed, "attack", o.key.round, o.key.client, spec.label) for o in group]
+    try:
+        return attack.reconstruct(group, task, rngs, job)
+    except CannotAttack as error:
+        if len(group) == 1:
+            return [error]
+        parts, note = [[own] for own in group], ""
+    except Exception as error:
+        if attack.grouped_by in ("same_client", "whole_run") or not is_out_of_memory(error):
+            raise
+        if len(group) == 1:
+            return [error]
+        half = len(group) // 2
+        parts, note = [list(group[:half]), list(group[half:])], HALVED
+    if job.device.type == "cuda":
+        torch.cuda.empty_cache()
+    found = [one for part in parts for one in reconstruct(attack, part, task, job, spec)]
+    return [_noted(one, note) for one in found]
+
+
+def _noted(outcome: AttackOutcome, note: str) -> AttackOutcome:
+    if not isinstance(outcome, Reconstruction) or note in outcome.note:
+        return outcome
+    return replace(outcome, note="; ".join(filter(None, (outcome.note, note))))

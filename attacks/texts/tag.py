@@ -1,4 +1,4 @@
-"""TAG: gradient attack on transformer-based language models (Deng et al. 2021)."""
+"""TAG (Deng et al. 2021) and DLG (Zhu et al. 2019, section 4.2) on text."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ class TAG(TextMatching):
     alpha_reg: Annotated[float, Field(ge=0)] = 0.0
     alpha_lm: Annotated[float, Field(ge=0)] = 0.0
     discrete: Discrete = "none"
+
+
+@dataclass(frozen=True)
+class DLGText(TAG):
+    """Match gradients by squared differences, with Adam from a single start.
+
+    DLG (Zhu et al., NeurIPS 2019) as LAMP's authors run it, with a high learning rate and labels
+    granted or inferred from the head. The paper uses L-BFGS and also searches for the labels, which
+    is ``labels = "joint"``.
+    """
+
+    title: ClassVar[str] = "DLG (text)"
+
+    distance: Distance = "l2"

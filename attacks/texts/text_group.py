@@ -12,13 +12,12 @@ from attacks.base import Job
 from attacks.observed.factored import Factored
 from attacks.observed.replay import Replay, observed_gradient, replay, step_length
 from attacks.observed.word_rows import noise_variance, standing_out, tables
-from attacks.texts.adapted_objective import adapted, stepped
 from attacks.texts.denoising import denoised
 from attacks.texts.frames import Frames, LossWeights
 from attacks.texts.hypotheses import Hypothesis
 from attacks.texts.label_search import Classes, LabelSearch, NextTokens, Targets
 from attacks.texts.language_prior import LanguagePrior
-from attacks.texts.matching import Matching, TextObjective
+from attacks.texts.matching import Matching, TextObjective, adapted, stepped
 from attacks.texts.surrogate_model import SurrogateModel
 from attacks.texts.text_options import TextOptions
 from attacks.texts.text_search import Search

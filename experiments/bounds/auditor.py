@@ -8,15 +8,15 @@ in a replay leaves the training as it was, and a canary's gradient does not depe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from experiments.bounds.canaries import Planted, Replaced
 from experiments.bounds.one_run import Trial
 from fedsim.canaries import LOUD, Canaries, turn
 from fedsim.defenses.base import Defense, Gaussian
@@ -24,7 +24,7 @@ from fedsim.federation import FederationConfig
 from fedsim.local.client import LocalClient
 from fedsim.local.steps import schedule
 from fedsim.seeds import generator, numpy_generator
-from fedsim.types import Rows, Tensors
+from fedsim.types import Batch, Rows, Tensors
 
 Sampler: TypeAlias = Callable[[FederationConfig, int, int, int, int], Sequence[Sequence[int]]]
 Shapes: TypeAlias = dict[str, torch.Size]
@@ -106,3 +106,29 @@ class Auditor:
                 product = turn(round_) * canary.products(received)[0] / self._noise.clip
                 scores[number, round_ - 1] = (product - opposite) / (1 - opposite)
         return Trial(scores.numpy(), coins, np.zeros(len(coins)))
+
+
+@dataclass(frozen=True)
+class Planted(LocalClient):
+    """A client in whose batch canaries stand as further examples, for ``dp_sgd``."""
+
+    canaries: tuple[Tensors, ...]
+
+    def single_gradients(self, model: nn.Module, batch: Batch) -> Iterator[tuple[Tensors, float]]:
+        """Gradients of the examples, then the canaries."""
+        yield from super().single_gradients(model, batch)
+        yield from ((canary, 0.0) for canary in self.canaries)
+
+
+@dataclass(frozen=True)
+class Replaced(LocalClient):
+    """A client that sends a canary instead of what it has learned, for ``dp_client``."""
+
+    canary: Tensors
+
+    def gradient(
+        self, model: nn.Module, batch: Batch, rng: torch.Generator
+    ) -> tuple[Tensors, Tensors, float]:
+        """The canary, twice, and no loss."""
+        del model, batch, rng
+        return self.canary, self.canary, 0.0

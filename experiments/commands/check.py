@@ -74,7 +74,7 @@ def check(
     """
     from experiments.analysis.gate import Limit, broken
     from experiments.analysis.summary import metric_classes
-    from experiments.report.leak_gate import open_verdicts
+    from experiments.report.headline import open_verdicts
 
     limits = [Limit(*_limit(text), most=True) for text in most or []]
     limits += [Limit(*_limit(text), most=False) for text in least or []]

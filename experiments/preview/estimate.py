@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -19,7 +19,6 @@ from experiments.plan.cells import Cell
 from experiments.plan.entries import entries
 from experiments.plan.rehearsal import Start
 from experiments.preview.replies import replies
-from experiments.preview.timed_jobs import PATIENCE, StepClock, TimedTrial
 from fedsim.build import build
 from fedsim.capture import CaptureKey, Observation
 from fedsim.data.partition import partition
@@ -29,6 +28,10 @@ from fedsim.errors import CannotAttack
 from fedsim.local.steps import schedule
 from fedsim.seeds import generator
 from fedsim.threads import one_thread
+
+PATIENCE = 0.5
+"""Seconds after which the timing of an attack stops."""
+_LOOKS = 4  # steps of a search that are timed, if they are quick
 
 _EVALUATED = 16  # held-out rows that are timed
 _LONG = 5  # work that takes more seconds than this is timed only once
@@ -261,3 +264,40 @@ def _seconds(work: Callable[[], object]) -> float:
         if took[-1] > _LONG:
             break
     return min(took)
+
+
+@dataclass
+class StepClock(Job):
+    """A job that stops a search after a few steps and records when each of them began."""
+
+    looks: list[float] = field(default_factory=list)
+
+    @property
+    def expired(self) -> bool:
+        """True once enough steps have been timed."""
+        self.looks.append(time.perf_counter())
+        return len(self.looks) > _LOOKS or self.looks[-1] - self.looks[0] > PATIENCE
+
+    @property
+    def span(self) -> float:
+        """Seconds from the first step that was timed to the last."""
+        return self.looks[-1] - self.looks[0] if self.looks else 0.0
+
+    @property
+    def step(self) -> float:
+        """Mean seconds per step."""
+        return self.span / max(1, len(self.looks) - 1)
+
+
+@dataclass
+class TimedTrial(Job):
+    """A job that stops an attack after a while and records whether it had to."""
+
+    began: float = field(default_factory=time.perf_counter)
+    heard: bool = False
+
+    @property
+    def expired(self) -> bool:
+        """True once the attack has run long enough to be called slow."""
+        self.heard = self.heard or time.perf_counter() - self.began > PATIENCE
+        return self.heard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from experiments.plan.levels import level_of
 from experiments.plan.rehearsal import Start, rehearse
 from experiments.preview.estimate import CostEstimate, estimate
 from experiments.preview.feasibility import feasible
-from experiments.preview.memory import heaviest_job
 from experiments.preview.replies import replies
 from experiments.wording.threat import ATTACKER, OUT_OF_SCOPE, ThreatModel, threat_model
+from fedsim.build import build
 from fedsim.cell import CellConfig
 from fedsim.federation import FederationConfig
 from fedsim.models.mode import has_train_mode
@@ -264,3 +264,33 @@ def _captures(config: CellConfig) -> int:
     replies = config.federation.replies
     clients = min(len(config.capture.clients) or replies, replies)
     return len(config.captured_rounds) * (clients + config.probes.count)
+
+
+def heaviest_job(cells: Sequence[Cell], starts: Mapping[str, Start]) -> tuple[str, int, int]:
+    """Of the attack whose jobs hold the most: its label, the updates of a job, and their bytes.
+
+    All of them are on the device while the job works, beside what its search needs. A job of an
+    attack that learns from auxiliary rows also holds their updates, as far as it keeps them.
+    """
+    jobs = [("", 0, 0)]
+    for cell in cells:
+        for entry in entries(cell.experiment):
+            attack = build(attack_classes(), entry.table, f"attacks.{entry.label}")
+            together = _together(cell.config, cell.experiment.attack_stage.group_size)
+            count = together[attack.grouped_by]
+            jobs.append((entry.label, count, count * starts[cell.name].reply_bytes))
+    return max(jobs, key=lambda job: job[2])
+
+
+def _together(config: CellConfig, group_size: int) -> dict[str, int]:
+    """Most captures of a job, by how an attack groups them."""
+    replies = config.federation.replies
+    clients = min(len(config.capture.clients) or replies, replies) + config.probes.count
+    of_round = min(group_size, clients)
+    rounds = len(config.captured_rounds)
+    return {
+        "each": 1,
+        "same_weights": of_round,
+        "same_client": rounds,
+        "whole_run": rounds * clients,
+    }

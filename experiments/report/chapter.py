@@ -24,10 +24,8 @@ from experiments.report.lineup import Lineup, lineups
 from experiments.report.naming import place_of
 from experiments.report.pareto import pictures
 from experiments.report.recovered_rows import union_figures, union_table, unions
-from experiments.report.result_tables import tables
+from experiments.report.result_tables import tables, tradeoff_tables, trend
 from experiments.report.tables import Table, named
-from experiments.report.tradeoff_tables import tradeoff_tables
-from experiments.report.trend_table import trend
 from experiments.report.verdict_tables import defense_table, verdict_tables
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import Shown

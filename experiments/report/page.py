@@ -16,7 +16,6 @@ from experiments.analysis.summary import metric_classes
 from experiments.preview.catalog import CATALOGS
 from experiments.report import templates
 from experiments.report.answers import certainty, overall
-from experiments.report.binding import Binder
 from experiments.report.chapter import Chapter
 from experiments.report.costs import costs
 from experiments.report.figures import INK
@@ -28,6 +27,7 @@ from experiments.report.phrases import attackers, scope, simulated, threats, tol
 from experiments.report.reasons import phrases
 from experiments.report.statements import shade, word_of
 from experiments.report.tables import text_of
+from experiments.report.templates import Binder
 from experiments.report.verdict_tables import rule
 from experiments.wording.defense_names import defense_name, family, short_options
 from experiments.wording.names import natural, options, show, title, utility_unit

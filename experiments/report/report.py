@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.analysis.findings import Findings, Problem, TaskFindings
@@ -16,19 +16,21 @@ from experiments.report.brackets import budgets, holds
 from experiments.report.chapter import Chapter, chapter
 from experiments.report.footer import cost, cover, provenance_lines
 from experiments.report.page import render
-from experiments.report.pooled import pooled
 from experiments.report.tables import Table, to_csv, write_table
 from experiments.stages.coverage import Coverage
 from experiments.stages.gallery import read_gallery
 from experiments.stages.progress import scored_progress
 from experiments.stages.rows import read_rows
 from experiments.stages.updates import UpdateRow
+from experiments.wording.names import title
 from fedsim.cell import CellConfig
 from fedsim.errors import StoreError
 from fedsim.files import read_record, read_text, write_bytes
 from fedsim.plain_files import make_private
 from fedsim.records import ScoreRow, UtilityRow
 from fedsim.redaction import redacted
+
+WHERE = ("task", "dataset", "model", "protocol")
 
 PAGES = {False: "index.html", True: "full.html"}
 """In full or not -> the file of the page."""
@@ -161,3 +163,27 @@ def _write_files(
             else:
                 write_bytes(path.with_suffix(".png"), figure.png)
             write_bytes(path, svg.encode())
+
+
+def pooled(parts: Sequence[tuple[TaskFindings, Mapping[str, Table]]]) -> list[Table]:
+    """The tables of several tasks by kind, each row with the task that it is of; none is empty.
+
+    A column that a task lacks is blank there.
+    """
+    kinds = dict.fromkeys(kind for _, tables in parts for kind in tables)
+    pools = []
+    for kind in kinds:
+        mine = [(section, tables[kind]) for section, tables in parts if kind in tables]
+        columns = tuple(dict.fromkeys(name for _, table in mine for name in table.columns))
+        rows = tuple(
+            (
+                title(section.task),
+                *(section.dataset, section.model, title(section.protocol)),
+                *(values.get(name) for name in columns),
+            )
+            for section, table in mine
+            for values in (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+        )
+        if rows:
+            pools.append(Table(kind, mine[0][1].caption, (*WHERE, *columns), rows))
+    return pools

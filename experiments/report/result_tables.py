@@ -1,11 +1,26 @@
-"""The tables of results of one section: leakage, rounds, utility and jobs."""
+"""The tables of results of one section: leakage, rounds, trends, utility and its price, jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+
+import pandas as pd
+
 from experiments.analysis.findings import Leakage, Result, TaskFindings
-from experiments.report.naming import attack_name, named_place, place_of, shown_metrics
+from experiments.analysis.frames import PLACE, frame
+from experiments.analysis.keys import DefenseInSetting
+from experiments.report.naming import (
+    attack_name,
+    named_place,
+    place_of,
+    shown_metrics,
+    unit_of_main,
+)
+from experiments.report.numbers import number
 from experiments.report.tables import Number, Table, Value
-from experiments.wording.defense_names import defense_name
+from experiments.stages.updates import UpdateRow
+from experiments.wording.defense_names import defense_name, family
 from experiments.wording.names import title, utility_unit
 from fedsim.records import OTHER_CLIENT, PRIOR_ONLY, STATUSES, shown
 
@@ -198,3 +213,108 @@ def _statistics(measured: Leakage) -> tuple[Value, ...]:
         *(measured.n, measured.clusters, *(_number(value, measured.unit) for value in values)),
         *(_number(share.threshold if share else None, measured.unit), beyond),
     )
+
+
+def tradeoff_tables(section: TaskFindings) -> tuple[Table, Table]:
+    """Leakage at a stated loss of utility, and compared with DP-SGD of equal utility."""
+    where, unit, evidence = place_of(section), unit_of_main(section), section.evidence
+    loss = f"{100 * evidence.at_loss[0].loss:g} %" if evidence.at_loss else "a stated share"
+    return (
+        Table(
+            "at-loss",
+            f"The least leakage of each family of defenses that costs at most {loss} of the "
+            f"utility without a defense: mean {title(section.main)} of the strongest attack. A "
+            "value between two members of the family is interpolated linearly; no such setting was "
+            "run. The interval takes utility as known and ignores that the member was chosen on "
+            f"the same victims: {where}.",
+            ("setting", "defense", "leakage", "victims", "how"),
+            tuple(
+                (
+                    *(row.setting, family(row.defense)),
+                    number(section, row.leakage),
+                    row.leakage.n if row.leakage else None,
+                    row.how,
+                )
+                for row in evidence.at_loss
+            ),
+        ),
+        Table(
+            "equal-utility",
+            "Each defense compared with DP-SGD of the same utility, both under the strongest "
+            "attack on them and on the same victims. DP-SGD is interpolated between its settings, "
+            "with no defense as the weakest one and without those that another setting beats in "
+            "both leakage and utility. The intervals hold at 95 % each and ignore that attacks and "
+            f"settings were chosen on the same victims. Above 0, DP-SGD leaks less: {where}.",
+            ("setting", "defense", "leakage", "DP-SGD", "defense less DP-SGD", "victims", "how"),
+            tuple(
+                (
+                    *named_place(row.place),
+                    None if row.leakage is None else Number(row.leakage, unit),
+                    None if row.dp_sgd is None else Number(row.dp_sgd, unit),
+                    number(section, row.difference),
+                    row.difference.n if row.difference else None,
+                    row.how,
+                )
+                for row in evidence.equal_utility
+            ),
+        ),
+    )
+
+
+def trend(section: TaskFindings, updates: Iterable[UpdateRow]) -> Table:
+    """One row per attack, defense and kind of probe with two captured rounds or more."""
+    norms = mean_norms(section, updates)
+    shown = [
+        result
+        for result in section.results
+        if not result.is_null and len(result.rounds.get(section.main, ())) > 1
+    ]
+    return Table(
+        "trend",
+        f"Mean {title(section.main)} in the first, middle and last captured round with its 95 % "
+        "interval, clustered by client, and the mean norm of the updates of these rounds. Clients "
+        "that do not use all of their rows train on others in each round, probes always on the "
+        "same: "
+        f"{place_of(section)}.",
+        (
+            *("setting", "defense", "attack", "probe", "rounds", "first", "middle", "last"),
+            *("norm first", "norm middle", "norm last"),
+        ),
+        tuple(_row(section, result, norms) for result in shown),
+    )
+
+
+def _row(
+    section: TaskFindings, result: Result, norms: Mapping[tuple[DefenseInSetting, int], float]
+) -> tuple[Value, ...]:
+    rounds = result.rounds[section.main]
+    numbers = list(rounds)
+    middle = numbers[len(numbers) // 2] if len(numbers) > 2 else None
+    picked = (numbers[0], middle, numbers[-1])
+    leakages = [None if number is None else rounds[number] for number in picked]
+    lengths = [None if n is None else norms.get((result.place, n)) for n in picked]
+    return (
+        *named_place(result.place),
+        attack_name(section, result),
+        "" if result.probe == "none" else result.probe,
+        ", ".join(str(number) for number in picked if number is not None),
+        *(
+            Number(leakage.mean, leakage.unit, leakage.low, leakage.high) if leakage else None
+            for leakage in leakages
+        ),
+        *(None if length is None else Number(length) for length in lengths),
+    )
+
+
+def mean_norms(
+    section: TaskFindings, rows: Iterable[UpdateRow]
+) -> Mapping[tuple[DefenseInSetting, int], float]:
+    """Mean norm of the updates over clients and seeds, by defense and round."""
+    places = section.by_cell
+    here = [row for row in rows if row.cell in places]
+    owners = pd.DataFrame([places[row.cell] for row in here], columns=PLACE)
+    updates = frame(here, UpdateRow).join(owners)
+    return {
+        (DefenseInSetting(*place), number): fmean(norms)
+        for (*place, number), norms in updates.groupby([*PLACE, "round"]).norm
+    }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedsim.cell import TaskKind
 from fedsim.files import Record
-from fedsim.kernels import twice_differentiable
 from fedsim.metrics.base import Examples, Metric
 from fedsim.models.lora import LoRA
 from fedsim.schema import Column
@@ -230,3 +231,19 @@ def load_state(network: nn.Module, tensors: Tensors) -> None:
                 shapes = f"{tuple(own[name].shape)}, not {tuple(value.shape)}"
                 raise ValueError(f"{name}: the network's tensor has the shape {shapes}")
             own[name].copy_(value)
+
+
+@contextmanager
+def twice_differentiable(network: nn.Module) -> Iterator[None]:
+    """Run a forward pass on kernels that have a second derivative, which gradient matching takes.
+
+    Fused attention has none, on the CPU and on GPUs; nor have cuDNN's recurrent layers.
+    """
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.enabled
+    cudnn.enabled = before and not any(isinstance(part, nn.RNNBase) for part in network.modules())
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        cudnn.enabled = before

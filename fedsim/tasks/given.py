@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fedsim.errors import ConfigError
 from fedsim.models.network import ImageNetwork, copied
@@ -17,7 +19,6 @@ from fedsim.tasks.base import Network, Task, TaskSpec
 from fedsim.tasks.given_transformer import is_transformer, transformer_task, unwrapped
 from fedsim.tasks.images import ImageClassification
 from fedsim.tasks.inputs import InputForm, Range
-from fedsim.tasks.promotion import Promotion
 from fedsim.tasks.targets import (
     TargetForm,
     check_scalar,
@@ -297,3 +298,28 @@ def _said(error: Exception) -> str:
 
 def _cross_entropy(network: Any, batch: Batch) -> Tensor:  # noqa: ANN401
     return nn.functional.cross_entropy(network(batch.inputs), batch.labels)
+
+
+class Promotion(TorchFunctionMode):
+    """Take float32 tensors for float64 wherever the two meet, as a loss's own weights do."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """The function of arguments that agree."""
+        del types
+        both = (tuple(args), dict(kwargs or {}))
+        kinds = {
+            value.dtype
+            for value in tree_leaves(both)
+            if isinstance(value, Tensor) and value.dtype.is_floating_point
+        }
+        if len(kinds) > 1 and torch.float64 in kinds:
+            both = tree_map_only(
+                Tensor, lambda v: v.double() if v.dtype == torch.float32 else v, both
+            )
+        return func(*both[0], **both[1])

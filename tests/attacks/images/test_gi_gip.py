@@ -15,10 +15,9 @@ from torch import Tensor
 
 from attacks.base import Job
 from attacks.images import generators
-from attacks.images.components import Components
 from attacks.images.evidence import NOTE, SMOOTHED
 from attacks.images.generator import Generator, load_weights, read_weights
-from attacks.images.generators import build_generator
+from attacks.images.generators import Components, build_generator
 from attacks.images.gi_gip import GIGIP
 from attacks.images.image_losses import matching_loss
 from attacks.images.inverting import Inverting

@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from attacks.base import Attack, Reconstruction
-from attacks.scheduling.groups import HALVED
 from attacks.scheduling.jobs import JobSpec, settled
 from attacks.scheduling.ledger import Ledger
 from attacks.scheduling.serial import run_serial
-from attacks.scheduling.worker import run_job
+from attacks.scheduling.worker import HALVED, run_job
 from fedsim.capture import Observation
 from fedsim.errors import StoreError, Terminated
 from fedsim.records import JobRecord

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from attacks.texts.adapted_objective import stepped
-from attacks.texts.matching import TextObjective
+from attacks.texts.matching import TextObjective, stepped
 from fedsim.capture import CaptureKey, Kind, Observation
 from fedsim.knowledge import Knowledge
 

@@ -16,10 +16,9 @@ from torch import Tensor
 from attacks.base import Job, check_facts
 from attacks.prior_only import PriorOnly
 from attacks.span.span import Span
-from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
 from attacks.texts.matching import Matching
-from attacks.texts.tag import TAG
+from attacks.texts.tag import TAG, DLGText
 from attacks.texts.text_matching import TextMatching
 from attacks.tokens.word_posterior import words_of_update
 from fedsim.capture import Observation
@@ -214,7 +213,7 @@ def test_a_pass_is_as_wide_as_its_longest(bert: Victim, monkeypatch: pytest.Monk
         return whole(self, guess, batch, **options)
 
     monkeypatch.setattr(Matching, "__call__", noted)
-    monkeypatch.setattr("attacks.texts.passes.PADDED", 2)
+    monkeypatch.setattr("attacks.texts.text_search.PADDED", 2)
     seen, truths = several(bert, [[2], [0], [3], [1]])
     assert [truth.inputs.shape[1] for truth in truths] == [8, 7, 7, 9]
     attack(bert, LAMP(steps=1, starts=1, discrete="none"), seen)

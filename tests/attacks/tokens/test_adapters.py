@@ -12,9 +12,8 @@ from torch import Tensor
 
 from attacks.film.film import FILM
 from attacks.solved.embedding_rows import EmbeddingRows
-from attacks.texts.dlg_text import DLGText
 from attacks.texts.lamp import LAMP
-from attacks.texts.tag import TAG
+from attacks.texts.tag import TAG, DLGText
 from attacks.tokens.adapters import AdapterSpan, read_adapters
 from attacks.tokens.attacked_model import AttackedModel
 from attacks.tokens.exact_traces import Traces, read_traces

@@ -16,8 +16,8 @@ from experiments.analysis.findings import TaskFindings
 from experiments.bounds.records import LimitsRecord, RankLimit
 from experiments.report.appendix import APPENDIX, appendix
 from experiments.report.recovered_rows import union_figures, union_table, unions
+from experiments.report.result_tables import trend
 from experiments.report.tables import Number, Table
-from experiments.report.trend_table import trend
 from experiments.stages.coverage import Coverage, coverage
 from experiments.stages.rows import write_rows
 from experiments.stages.updates import UpdateRow, norm_of

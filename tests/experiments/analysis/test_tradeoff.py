@@ -11,7 +11,7 @@ from experiments.analysis.findings import TaskFindings
 from experiments.analysis.keys import DefenseInSetting, VictimKey
 from experiments.analysis.tradeoff import TradeoffPoint, at_loss, equal_utility, loss_of
 from experiments.report.pareto import front, pictures
-from experiments.report.tradeoff_tables import tradeoff_tables
+from experiments.report.result_tables import tradeoff_tables
 from experiments.wording.defense_names import short_options
 from fedsim.records import ScoreRow, UtilityRow
 from tests.experiments.analysis.cases import only_section, row, use

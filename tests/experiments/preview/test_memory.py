@@ -7,7 +7,7 @@ import pytest
 from experiments.plan.cells import make_cells
 from experiments.plan.config import Plan, parse_experiment
 from experiments.plan.rehearsal import rehearse
-from experiments.preview.memory import heaviest_job
+from experiments.preview.show import heaviest_job
 from tests.apps.cases import IMAGES, merge
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from experiments.report.binding import Binder
+from experiments.report.templates import Binder
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clients.train import LocalTrainer
-from experiments.report.signal_table import signal_table
+from experiments.report.appendix import signal_table
 from experiments.stages.signals import SignalRow, signals
 from fedsim.cell import TaskConfig
 from fedsim.defenses import build_chain
